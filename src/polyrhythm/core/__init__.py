@@ -1,0 +1,30 @@
+"""The contract: events, decisions, policies, specs, the ledger, traces and replay. Standard library only."""
+
+from polyrhythm.core.ledger import Account as Account
+from polyrhythm.core.ledger import DropReason as DropReason
+from polyrhythm.core.ledger import Ledger as Ledger
+from polyrhythm.core.ledger import Ticket as Ticket
+from polyrhythm.core.policy import Bounds as Bounds
+from polyrhythm.core.policy import Policy as Policy
+from polyrhythm.core.policy import Traits as Traits
+from polyrhythm.core.spec import parse_spec as parse_spec
+from polyrhythm.core.trace import Entry as Entry
+from polyrhythm.core.trace import Header as Header
+from polyrhythm.core.trace import Trace as Trace
+from polyrhythm.core.trace import TraceWriter as TraceWriter
+from polyrhythm.core.trace import replay as replay
+from polyrhythm.core.types import Alarm as Alarm
+from polyrhythm.core.types import Cancel as Cancel
+from polyrhythm.core.types import Cluster as Cluster
+from polyrhythm.core.types import Decision as Decision
+from polyrhythm.core.types import Decisions as Decisions
+from polyrhythm.core.types import Event as Event
+from polyrhythm.core.types import Exchange as Exchange
+from polyrhythm.core.types import Joined as Joined
+from polyrhythm.core.types import Left as Left
+from polyrhythm.core.types import LeftReason as LeftReason
+from polyrhythm.core.types import Proceed as Proceed
+from polyrhythm.core.types import Report as Report
+from polyrhythm.core.types import Settings as Settings
+from polyrhythm.core.types import Sync as Sync
+from polyrhythm.core.types import Wake as Wake

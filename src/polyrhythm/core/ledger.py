@@ -1,0 +1,163 @@
+"""Bookkeeping of who runs, who waits and what became of every contribution: the law that none is lost or used twice.
+
+Both shells and the conformance kit keep one `Ledger` and show it every event and decision. It refuses a decision
+that breaks the contract of `polyrhythm.core.policy` and says which contributions a decision touches; the shell maps
+those to tensors. It keeps no history, so its size is that of the live workers and of what they have pending.
+
+A gradient is pending from its report until a `Sync` takes it. A step on a replica is pending from its report until
+the replica is averaged: it is already in the replica, and is lost if the worker leaves before.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from polyrhythm.core.types import Exchange, Proceed, Sync
+from polyrhythm.errors import PolicyError
+
+DropReason: TypeAlias = Literal["cancelled", "left", "unfinished"]
+"""Why a contribution was not applied: a `Cancel`; its worker left; the run ended first."""
+
+
+class Ticket(NamedTuple):
+    """Names one contribution: the `number`-th step that `worker` has started, and what the step worked on."""
+
+    worker: int
+    number: int
+    exchange: Exchange
+
+
+@dataclass(slots=True)
+class Account:
+    """One live worker: its clock, the steps it has started, the one in flight, and what it has pending."""
+
+    clock: int
+    started: int = 0
+    running: Ticket | None = None
+    gradients: deque[Ticket] = field(default_factory=deque)
+    local_steps: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """State of every live worker, and counts of contributions computed, applied and dropped.
+
+    At all times ``computed == applied + sum(dropped.values()) + pending``, where a step that is abandoned in flight
+    counts as computed and dropped.
+    """
+
+    accounts: dict[int, Account] = field(default_factory=dict)
+    computed: int = 0
+    applied: int = 0
+    dropped: Counter[DropReason] = field(default_factory=Counter)
+
+    @property
+    def pending(self) -> int:
+        """Contributions that have arrived and were neither applied nor dropped."""
+        return sum(len(account.gradients) + account.local_steps for account in self.accounts.values())
+
+    def join(self, workers: Iterable[int]) -> int:
+        """Open accounts; returns the clock at which the newcomers start (see `Joined`)."""
+        clock = min((account.clock for account in self.accounts.values()), default=0)
+        for worker in workers:
+            if worker in self.accounts:
+                raise PolicyError(f"worker {worker} joined twice; it must leave before it joins again")
+            self.accounts[worker] = Account(clock)
+        return clock
+
+    def leave(self, worker: int) -> tuple[int, list[Ticket]]:
+        """Close an account and drop what it holds; its last clock and the tickets that are void now."""
+        account = self.accounts.pop(worker)
+        void = self._abandon(account, "left")
+        self._drop(account.local_steps, "left")
+        return account.clock, void
+
+    def proceed(self, decision: Proceed) -> list[Ticket]:
+        """Start one step on each named worker; the tickets of these steps."""
+        return [self._start(worker, decision.exchange) for worker in decision.workers]
+
+    def report(self, worker: int) -> tuple[int, Ticket]:
+        """The step in flight is complete and its contribution pending; the worker's new clock, and the ticket."""
+        account = self.accounts[worker]
+        ticket = account.running
+        assert ticket is not None, f"worker {worker} reported without a step in flight"
+        account.running = None
+        account.clock += 1
+        self.computed += 1
+        if ticket.exchange == "gradients":
+            account.gradients.append(ticket)
+        else:
+            account.local_steps += 1
+        return account.clock, ticket
+
+    def sync(self, decision: Sync) -> list[Ticket]:
+        """Take what a `Sync` combines; for gradients their tickets, in the order of its workers."""
+        if not decision.workers:
+            raise PolicyError("Sync names no workers; leave the decision out instead")
+        if decision.weights is not None and len(decision.weights) != len(decision.workers):
+            raise PolicyError(f"Sync has {len(decision.weights)} weights for {len(decision.workers)} workers")
+        if decision.what == "gradients":
+            return [self._take_gradient(worker) for worker in decision.workers]
+        for worker in decision.workers:
+            self._take_replica(worker)
+        return []
+
+    def cancel(self, workers: Iterable[int]) -> list[Ticket]:
+        """Drop what these workers have in flight and their pending gradients; the tickets that are void now."""
+        return [t for worker in workers for t in self._abandon(self._live(worker, "Cancel"), "cancelled")]
+
+    def finish(self) -> list[Ticket]:
+        """End of the run: gradients that nobody combined are dropped; a closing average takes the local steps."""
+        void = []
+        for account in self.accounts.values():
+            void += self._abandon(account, "unfinished")
+            self.applied += account.local_steps
+            account.local_steps = 0
+        return void
+
+    def _live(self, worker: int, decision: str) -> Account:
+        if worker not in self.accounts:
+            raise PolicyError(f"{decision} names worker {worker}, which is not live; forget a worker once it has Left")
+        return self.accounts[worker]
+
+    def _start(self, worker: int, exchange: Exchange) -> Ticket:
+        account = self._live(worker, "Proceed")
+        if account.running is not None:
+            raise PolicyError(f"Proceed names worker {worker}, which is still running; await its Report or Cancel it")
+        if exchange == "gradients" and account.local_steps:
+            raise PolicyError(
+                f"Proceed lets worker {worker} read the global parameters and forget {account.local_steps} local "
+                "steps; Sync its parameters first"
+            )
+        account.running = Ticket(worker, account.started, exchange)
+        account.started += 1
+        return account.running
+
+    def _take_gradient(self, worker: int) -> Ticket:
+        account = self._live(worker, "Sync")
+        if not account.gradients:
+            raise PolicyError(f"Sync names worker {worker}, which has no gradient pending")
+        self.applied += 1
+        return account.gradients.popleft()
+
+    def _take_replica(self, worker: int) -> None:
+        account = self._live(worker, "Sync")
+        if account.running is not None:
+            raise PolicyError(f"Sync averages worker {worker}, which is still running; await its Report or Cancel it")
+        self.applied += account.local_steps
+        account.local_steps = 0
+
+    def _abandon(self, account: Account, reason: DropReason) -> list[Ticket]:
+        void = list(account.gradients)
+        if account.running is not None:
+            void.append(account.running)
+            self.computed += 1
+        account.gradients.clear()
+        account.running = None
+        self._drop(len(void), reason)
+        return void
+
+    def _drop(self, count: int, reason: DropReason) -> None:
+        if count:
+            self.dropped[reason] += count

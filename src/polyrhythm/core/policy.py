@@ -1,0 +1,112 @@
+"""The contract that every synchronization policy keeps.
+
+The shell (simulator or runtime) calls, in this order:
+
+1. `Policy.init(cluster)` once, before anyone has joined;
+2. `Policy.decide(state, Joined(...))` with all first workers in one event; they wait until a `Proceed` names them;
+3. `Policy.decide(state, event)` for every later event, one at a time, in order of time. Decisions are carried out in
+   the order in which they are returned, before the next event.
+
+Between two events nothing happens that the policy is not told. A policy is a frozen value, `decide` is a pure
+function, and a state is frozen, comparable and picklable: this is what makes replay, checkpoints, the simulator and
+decisions taken by every rank on its own possible.
+
+A worker is **running** between a `Proceed` and its `Report`, and **waiting** otherwise. A policy may name only
+waiting workers in a `Proceed`, only pending contributions in a `Sync`; `Ledger` checks it in both shells.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
+
+State = TypeVar("State")
+"""A policy's own frozen state."""
+
+Venue: TypeAlias = Literal["scheduled", "replicated", "arbitrated"]
+"""Where decisions can be taken: from clocks alone; from everyone's scalars of the same step; from arrival order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a policy needs from a shell, so that the runtime can pick the cheapest venue.
+
+    Args:
+        venue: see `Venue`.
+        exchanges: kinds of step that its `Proceed`s start.
+        needs: optional `Report` fields that it reads.
+        cancels: whether it abandons steps in flight.
+    """
+
+    venue: Venue = "arbitrated"
+    exchanges: frozenset[Exchange] = frozenset({"gradients"})
+    needs: frozenset[Literal["loss", "grad_sq_norm"]] = frozenset()
+    cancels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a policy promises at all times, checked by the conformance kit.
+
+    Args:
+        lead: largest difference between the clocks of two live workers.
+        staleness: largest `Report.staleness`.
+    """
+
+    lead: float = math.inf
+    staleness: float = math.inf
+
+
+@dataclass(frozen=True)
+class Policy(ABC, Generic[State]):
+    """Base of all policies: a frozen dataclass whose fields are its parameters.
+
+    A subclass sets `name` (its spec is ``name:field=value,...``), `summary` (one line for ``polyrhythm policies``) and
+    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    traits: ClassVar[Traits] = Traits()
+
+    @abstractmethod
+    def init(self, cluster: Cluster) -> State:
+        """State before anyone has joined."""
+
+    @abstractmethod
+    def decide(self, state: State, event: Event) -> tuple[State, Decisions]:
+        """What to do after `event`, and the state to be called with next."""
+
+    def bounds(self, cluster: Cluster) -> Bounds:
+        """What this policy promises on `cluster`; nothing unless a subclass says so."""
+        del cluster
+        return Bounds()
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec: the first field always, the others where they differ from their defaults.
+
+        >>> from polyrhythm.policies import parse
+        >>> parse("ssp:s=3").spec
+        'ssp:3'
+        """
+        given = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
+        first = [text(value) for _, value, _ in given[:1]]
+        others = [f"{name}={text(value)}" for name, value, default in given[1:] if value != default]
+        arguments = ",".join(first + others)
+        return f"{self.name}:{arguments}" if arguments else self.name
+
+
+def text(value: Any) -> str:
+    """A field's value as a spec writes it.
+
+    >>> text(2.0), text(math.inf), text(0.5)
+    ('2', 'inf', '0.5')
+    """
+    if isinstance(value, Policy):
+        return f"({value.spec})"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,113 @@
+"""Policy specs: ``name``, ``name:3``, ``name:h=8,at=0.5``; a nested policy stands in parentheses.
+
+Positional values fill the fields of the policy's dataclass in order; a name may not follow a keyword.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeAlias, get_type_hints
+
+from polyrhythm.core.policy import Policy
+from polyrhythm.errors import SpecError, did_you_mean
+
+Registry: TypeAlias = Mapping[str, type[Policy[Any]]]
+
+
+def split(text: str, separator: str = ",") -> list[str]:
+    """Parts of `text` between separators that stand outside parentheses.
+
+    >>> split("(ssp:3,4)@0.5,asp")
+    ['(ssp:3,4)@0.5', 'asp']
+    """
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+        if character == separator and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    if depth != 0:
+        raise SpecError(f"spec {text!r} has unbalanced parentheses")
+    return [*parts, text[start:]]
+
+
+def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
+    """The policy that `spec` names, from a registry of policy classes by name.
+
+    Raises:
+        SpecError: for an unknown name or key, a value of the wrong type, or one that the policy refuses.
+    """
+    name, colon, arguments = unwrap(spec).partition(":")
+    if name not in registry:
+        raise SpecError(f"unknown policy {name!r}: {did_you_mean(name, registry)}")
+    if colon and not arguments:
+        raise SpecError(f"policy {spec!r} ends in a colon; write {name!r} or give a value, as in 'ssp:3'")
+    cls = registry[name]
+    values = read_arguments(cls, spec, split(arguments) if arguments else [], registry)
+    try:
+        return cls(**values)
+    except SpecError:
+        raise
+    except ValueError as error:
+        raise SpecError(f"policy {spec!r}: {error}") from error
+
+
+def unwrap(spec: str) -> str:
+    """`spec` without the blanks and the parentheses around it."""
+    spec = spec.strip()
+    if spec.startswith("(") and spec.endswith(")"):
+        return unwrap(spec[1:-1])
+    return spec
+
+
+def read_arguments(cls: type[Policy[Any]], spec: str, parts: list[str], registry: Registry) -> dict[str, Any]:
+    """Field values of `cls` from the comma-separated `parts` of a spec."""
+    names = [f.name for f in fields(cls)]
+    types = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for position, part in enumerate(parts):
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            key, value = positional(spec, names, values, position), part.strip()
+        if key not in names:
+            raise SpecError(f"policy {spec!r} has no parameter {key!r}: {did_you_mean(key, names)}")
+        if key in values:
+            raise SpecError(f"policy {spec!r} gives {key!r} twice")
+        values[key] = convert(spec, key, types[key], value.strip(), registry)
+    missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+    if missing:
+        raise SpecError(f"policy {spec!r} needs {', '.join(missing)}, as in '{cls.name}:{missing[0]}=...'")
+    return values
+
+
+def positional(spec: str, names: list[str], values: dict[str, Any], position: int) -> str:
+    """Name of the field that the value at `position` fills."""
+    if position >= len(names):
+        accepted = f"takes at most {len(names)}: {', '.join(names)}" if names else "takes none"
+        raise SpecError(f"policy {spec!r} has too many values; it {accepted}")
+    if len(values) != position or names[position] in values:
+        raise SpecError(f"policy {spec!r} has a value without a name after one with a name")
+    return names[position]
+
+
+def convert(spec: str, key: str, kind: Any, value: str, registry: Registry) -> Any:
+    """`value` as the type that the field `key` declares."""
+    if (isinstance(kind, type) and issubclass(kind, Policy)) or getattr(kind, "__origin__", None) is Policy:
+        return parse_spec(value, registry)
+    if kind is str:
+        return value
+    if kind is bool:
+        return convert_bool(spec, key, value)
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        expected = {int: "a whole number", float: "a number"}.get(kind, str(kind))
+        raise SpecError(f"policy {spec!r}: {key} must be {expected} but got {value!r}") from None
+
+
+def convert_bool(spec: str, key: str, value: str) -> bool:
+    """``true`` or ``false``, in any case."""
+    if value.lower() not in ("true", "false"):
+        raise SpecError(f"policy {spec!r}: {key} must be true or false but got {value!r}")
+    return value.lower() == "true"

@@ -1,0 +1,176 @@
+"""Traces: everything that a policy was told and decided, as JSON lines, and the replay that checks it.
+
+The first line is the header, each further line one event with its decisions. The text is a function of the values
+alone (field order as declared, shortest floats), so equal runs give equal bytes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO, TypeVar
+
+from polyrhythm.core.policy import Policy
+from polyrhythm.core.types import (
+    Alarm,
+    Cancel,
+    Cluster,
+    Decision,
+    Decisions,
+    Event,
+    Joined,
+    Left,
+    Proceed,
+    Report,
+    Settings,
+    Sync,
+    Wake,
+)
+from polyrhythm.errors import TraceError
+
+FORMAT = 1
+"""Version of the line format; a reader refuses any other."""
+
+EVENTS: dict[str, type[Event]] = {"joined": Joined, "report": Report, "left": Left, "alarm": Alarm}
+DECISIONS: dict[str, type[Decision]] = {"sync": Sync, "proceed": Proceed, "cancel": Cancel, "wake": Wake}
+TAGS: dict[type[Event] | type[Decision], str] = {
+    **{cls: tag for tag, cls in EVENTS.items()},
+    **{cls: tag for tag, cls in DECISIONS.items()},
+}
+
+Value = TypeVar("Value")
+
+
+class Entry(NamedTuple):
+    """One event and what the policy decided."""
+
+    event: Event
+    decisions: Decisions
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a trace is of. `about` holds whatever the writer wants a reader to know: scenario, seed, versions."""
+
+    policy: str
+    cluster: Cluster
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A whole run in memory."""
+
+    header: Header
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trace":
+        """Read a trace; `TraceError` names the line that is wrong."""
+        try:
+            with open(path, encoding="utf-8") as lines:
+                return cls.parse(lines, str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise TraceError(f"cannot read trace {str(path)!r}: {error}") from error
+
+    @classmethod
+    def parse(cls, lines: Iterable[str], name: str = "trace") -> "Trace":
+        """Read a trace from its lines."""
+        numbered = enumerate(lines, 1)
+        header = read_header(next(numbered, (1, ""))[1], name)
+        return cls(header, tuple(read_entry(line, f"{name}:{number}") for number, line in numbered))
+
+    def save(self, path: str | Path) -> None:
+        """Write a trace that `load` reads back equal."""
+        with open(path, "w", encoding="utf-8", newline="\n") as stream:
+            writer = TraceWriter(stream, self.header)
+            for entry in self.entries:
+                writer.write(*entry)
+
+
+class TraceWriter:
+    """Writes a trace while it happens."""
+
+    def __init__(self, stream: TextIO, header: Header) -> None:
+        self._stream = stream
+        self._line({"format": FORMAT, "policy": header.policy, "cluster": plain(header.cluster), "about": header.about})
+
+    def write(self, event: Event, decisions: Decisions) -> None:
+        """Append one entry."""
+        self._line({"event": tagged(event), "decisions": [tagged(decision) for decision in decisions]})
+
+    def _line(self, value: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(value, separators=(",", ":")) + "\n")
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """Fields of a frozen value; those at their defaults are left out."""
+    result = {}
+    for f in fields(value):
+        item = getattr(value, f.name)
+        if item != f.default:
+            result[f.name] = plain(item) if isinstance(item, Settings) else item
+    return result
+
+
+def tagged(value: Event | Decision) -> dict[str, Any]:
+    """`plain` with the kind of value in front."""
+    return {"kind": TAGS[type(value)], **plain(value)}
+
+
+def read_header(line: str, where: str) -> Header:
+    """The first line of a trace."""
+    value = read_json(line, f"{where}:1")
+    if value.get("format") != FORMAT:
+        raise TraceError(f"{where}:1: format must be {FORMAT} but got {value.get('format')!r}; is this a trace?")
+    try:
+        return Header(value["policy"], Cluster(**value["cluster"]), value["about"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"{where}:1: bad header: {error}") from error
+
+
+def read_entry(line: str, where: str) -> Entry:
+    """A further line of a trace."""
+    value = read_json(line, where)
+    try:
+        event = read_tagged(value["event"], EVENTS)
+        return Entry(event, tuple(read_tagged(decision, DECISIONS) for decision in value["decisions"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{where}: bad entry: {error!r}") from error
+
+
+def read_json(line: str, where: str) -> dict[str, Any]:
+    """One line as an object."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{where}: not JSON ({error}); was the trace cut off?") from error
+    if not isinstance(value, dict):
+        raise TraceError(f"{where}: expected an object but got {line.strip()[:40]!r}")
+    return value
+
+
+def read_tagged(value: dict[str, Any], kinds: dict[str, type[Value]]) -> Value:
+    """Undo `tagged`."""
+    arguments: dict[str, Any] = {
+        key: tuple(item) if isinstance(item, list) else item for key, item in value.items() if key != "kind"
+    }
+    if "settings" in arguments:
+        arguments["settings"] = Settings(**arguments["settings"])
+    return kinds[value["kind"]](**arguments)
+
+
+def replay(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:
+    """Show `policy` the events of `trace` again and yield what it decides.
+
+    Raises:
+        TraceError: at the first event where the decisions differ from those in the trace.
+    """
+    state = policy.init(trace.header.cluster)
+    for number, (event, recorded) in enumerate(trace.entries, 2):
+        state, decisions = policy.decide(state, event)
+        if decisions != recorded:
+            raise TraceError(
+                f"replay of {policy.spec} differs at line {number}: it decides {decisions}, the trace has {recorded}"
+            )
+        yield Entry(event, decisions)

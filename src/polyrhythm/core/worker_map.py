@@ -1,0 +1,90 @@
+"""A persistent map from worker to value: an update copies O(log n) small tuples and leaves the old map as it was.
+
+Policies that remember something per worker keep it here: a state stays a frozen value, and 10,000 workers cost no
+more per event than ten.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+WIDTH = 32
+"""Slots of one node."""
+
+ABSENT: Any = None
+EMPTY = (ABSENT,) * WIDTH
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMap(Generic[Value]):
+    """Maps workers to values that are not None.
+
+    >>> clocks = WorkerMap().set(3, "c").set(70, "x")
+    >>> clocks.get(3), clocks.get(4), clocks.remove(3).get(3), len(clocks), list(clocks.items())
+    ('c', None, None, 2, [(3, 'c'), (70, 'x')])
+    """
+
+    root: tuple[Any, ...] = EMPTY
+    capacity: int = WIDTH
+    size: int = 0
+
+    def get(self, worker: int) -> Value | None:
+        """Value of `worker`, or None."""
+        if worker >= self.capacity:
+            return None
+        node, span = self.root, self.capacity // WIDTH
+        while span >= 1:
+            node = node[worker // span % WIDTH]
+            if node is ABSENT:
+                return None
+            span //= WIDTH
+        return node  # type: ignore[return-value]
+
+    def set(self, worker: int, value: Value) -> "WorkerMap[Value]":
+        """This map with `value` for `worker`."""
+        root, capacity = self.root, self.capacity
+        while worker >= capacity:
+            root, capacity = (root, *EMPTY[1:]), capacity * WIDTH
+        grown = self.size + (self.get(worker) is None)
+        return WorkerMap(replaced(root, worker, capacity // WIDTH, value), capacity, grown)
+
+    def remove(self, worker: int) -> "WorkerMap[Value]":
+        """This map without `worker`; itself if it is not there."""
+        if self.get(worker) is None:
+            return self
+        return WorkerMap(replaced(self.root, worker, self.capacity // WIDTH, ABSENT), self.capacity, self.size - 1)
+
+    def items(self) -> Iterator[tuple[int, Value]]:
+        """Workers and values in order of workers."""
+        return walk(self.root, 0, self.capacity // WIDTH)
+
+    def __iter__(self) -> Iterator[int]:
+        return (worker for worker, _ in self.items())
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __contains__(self, worker: int) -> bool:
+        return self.get(worker) is not None
+
+
+def replaced(node: tuple[Any, ...] | None, worker: int, span: int, value: Any) -> tuple[Any, ...]:
+    """`node` with the value of `worker` replaced; each slot covers `span` workers."""
+    node = node or EMPTY
+    slot = worker // span % WIDTH
+    child = value if span == 1 else replaced(node[slot], worker, span // WIDTH, value)
+    return (*node[:slot], child, *node[slot + 1 :])
+
+
+def walk(node: tuple[Any, ...], base: int, span: int) -> Iterator[tuple[int, Any]]:
+    """Pairs below `node`, whose first worker is `base`."""
+    for slot, child in enumerate(node):
+        if child is ABSENT:
+            continue
+        first = base + slot * span
+        if span == 1:
+            yield first, child
+        else:
+            yield from walk(child, first, span // WIDTH)

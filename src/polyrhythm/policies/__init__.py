@@ -1,0 +1,28 @@
+"""Every built-in policy, one rule a file. To add one: its file, its line here, its row in the conformance test."""
+
+from typing import Any
+
+from polyrhythm.core import Policy, parse_spec
+from polyrhythm.policies.asp import ASP as ASP
+from polyrhythm.policies.bsp import BSP as BSP
+from polyrhythm.policies.ssp import SSP as SSP
+
+BUILT_IN: dict[str, type[Policy[Any]]] = {
+    cls.name: cls
+    for cls in globals().copy().values()
+    if isinstance(cls, type) and issubclass(cls, Policy) and cls is not Policy
+}
+"""Policy classes by name: all that this module exports."""
+
+
+def parse(spec: str) -> Policy[Any]:
+    """The policy that a spec names.
+
+    >>> parse("ssp:3")
+    SSP(s=3.0)
+    >>> parse("spp:3")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    polyrhythm.errors.SpecError: unknown policy ...
+    """
+    return parse_spec(spec, BUILT_IN)

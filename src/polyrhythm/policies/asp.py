@@ -1,0 +1,34 @@
+"""Asynchronous parallel: nobody waits."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync
+
+
+@dataclass(frozen=True)
+class ASP(Policy[None]):
+    """Asynchronous parallel: apply each gradient when it arrives and let its worker go on at once.
+
+    A gradient may be arbitrarily stale; see the delay compensations of `polyrhythm.training`.
+
+    Example:
+        >>> from polyrhythm.core import Report
+        >>> ASP().decide(None, Report(worker=3, clock=1, time_s=1.0))[1] == (Sync((3,)), Proceed((3,)))
+        True
+    """
+
+    name: ClassVar[str] = "asp"
+    summary: ClassVar[str] = "nobody waits; gradients may be stale"
+
+    def init(self, cluster: Cluster) -> None:
+        del cluster
+
+    def decide(self, state: None, event: Event) -> tuple[None, Decisions]:
+        match event:
+            case Report(worker=worker):
+                return state, (Sync((worker,)), Proceed((worker,)))
+            case Joined(workers=workers):
+                return state, (Proceed(workers),)
+            case _:
+                return state, ()

@@ -1,0 +1,74 @@
+"""What happens to the parameters in a simulated run: the seam between virtual time and real gradients.
+
+The engine owns time, the ledger and the workload; it tells a `Numerics` which step reads, arrives, is combined or is
+void, in order of virtual time. `TimingOnly` computes nothing, `polyrhythm.sim.gradients` trains a real model.
+"""
+
+from typing import NamedTuple, Protocol
+
+from polyrhythm.core import Settings, Sync, Ticket
+from polyrhythm.core.workload import Lease
+
+
+class StepResult(NamedTuple):
+    """Scalars of one completed step; None where nothing was computed."""
+
+    loss: float | None = None
+    grad_sq_norm: float | None = None
+
+
+class Evaluation(NamedTuple):
+    """Quality on the test set."""
+
+    accuracy: float
+    loss: float
+
+
+class Numerics(Protocol):
+    """Parameters, replicas and gradients of a simulated job."""
+
+    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+        """A step begins: it reads the global parameters now, or goes on with its worker's replica."""
+
+    def report(self, ticket: Ticket) -> StepResult:
+        """The step is complete: its gradient exists, or its replica has moved."""
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine: `tickets` are the gradients to take, in the order of the decision's workers; empty for replicas."""
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """These steps or gradients are dropped and will not be named again."""
+
+    def leave(self, worker: int) -> None:
+        """Forget the worker and its replica."""
+
+    def evaluate(self) -> Evaluation | None:
+        """Quality now, of the global parameters or of the average of the live replicas; None if there is no model.
+
+        Raises:
+            DivergedError: when the parameters or the loss are no longer finite.
+        """
+
+
+class TimingOnly:
+    """No model: every call is free."""
+
+    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+        """Nothing to read."""
+
+    def report(self, ticket: Ticket) -> StepResult:
+        """Nothing was computed."""
+        return StepResult()
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Nothing to combine."""
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Nothing to forget."""
+
+    def leave(self, worker: int) -> None:
+        """Nothing to forget."""
+
+    def evaluate(self) -> None:
+        """There is no model."""
+        return

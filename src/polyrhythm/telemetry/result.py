@@ -1,0 +1,70 @@
+"""What one run came to: the same fields from the simulator and from real workers, under plain names with units."""
+
+from typing import Literal
+
+import msgspec
+
+
+class EvalPoint(msgspec.Struct, frozen=True):
+    """The model's quality at one moment of the run."""
+
+    time_s: float
+    samples: int
+    updates: int
+    accuracy: float
+    loss: float
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    """One policy, one seed. A figure that was not measured is None, never zero.
+
+    Fractions are of the time that workers were live, so that compute + transfer + idle = 1. `updates` counts changes
+    of the global parameters, `steps` mini-batches. Staleness is that of applied gradients. Everything but `wall_s` is
+    a function of the scenario, the policy and the seed when `venue` is "simulated".
+    """
+
+    scenario: str
+    policy: str
+    seed: int
+    venue: Literal["simulated", "local"] = "simulated"
+    status: Literal["ok", "diverged", "failed"] = "ok"
+    message: str = ""
+    workers: int
+    batch_size: int
+    learning_rate: float | None = None
+    lr_convention: str | None = None
+
+    duration_s: float = 0.0
+    samples: int = 0
+    samples_per_s: float = 0.0
+    steps: int = 0
+    updates: int = 0
+
+    target_accuracy: float | None = None
+    time_to_target_s: float | None = None
+    samples_to_target: int | None = None
+    final_accuracy: float | None = None
+    final_loss: float | None = None
+    best_accuracy: float | None = None
+
+    compute_fraction: float = 0.0
+    transfer_fraction: float = 0.0
+    idle_fraction: float = 0.0
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+    staleness_counts: dict[int, int] = {}
+
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    bytes_total: int = 0
+
+    gradients_computed: int = 0
+    gradients_applied: int = 0
+    gradients_dropped: int = 0
+    dropped_by_reason: dict[str, int] = {}
+
+    steps_by_worker: dict[int, int] = {}
+    idle_fraction_by_worker: dict[int, float] = {}
+    curve: list[EvalPoint] = []
+    trace_path: str | None = None
+    wall_s: float = 0.0
