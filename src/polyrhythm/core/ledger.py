@@ -51,6 +51,7 @@ class Ledger:
     computed: int = 0
     applied: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
+    latest_clock: int = 0
 
     @property
     def pending(self) -> int:
@@ -59,7 +60,7 @@ class Ledger:
 
     def join(self, workers: Iterable[int]) -> int:
         """Open accounts; returns the clock at which the newcomers start (see `Joined`)."""
-        clock = min((account.clock for account in self.accounts.values()), default=0)
+        clock = min((account.clock for account in self.accounts.values()), default=self.latest_clock)
         for worker in workers:
             if worker in self.accounts:
                 raise PolicyError(f"worker {worker} joined twice; it must leave before it joins again")
@@ -84,6 +85,7 @@ class Ledger:
         assert ticket is not None, f"worker {worker} reported without a step in flight"
         account.running = None
         account.clock += 1
+        self.latest_clock = max(self.latest_clock, account.clock)
         self.computed += 1
         if ticket.exchange == "gradients":
             account.gradients.append(ticket)
@@ -102,6 +104,15 @@ class Ledger:
         for worker in decision.workers:
             self._take_replica(worker)
         return []
+
+    def settle(self, worker: int) -> list[Ticket]:
+        """Take all that a worker has pending before it leaves as "finished": the shell applies their mean once."""
+        account = self.accounts[worker]
+        tickets = list(account.gradients)
+        account.gradients.clear()
+        self.applied += len(tickets) + account.local_steps
+        account.local_steps = 0
+        return tickets
 
     def cancel(self, workers: Iterable[int]) -> list[Ticket]:
         """Drop what these workers have in flight and their pending gradients; the tickets that are void now."""

@@ -48,8 +48,8 @@ class Cluster:
 class Joined:
     """Workers are ready for their first step; a job starts with all of its first workers in one event.
 
-    `clock` is where their clocks start: 0 at the start of the job, later the smallest clock of the live workers, so
-    that nobody waits for a newcomer to catch up.
+    `clock` is where their clocks start: 0 at the start of the job, later the smallest clock of the live workers (the
+    largest so far if nobody is live), so that nobody waits for a newcomer to catch up.
     """
 
     workers: tuple[int, ...]
@@ -86,7 +86,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A worker is gone. Its contributions that nobody combined yet are dropped and counted by the shell."""
+    """A worker is gone; a policy forgets it, waiting or running.
+
+    Before a worker leaves as "finished" (no mini-batch is left for it) the shell applies what it has pending, as one
+    update with the mean; for any other reason its contributions that nobody combined are dropped and counted.
+    """
 
     worker: int
     time_s: float
