@@ -1,0 +1,9 @@
+"""Names of the built-in tasks and their models, known without importing torch."""
+
+TASKS: dict[str, tuple[str, ...]] = {
+    "digits": ("mlp", "cnn"),
+    "fashion-mnist": ("cnn", "mlp", "resnet20", "resnet32"),
+    "cifar10": ("resnet20", "resnet32", "cnn", "mlp"),
+    "text": ("transformer",),
+}
+"""Models of each task; the first is its default."""

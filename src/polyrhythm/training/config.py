@@ -1,0 +1,169 @@
+"""What is trained and how, as it stands in the ``[training]`` table of a scenario or job file."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from polyrhythm.errors import ScenarioError, did_you_mean
+from polyrhythm.training.catalogue import TASKS
+from polyrhythm.training.compensation import parse_compensation
+
+ScheduleKind = Literal["constant", "step", "cosine"]
+LrConvention = Literal["linear", "same"]
+
+EVALUATIONS = 20
+"""Evaluations of a run whose `TrainingConfig.eval_every_samples` is not given."""
+
+
+class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Task, optimizer, schedule and workload of one job; all counts are of samples, never of optimizer steps.
+
+    Raises:
+        ScenarioError: for an impossible value; one line that names the field.
+
+    Example:
+        >>> TrainingConfig(learning_rate=0.1, momentum=0.9).workload_samples(train_samples=1437)
+        14370
+        >>> TrainingConfig(batch_size=0)
+        Traceback (most recent call last):
+            ...
+        polyrhythm.errors.ScenarioError: training.batch_size must be at least 1 but got 0
+    """
+
+    task: str = "digits"
+    """What is learned: digits, fashion-mnist, cifar10 or text."""
+
+    model: str | None = None
+    """A model of the task, such as mlp, cnn, resnet20, resnet32 or transformer; none: the task's first."""
+
+    data: str | None = None
+    """Folder with parquet files (images) or a text file (text); none: download, where the task can."""
+
+    train_samples: int | None = None
+    """Train on a subset of this many samples; none: all."""
+
+    test_samples: int | None = None
+    """Evaluate on a subset of this many samples; none: all."""
+
+    data_seed: int | None = None
+    """Seed of the order of the samples; none: the seed of the run."""
+
+    optimizer: str = "SGD"
+    """Name of any class of torch.optim."""
+
+    learning_rate: float = 0.05
+    """The rate eta of one mini-batch; see `lr_convention` for what an update uses."""
+
+    momentum: float = 0.0
+    """Momentum, for the optimizers that have one."""
+
+    weight_decay: float = 0.0
+    """Weight decay."""
+
+    nesterov: bool = False
+    """Nesterov's form of the momentum of SGD."""
+
+    optimizer_options: dict[str, Any] = {}
+    """Further arguments of the optimizer's class, such as betas = [0.9, 0.95]."""
+
+    batch_size: int = 32
+    """Samples of one mini-batch on one worker."""
+
+    lr_convention: LrConvention = "linear"
+    """Rate of an update that averages m gradients, and of a step on one of n replicas that are averaged later.
+
+    linear: m * eta and n * eta, so that a sample moves the parameters as far under every policy. same: eta for both.
+    Under both, local SGD with H = 1 and plain SGD is BSP.
+    """
+
+    compensation: str = "none"
+    """What the server does about staleness: none, lr-staleness, dc-asgd:lambda=0.04, dc-asgd-adaptive:lambda=2."""
+
+    schedule: ScheduleKind = "constant"
+    """How the rate goes over the workload: constant, step (at `decay_at`) or cosine (to zero)."""
+
+    decay_at: tuple[float, ...] = ()
+    """Shares of the workload at which the step schedule multiplies the rate by `decay_factor`."""
+
+    decay_factor: float = 0.1
+    """Factor of each decay."""
+
+    warmup: float = 0.0
+    """Share of the workload over which the rate rises linearly from zero."""
+
+    epochs: float = 10.0
+    """Passes over the training set by the whole job."""
+
+    samples: int | None = None
+    """Samples that the whole job processes; takes the place of `epochs`."""
+
+    eval_every_samples: int | None = None
+    """Samples between evaluations; none: twenty evaluations, evenly spread."""
+
+    target_accuracy: float | None = None
+    """Accuracy on the test set whose first crossing is the time to target."""
+
+    def __post_init__(self) -> None:
+        check_names(self)
+        for name in ("batch_size", "train_samples", "test_samples", "samples", "eval_every_samples"):
+            require(self, name, "at least 1", lambda value: value >= 1)
+        for name in ("learning_rate", "epochs"):
+            require(self, name, "positive and finite", lambda value: 0 < value < math.inf)
+        for name in ("momentum", "warmup"):
+            require(self, name, "in [0, 1)", lambda value: 0 <= value < 1)
+        require(self, "weight_decay", "at least 0 and finite", lambda value: 0 <= value < math.inf)
+        for name in ("decay_factor", "target_accuracy"):
+            require(self, name, "in (0, 1]", lambda value: 0 < value <= 1)
+        check_schedule(self)
+        if self.nesterov and not self.momentum:
+            raise ScenarioError("training.nesterov needs a momentum above 0; give training.momentum too")
+        parse_compensation(self.compensation)
+
+    @property
+    def model_name(self) -> str:
+        """The model that is meant: the given one or the task's first."""
+        return self.model or TASKS[self.task][0]
+
+    def workload_samples(self, train_samples: int) -> int:
+        """Samples that the whole job processes, given the size of the training set."""
+        return self.samples or max(1, round(self.epochs * train_samples))
+
+    def evaluation_interval(self, train_samples: int) -> int:
+        """Samples between two evaluations, given the size of the training set."""
+        return self.eval_every_samples or max(1, self.workload_samples(train_samples) // EVALUATIONS)
+
+
+def check_names(config: TrainingConfig) -> None:
+    """The fields that name one of several things."""
+    choices = {"task": tuple(TASKS), "schedule": get_args(ScheduleKind), "lr_convention": get_args(LrConvention)}
+    for field, known in choices.items():
+        require_known(field, getattr(config, field), known)
+    if config.model is not None:
+        require_known("model", config.model, TASKS[config.task], f" of task {config.task}")
+
+
+def require_known(field: str, name: str, known: tuple[str, ...], of: str = "") -> None:
+    """`name` is one of `known`."""
+    if name not in known:
+        raise ScenarioError(f"training.{field}: unknown {field}{of} {name!r}: {did_you_mean(name, known)}")
+
+
+def check_schedule(config: TrainingConfig) -> None:
+    """The shares of a step schedule ascend inside the workload, and only that schedule has them."""
+    shares = config.decay_at
+    if (config.schedule == "step") != bool(shares):
+        raise ScenarioError(
+            f"training.decay_at goes with schedule = 'step' but got decay_at {list(shares)} "
+            f"and schedule {config.schedule!r}; give both or neither"
+        )
+    if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+        raise ScenarioError(f"training.decay_at must ascend inside (0, 1) but got {list(shares)}")
+
+
+def require(config: TrainingConfig, name: str, condition: str, holds: Callable[[Any], bool]) -> None:
+    """A number that is given satisfies a condition."""
+    value = getattr(config, name)
+    if value is not None and not holds(value):
+        raise ScenarioError(f"training.{name} must be {condition} but got {value}")
