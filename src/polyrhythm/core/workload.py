@@ -64,6 +64,14 @@ class Workload:
         """These positions were not processed after all."""
         heapq.heappush(self.returned, lease)
 
+    def drain(self) -> tuple[Lease, ...]:
+        """Everything that is left, in order; what a lockstep phase does not reach is given back."""
+        return tuple(iter(lambda: self.lease(self.dataset_samples), None))
+
+    def extend(self, samples: int) -> None:
+        """The job goes on for so many more samples, as at the start of an epoch whose end was a meeting point."""
+        self.total_samples += samples
+
     def _split(self, lease: Lease, samples: int) -> Lease:
         """At most `samples` of a returned lease; the rest is given back again."""
         if lease.samples <= samples:

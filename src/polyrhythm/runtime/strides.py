@@ -1,0 +1,77 @@
+"""How a lockstep phase cuts what is left of an epoch: the same plan on every rank, without a message."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from polyrhythm.core.workload import Lease
+from polyrhythm.errors import PolyrhythmError
+
+
+@dataclass(frozen=True)
+class Strides:
+    """Equal steps over ranges of positions, for `members` workers with mini-batches of `batch_size`.
+
+    Step s of member i takes the positions ``[(s * members + i) * batch_size, ... + batch_size)`` of the concatenated
+    ranges. What is left over at the end is one step of smaller, equal batches; if it is less than one sample for each
+    member, that many batches of the last step are larger by one. So every position is taken once, and in every step
+    each member has something to contribute.
+
+    Example:
+        >>> plan = Strides((Lease(0, 0, 10),), members=2, batch_size=3)
+        >>> plan.steps, plan.batch(0, 1), plan.batch(1, 0), plan.batch(1, 1)
+        (2, (Lease(epoch=0, start=3, stop=6),), (Lease(epoch=0, start=6, stop=8),), (Lease(epoch=0, start=8, stop=10),))
+    """
+
+    ranges: tuple[Lease, ...]
+    members: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        if self.samples < self.members:
+            raise PolyrhythmError(
+                f"{self.samples} samples cannot feed {self.members} workers in lockstep; use fewer workers or more data"
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples of all ranges."""
+        return sum(lease.samples for lease in self.ranges)
+
+    @property
+    def steps(self) -> int:
+        """Steps until every position is taken."""
+        full, rest = divmod(self.samples, self.members * self.batch_size)
+        return full + (rest >= self.members or full == 0)
+
+    def batch(self, step: int, member: int) -> tuple[Lease, ...]:
+        """Positions of one member in one step, in order."""
+        start, stop = self._bounds(step)
+        if step < self.steps - 1:
+            share = self.batch_size
+            return self._cut(start + member * share, start + (member + 1) * share)
+        share, larger = divmod(stop - start, self.members)
+        first = start + member * share + min(member, larger)
+        return self._cut(first, first + share + (member < larger))
+
+    def rest(self, steps: int) -> tuple[Lease, ...]:
+        """What is left after so many steps."""
+        return self._cut(self._bounds(steps)[0], self.samples) if steps < self.steps else ()
+
+    def _bounds(self, step: int) -> tuple[int, int]:
+        """First and last (exclusive) virtual position of a step."""
+        width = self.members * self.batch_size
+        return step * width, self.samples if step == self.steps - 1 else (step + 1) * width
+
+    def _cut(self, start: int, stop: int) -> tuple[Lease, ...]:
+        """The parts of the ranges between two virtual positions."""
+        return tuple(cut(self.ranges, start, stop))
+
+
+def cut(ranges: Sequence[Lease], start: int, stop: int) -> Iterable[Lease]:
+    """Parts of the concatenated `ranges` between the virtual positions `start` and `stop`."""
+    offset = 0
+    for lease in ranges:
+        low, high = max(start - offset, 0), min(stop - offset, lease.samples)
+        if low < high:
+            yield Lease(lease.epoch, lease.start + low, lease.start + high)
+        offset += lease.samples
