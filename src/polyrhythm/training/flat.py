@@ -1,0 +1,173 @@
+"""Flat vectors over any module: all trainable parameters in one, all floating-point buffers in another.
+
+Two ways to use them:
+
+- `FlatModel` re-points every parameter and buffer to a view of the vectors, so that reading or writing the whole model
+  is one copy. For modules that we own. `module.double()` and ``load_state_dict(assign=True)`` undo it, and a
+  channels-last layout is lost.
+- `FlatLayout.gather` and `FlatLayout.scatter` copy, for scripts whose tensors must stay where they are.
+
+Only float32, on one device. Frozen parameters are left out; a parameter that is shared by several modules (tied) is
+there once. Parameters of one group stand side by side, so a parameter group is a slice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import torch
+from torch import Tensor, nn
+
+from polyrhythm.errors import PolyrhythmError
+
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where one tensor stands in a flat vector: elements `start` to `stop` (exclusive)."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+
+    def view(self, flat: Tensor) -> Tensor:
+        """This tensor inside `flat`."""
+        return flat[self.start : self.stop].view(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """Places of named tensors in one vector of `size` elements, in groups that stand side by side."""
+
+    groups: tuple[tuple[Segment, ...], ...]
+    size: int
+
+    @classmethod
+    def of(cls, *groups: Named) -> "FlatLayout":
+        """Layout of the tensors of each group, in their order.
+
+        Raises:
+            PolyrhythmError: for a tensor that is not float32, or tensors on several devices.
+
+        Example:
+            >>> layout = FlatLayout.of({"w": torch.zeros(2, 3)}, {"b": torch.zeros(2)})
+            >>> [(s.name, s.start, s.stop) for s in layout.segments], layout.size
+            ([('w', 0, 6), ('b', 6, 8)], 8)
+        """
+        named = [item for group in groups for item in group.items()]
+        check_tensors(named)
+        stops = accumulate(tensor.numel() for _, tensor in named)
+        segments = iter(
+            [Segment(name, t.shape, stop - t.numel(), stop) for (name, t), stop in zip(named, stops, strict=True)]
+        )
+        return cls(tuple(tuple(next(segments) for _ in group) for group in groups), sum(t.numel() for _, t in named))
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments in order."""
+        return tuple(chain.from_iterable(self.groups))
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Each tensor inside `flat`, in order."""
+        return [segment.view(flat) for segment in self.segments]
+
+    def gather(self, tensors: Sequence[Tensor], out: Tensor) -> Tensor:
+        """Copy tensors, in the layout's order, into the vector `out`; returns it."""
+        with torch.no_grad():
+            return torch.cat([t.reshape(-1) for t in tensors], out=out) if tensors else out
+
+    def scatter(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the vector `flat` into tensors, in the layout's order. Never between a forward and its backward."""
+        with torch.no_grad():
+            for tensor, view in zip(tensors, self.views(flat), strict=True):
+                tensor.copy_(view)
+
+
+def check_tensors(named: Iterable[tuple[str, Tensor]]) -> None:
+    """All float32 and on one device."""
+    devices: dict[torch.device, str] = {}
+    for name, tensor in named:
+        if tensor.dtype != torch.float32:
+            raise PolyrhythmError(f"{name} is {tensor.dtype}; flat vectors hold torch.float32: convert the model first")
+        devices.setdefault(tensor.device, name)
+    if len(devices) > 1:
+        places = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise PolyrhythmError(f"parameters and buffers must be on one device but got {places}")
+
+
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that learn, by name, each once.
+
+    Raises:
+        PolyrhythmError: if there are none.
+    """
+    found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise PolyrhythmError(f"model {type(module).__name__} has no parameter with requires_grad=True")
+    return found
+
+
+def split_buffers(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Floating-point buffers (batch-norm statistics) and the others (its counter), by name, each once."""
+    buffers = dict(module.named_buffers())
+    floating = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
+    return floating, {name: buffer for name, buffer in buffers.items() if name not in floating}
+
+
+class FlatModel:
+    """A module whose trainable parameters and floating-point buffers are views of two flat vectors.
+
+    Args:
+        module: the model; its tensors are re-pointed, their values stay.
+        groups: names of the parameters of each optimizer group; None is one group of all.
+
+    Attributes:
+        parameters: vector of all trainable parameters, shape (layout.size,).
+        buffers: vector of all floating-point buffers.
+        counters: the other buffers, in order of their names; they are not part of a vector.
+
+    Example:
+        >>> model = FlatModel(nn.Linear(2, 1))
+        >>> _ = model.parameters.fill_(1.0)
+        >>> model.module(torch.tensor([2.0, 3.0])).item()
+        6.0
+    """
+
+    def __init__(self, module: nn.Module, groups: Sequence[Sequence[str]] | None = None) -> None:
+        named = trainable_parameters(module)
+        floating, counters = split_buffers(module)
+        self.module = module
+        self.layout = FlatLayout.of(*grouped(named, groups))
+        self.buffer_layout = FlatLayout.of(floating)
+        check_tensors([*named.items(), *floating.items()])
+        self.tensors = [named[segment.name] for segment in self.layout.segments]
+        self.parameters = repoint(self.layout, self.tensors)
+        self.buffers = repoint(self.buffer_layout, list(floating.values()))
+        self.counters = list(counters.values())
+
+    def gather_gradients(self, out: Tensor) -> Tensor:
+        """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
+        grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.tensors]
+        return self.layout.gather(grads, out)
+
+
+def grouped(named: Mapping[str, Tensor], groups: Sequence[Sequence[str]] | None) -> list[Named]:
+    """The parameters of each group; every one is in exactly one."""
+    if groups is None:
+        return [named]
+    chosen = [name for group in groups for name in group]
+    wrong = sorted(set(chosen) ^ set(named)) or [name for name in chosen if chosen.count(name) > 1]
+    if wrong:
+        raise PolyrhythmError(f"groups must name every trainable parameter once; see {', '.join(wrong)}")
+    return [{name: named[name] for name in group} for group in groups]
+
+
+def repoint(layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
+    """A new vector with the values of `tensors`, which become views of it."""
+    device = tensors[0].device if tensors else None
+    flat = layout.gather(tensors, torch.empty(layout.size, device=device))
+    for tensor, view in zip(tensors, layout.views(flat), strict=True):
+        tensor.data = view
+    return flat

@@ -1,0 +1,234 @@
+"""Any torch optimizer on a flat vector, with its state as named flat vectors.
+
+Elementwise optimizers do the same to one long vector as to many small tensors, and are many times faster so. Whether a
+class is one of them is not known from its name but found out: it is stepped once on a random 2x3 tensor and on the
+same numbers flat. If the results differ (Adafactor) or it refuses vectors (Muon), it gets views with the parameters'
+own shapes on the same flat vector instead.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from polyrhythm.errors import ScenarioError, did_you_mean
+from polyrhythm.training.flat import FlatLayout, Segment
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StateVector:
+    """One entry of an optimizer's state, such as its momentum, over all its tensors, joined in order.
+
+    `shapes` has the shape of each piece; ``()`` is a scalar that the optimizer keeps as a tensor, such as a step count.
+    """
+
+    values: Tensor
+    shapes: tuple[torch.Size, ...]
+
+    def pieces(self) -> list[Tensor]:
+        """One view for each of the optimizer's tensors."""
+        parts = torch.split(self.values, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """State of an optimizer: vectors, and Python numbers with one value for each of its tensors. Empty when new."""
+
+    vectors: dict[str, StateVector]
+    numbers: dict[str, tuple[float, ...]]
+
+
+class FlatOptimizer:
+    """A torch optimizer on one flat vector.
+
+    Args:
+        kind: class of torch.optim or a subclass of Optimizer.
+        options: its hyper-parameters, for all groups; a group's own come first.
+        parameters: the vector; steps change it in place.
+        layout: places of the tensors in it; its groups become parameter groups.
+        group_options: hyper-parameters of each group.
+
+    Raises:
+        ScenarioError: for an option that the class does not have or refuses, or a class that needs closures.
+
+    Example:
+        >>> flat = torch.ones(4)
+        >>> layout = FlatLayout.of({"w": flat.view(2, 2)})
+        >>> FlatOptimizer(torch.optim.SGD, {"lr": 0.5}, flat, layout).step(torch.ones(4))
+        >>> flat
+        tensor([0.5000, 0.5000, 0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        kind: type[Optimizer],
+        options: Options,
+        parameters: Tensor,
+        layout: FlatLayout,
+        group_options: Sequence[Options] | None = None,
+    ) -> None:
+        check_options(kind, options)
+        self.elementwise = is_elementwise(kind, options)
+        own = group_options or [{}] * len(layout.groups)
+        segments = [joined(group) if self.elementwise else group for group in layout.groups]
+        self.segments = [segment for group in segments for segment in group]
+        self.tensors = [segment.view(parameters) for segment in self.segments]
+        tensors = iter(self.tensors)
+        groups = [{**o, "params": [next(tensors) for _ in g]} for g, o in zip(segments, own, strict=True)]
+        self.optimizer = build(kind, groups, {**options, **fused_option(kind, options)})
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
+        self.applied: tuple[float, float | None] = (1.0, None)
+
+    def step(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> None:
+        """One update with a flat gradient, at `lr_scale` times each group's rate; `gradient` may be changed.
+
+        Args:
+            gradient: shape of the parameters' vector.
+            lr_scale: factor for this step only.
+            momentum: momentum (or the first beta) of this step only; None is each group's own.
+        """
+        if self.applied != (lr_scale, momentum):
+            self._apply(lr_scale, momentum)
+        if len(self.tensors) == 1:
+            self.tensors[0].grad = gradient
+        else:
+            for tensor, segment in zip(self.tensors, self.segments, strict=True):
+                tensor.grad = segment.view(gradient)
+        self.optimizer.step()
+
+    def _apply(self, lr_scale: float, momentum: float | None) -> None:
+        for group, rate, own in zip(self.optimizer.param_groups, self.rates, self.momenta, strict=True):
+            group["lr"] = rate * lr_scale
+            if own is not None:
+                set_momentum(group, own if momentum is None else momentum)
+            elif momentum is not None:
+                name = type(self.optimizer).__name__
+                raise ScenarioError(f"momentum {momentum} was asked for but the optimizer {name} has none")
+        self.applied = (lr_scale, momentum)
+
+    def state(self) -> OptimizerState:
+        """A copy of the state; empty before the first step and after `reset`."""
+        states = [self.optimizer.state[tensor] for tensor in self.tensors]
+        vectors, numbers = {}, {}
+        for key in states[0]:
+            values = [state[key] for state in states]
+            if isinstance(values[0], Tensor):
+                joint = torch.cat([value.reshape(-1) for value in values])
+                vectors[key] = StateVector(joint, tuple(value.shape for value in values))
+            elif values[0] is not None:
+                numbers[key] = tuple(values)
+        return OptimizerState(vectors, numbers)
+
+    def load_state(self, state: OptimizerState) -> None:
+        """Take over a state of the same class on the same layout; it is copied."""
+        self.reset()
+        for key, vector in state.vectors.items():
+            for tensor, piece in zip(self.tensors, vector.pieces(), strict=True):
+                self.optimizer.state[tensor][key] = piece.clone()
+        for key, numbers in state.numbers.items():
+            for tensor, number in zip(self.tensors, numbers, strict=True):
+                self.optimizer.state[tensor][key] = number
+
+    def reset(self) -> None:
+        """Forget the state, as if no step had been made."""
+        self.optimizer.state.clear()
+
+
+def optimizer_class(name: str) -> type[Optimizer]:
+    """The class of torch.optim of that name.
+
+    >>> optimizer_class("Adm")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    polyrhythm.errors.ScenarioError: unknown optimizer 'Adm': did you mean Adam? Known: ...
+    """
+    known = {
+        key: value
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
+    }
+    if name not in known:
+        raise ScenarioError(f"unknown optimizer {name!r}: {did_you_mean(name, known)}")
+    return known[name]
+
+
+def check_options(kind: type[Optimizer], options: Options) -> None:
+    """Every option is an argument of the class."""
+    known = [name for name in inspect.signature(kind).parameters if name != "params"]
+    for name in options:
+        if name not in known:
+            raise ScenarioError(f"optimizer {kind.__name__} has no option {name!r}: {did_you_mean(name, known)}")
+
+
+def build(kind: type[Optimizer], groups: Sequence[Options], options: Options) -> Optimizer:
+    """An optimizer; what its class refuses becomes one clear line."""
+    try:
+        return kind([dict(group) for group in groups], **options)
+    except (TypeError, ValueError) as error:
+        raise ScenarioError(f"optimizer {kind.__name__} refuses its options or the model: {error}") from error
+
+
+def fused_option(kind: type[Optimizer], options: Options) -> Options:
+    """``fused=True`` where the class has it and it is faster: everywhere but in SGD without momentum."""
+    has_it = "fused" in inspect.signature(kind).parameters and not options.keys() & {"fused", "foreach"}
+    return {"fused": True} if has_it and options.get("momentum", 1) else {}
+
+
+def momentum_of(group: Options) -> float | None:
+    """The momentum of a parameter group, or its first beta; None if its optimizer has neither."""
+    if isinstance(group.get("betas"), (tuple, list)):
+        return float(group["betas"][0])
+    return float(group["momentum"]) if "momentum" in group else None
+
+
+def set_momentum(group: dict[str, Any], value: float) -> None:
+    """The reverse of `momentum_of`."""
+    if "momentum" in group:
+        group["momentum"] = value
+    else:
+        group["betas"] = (value, *group["betas"][1:])
+
+
+def joined(group: Sequence[Segment]) -> list[Segment]:
+    """The segments of one group as a single one; none for an empty group."""
+    if not group:
+        return []
+    start, stop = group[0].start, group[-1].stop
+    return [Segment(group[0].name, torch.Size([stop - start]), start, stop)]
+
+
+def is_elementwise(kind: type[Optimizer], options: Options) -> bool:
+    """Whether a step on a tensor and on the same numbers as a vector agree to rounding.
+
+    Raises:
+        ScenarioError: if the class takes neither, such as LBFGS, which needs closures.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights, gradients = torch.randn(2, 2, 3, generator=generator)
+    try:
+        flat = stepped(kind, weights.reshape(-1), gradients.reshape(-1), {**options, **fused_option(kind, options)})
+    except Exception:  # a class may refuse vectors in any way; whether that is all is seen below
+        flat = None
+    try:
+        shaped = stepped(kind, weights, gradients, options)
+    except Exception as error:
+        raise ScenarioError(f"optimizer {kind.__name__} cannot be used here: {error}") from error
+    return flat is not None and torch.allclose(flat.view(2, 3), shaped, rtol=1e-5, atol=1e-7)
+
+
+def stepped(kind: type[Optimizer], weights: Tensor, gradients: Tensor, options: Options) -> Tensor:
+    """`weights` after three steps."""
+    weights = weights.clone()
+    optimizer = kind([weights], **options)
+    for _ in range(3):
+        weights.grad = gradients.clone()
+        optimizer.step()
+    return weights

@@ -1,0 +1,97 @@
+"""The global parameters, or one shard of them, and how gradients change them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polyrhythm.training.combine import weighted_mean
+from polyrhythm.training.compensation import Compensation
+from polyrhythm.training.optimizer import FlatOptimizer
+
+PLAIN = Compensation()
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One gradient as it arrives.
+
+    Args:
+        gradient: flat, of the shard's shape; it may be changed when it is applied.
+        backup: the parameters that its worker read; only some compensations need it.
+        staleness: updates between that read and now.
+        weight: its weight among the gradients of the same update.
+    """
+
+    gradient: Tensor
+    backup: Tensor | None = None
+    staleness: int = 0
+    weight: float = 1.0
+
+
+class GlobalParameters:
+    """A flat vector, the optimizer that steps it, and a version that counts its changes.
+
+    It knows nothing of models, so a server may hold any slice of one.
+
+    Args:
+        vector: the parameters; updates change it in place.
+        optimizer: steps `vector`.
+        compensation: what is done about staleness.
+
+    Example:
+        >>> from polyrhythm.training.flat import FlatLayout
+        >>> vector = torch.ones(2)
+        >>> sgd = FlatOptimizer(torch.optim.SGD, {"lr": 0.1}, vector, FlatLayout.of({"w": vector}))
+        >>> server = GlobalParameters(vector, sgd)
+        >>> server.apply([Push(torch.tensor([1.0, 0.0])), Push(torch.tensor([0.0, 1.0]))], lr_scale=2)
+        >>> server.vector, server.version
+        (tensor([0.9000, 0.9000]), 1)
+    """
+
+    def __init__(self, vector: Tensor, optimizer: FlatOptimizer, compensation: Compensation = PLAIN) -> None:
+        self.vector = vector
+        self.optimizer = optimizer
+        self.compensation = compensation
+        self.version = 0
+        self._mean_square = torch.zeros_like(vector) if compensation.needs_mean_square else None
+        self._snapshot: Tensor | None = None
+
+    def read(self) -> Tensor:
+        """A copy of the newest parameters that nobody changes; readers of one version share it."""
+        if self._snapshot is None:
+            self._snapshot = self.vector.clone()
+        return self._snapshot
+
+    def apply(self, pushes: Sequence[Push], lr_scale: float = 1.0, momentum: float | None = None) -> None:
+        """One optimizer step with the weighted mean of some gradients.
+
+        With weights w_i and the compensation's rate factors f_i, the gradient is ``sum(w_i f_i g_i) / sum(w_i f_i)``
+        and the rate is multiplied by ``sum(w_i f_i) / sum(w_i)``.
+
+        Args:
+            pushes: at least one.
+            lr_scale: further factor on the optimizer's rate, for this step.
+            momentum: momentum of this step; None is the optimizer's own.
+        """
+        weights = [push.weight for push in pushes]
+        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
+        gradient = weighted_mean([self._corrected(push) for push in pushes], scaled)
+        self.optimizer.step(gradient, lr_scale * sum(scaled) / sum(weights), momentum)
+        self._changed()
+
+    def assign(self, vector: Tensor) -> None:
+        """Set the parameters, as after an average of replicas."""
+        self.vector.copy_(vector)
+        self._changed()
+
+    def _corrected(self, push: Push) -> Tensor:
+        if not self.compensation.needs_backup:
+            return push.gradient
+        assert push.backup is not None, f"{self.compensation.name} needs the parameters that the worker read"
+        return self.compensation.correct(push.gradient, self.vector - push.backup, self._mean_square)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._snapshot = None
