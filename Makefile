@@ -1,0 +1,53 @@
+# Every target is complete in a fresh clone with GNU make and Python >= 3.11: it installs into .venv, nothing globally.
+# Another interpreter: make PYTHON=python3.12 test. torch from another index: see CONTRIBUTING.md.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread a process: the suite and the sweeps use the cores with processes, and results do not depend on the machine.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: demo test test-browser test-network test-gpu bench lint docs constraints clean
+
+demo: .venv/ready  ## compare policies on a simulated cluster with stragglers; the report is out/demo.html
+	mkdir -p out
+	$(BIN)/polyrhythm compare stragglers-moderate --policies bsp,asp,ssp:3,k-sync:6,local:8 --json out/demo.json --report out/demo.html
+
+test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
+	$(PYTEST) --numprocesses auto --maxprocesses 8
+
+test-browser: .venv/ready  ## needs chromium and chromedriver
+	$(PYTEST) tests/browser
+
+test-network: .venv/ready  ## needs root, ip and tc
+	$(PYTEST) tests/network
+
+test-gpu: .venv/ready  ## needs a GPU
+	$(PYTEST) tests/gpu
+
+bench: .venv/ready  ## every benchmark; fails if one misses its bar
+	$(BIN)/python benchmarks/run.py
+
+lint: .venv/ready  ## style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: .venv/ready  ## the site, in site/
+	$(BIN)/mkdocs build --strict
+
+# pip first: --group needs 25.1.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install 'pip>=25.1'
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data]'
+	touch $@
+
+constraints:  ## the newest versions that pyproject.toml allows, to be tested before they are committed
+	$(PYTHON) -m venv --clear .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
+	.venv-constraints/bin/python -m pip install --quiet --group dev '.[data]' 'torch==2.13.0'
+	.venv-constraints/bin/python -m pip freeze --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
+	rm -rf .venv-constraints
+
+clean:
+	rm -rf .venv .venv-constraints site out .mypy_cache .ruff_cache .pytest_cache .hypothesis
