@@ -11,16 +11,13 @@ weights; of other buffers (its counter of batches) each replica takes the larges
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from polyrhythm.training.combine import weighted_mean
+from polyrhythm.training.config import StateRule
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
-
-StateRule: TypeAlias = Literal["keep", "average", "reset"]
-"""What becomes of the optimizers' state: each keeps its own, all take the average, or all start anew."""
 
 
 @dataclass(slots=True)

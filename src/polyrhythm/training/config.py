@@ -12,6 +12,17 @@ from polyrhythm.training.compensation import parse_compensation
 
 ScheduleKind = Literal["constant", "step", "cosine"]
 LrConvention = Literal["linear", "same"]
+StateRule = Literal["keep", "average", "reset"]
+Tokens = Literal["char", "word"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "task": tuple(TASKS),
+    "tokens": get_args(Tokens),
+    "schedule": get_args(ScheduleKind),
+    "lr_convention": get_args(LrConvention),
+    "averaged_state": get_args(StateRule),
+}
+"""What the fields that name one of several things may say."""
 
 EVALUATIONS = 20
 """Evaluations of a run whose `TrainingConfig.eval_every_samples` is not given."""
@@ -40,6 +51,9 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
     data: str | None = None
     """Folder with parquet files (images) or a text file (text); none: download, where the task can."""
+
+    tokens: Tokens = "char"
+    """What a token of the task text is: char or word."""
 
     train_samples: int | None = None
     """Train on a subset of this many samples; none: all."""
@@ -81,6 +95,13 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     compensation: str = "none"
     """What the server does about staleness: none, lr-staleness, dc-asgd:lambda=0.04, dc-asgd-adaptive:lambda=2."""
 
+    averaged_state: StateRule = "keep"
+    """What becomes of the optimizers' state when replicas are averaged: each keeps its own, all take the average, or
+    all start anew."""
+
+    delta_rate: float = 1.0
+    """Share of the way to the replicas' mean that the global parameters go when deltas are averaged."""
+
     schedule: ScheduleKind = "constant"
     """How the rate goes over the workload: constant, step (at `decay_at`) or cosine (to zero)."""
 
@@ -109,7 +130,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
         check_names(self)
         for name in ("batch_size", "train_samples", "test_samples", "samples", "eval_every_samples"):
             require(self, name, "at least 1", lambda value: value >= 1)
-        for name in ("learning_rate", "epochs"):
+        for name in ("learning_rate", "epochs", "delta_rate"):
             require(self, name, "positive and finite", lambda value: 0 < value < math.inf)
         for name in ("momentum", "warmup"):
             require(self, name, "in [0, 1)", lambda value: 0 <= value < 1)
@@ -137,8 +158,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
 def check_names(config: TrainingConfig) -> None:
     """The fields that name one of several things."""
-    choices = {"task": tuple(TASKS), "schedule": get_args(ScheduleKind), "lr_convention": get_args(LrConvention)}
-    for field, known in choices.items():
+    for field, known in CHOICES.items():
         require_known(field, getattr(config, field), known)
     if config.model is not None:
         require_known("model", config.model, TASKS[config.task], f" of task {config.task}")

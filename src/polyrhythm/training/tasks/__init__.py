@@ -1,0 +1,22 @@
+"""The built-in tasks. To add one: its file, its line in `build_task`, its names in the catalogue."""
+
+from polyrhythm.training.config import TrainingConfig
+from polyrhythm.training.data import Task
+from polyrhythm.training.tasks.digits import digits
+from polyrhythm.training.tasks.images import IMAGE_SETS, images
+from polyrhythm.training.tasks.text import text
+
+
+def build_task(config: TrainingConfig) -> Task:
+    """The task of a configuration, with its data in memory.
+
+    Raises:
+        DataError: if the data are missing or not as expected.
+    """
+    if config.task in IMAGE_SETS:
+        task = images(IMAGE_SETS[config.task], config.model_name, config.data)
+    elif config.task == "text":
+        task = text(config.data, config.tokens)
+    else:
+        task = digits(config.model_name)
+    return task.subset(config.train_samples, config.test_samples)
