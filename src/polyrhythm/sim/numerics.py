@@ -27,6 +27,10 @@ class Evaluation(NamedTuple):
 class Numerics(Protocol):
     """Parameters, replicas and gradients of a simulated job."""
 
+    @property
+    def train_samples(self) -> int | None:
+        """Samples of the training set; None if there is no data."""
+
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """A step begins: it reads the global parameters now, or goes on with its worker's replica."""
 
@@ -40,7 +44,7 @@ class Numerics(Protocol):
         """These steps or gradients are dropped and will not be named again."""
 
     def leave(self, worker: int) -> None:
-        """Forget the worker and its replica."""
+        """Forget the worker and its replica; not called for one that has finished, whose replica counts to the end."""
 
     def evaluate(self) -> Evaluation | None:
         """Quality now, of the global parameters or of the average of the live replicas; None if there is no model.
@@ -50,15 +54,20 @@ class Numerics(Protocol):
         """
 
 
+NOTHING = StepResult()
+
+
 class TimingOnly:
     """No model: every call is free."""
+
+    train_samples = None
 
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """Nothing to read."""
 
     def report(self, ticket: Ticket) -> StepResult:
         """Nothing was computed."""
-        return StepResult()
+        return NOTHING
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Nothing to combine."""
