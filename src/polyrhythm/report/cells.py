@@ -1,0 +1,141 @@
+"""The rows of a comparison as text: the columns that the terminal and the page share."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from polyrhythm.report.table import Row, Spread
+
+NOTHING = "-"
+
+
+class Column(NamedTuple):
+    """A heading, what it means, and the text of a row under it."""
+
+    heading: str
+    meaning: str
+    text: Callable[[Row], str]
+
+
+def columns(has_target: bool) -> tuple[Column, ...]:
+    """The columns; without a target the first figure is the duration of the whole run."""
+    return (Column("policy", "spec of the policy", policy), *(TO_TARGET if has_target else WHOLE_RUN), *OTHERS)
+
+
+def headings(has_target: bool) -> list[str]:
+    """The headings of the table."""
+    return [column.heading for column in columns(has_target)]
+
+
+def cells(rows: Sequence[Row], has_target: bool) -> list[list[str]]:
+    """The text of the table."""
+    return [[column.text(row) for column in columns(has_target)] for row in rows]
+
+
+def policy(row: Row) -> str:
+    """The spec, and how many seeds did not finish."""
+    lost = row.runs - row.finished
+    return f"{row.policy} ({lost} of {row.runs} failed)" if lost else row.policy
+
+
+def time_to_target(row: Row) -> str:
+    """Mean time to target, and how many seeds reached it if not all did."""
+    if row.time_to_target_s is None:
+        return NOTHING if not row.finished else "never"
+    partly = f" ({row.reached} of {row.runs})" if row.reached < row.runs else ""
+    return number(row.time_to_target_s) + partly
+
+
+def accuracy(value: Spread | None) -> str:
+    """A mean in percent, with its deviation.
+
+    >>> accuracy(Spread(0.9512, 0.0031)), accuracy(Spread(0.95)), accuracy(None)
+    ('95.1 ± 0.3 %', '95.0 %', '-')
+    """
+    if value is None:
+        return NOTHING
+    deviation = "" if value.deviation is None else f" ± {100 * value.deviation:.1f}"
+    return f"{100 * value.mean:.1f}{deviation} %"
+
+
+def number(value: float | None) -> str:
+    """Three or more significant digits, without an exponent.
+
+    >>> [number(value) for value in (None, 0, 0.01234, 1.5, 12.345, 123.45, 1234567.8)]
+    ['-', '0', '0.0123', '1.50', '12.3', '123', '1,234,568']
+    """
+    if value is None:
+        return NOTHING
+    if value == round(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 1:
+        return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+    return f"{value:.3g}"
+
+
+def count(value: float | None) -> str:
+    """A mean of counts.
+
+    >>> count(12.0), count(1234.5), count(None)
+    ('12', '1,234', '-')
+    """
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in decimal units.
+
+    >>> [size(value) for value in (None, 0, 999, 44_700_000, 1.2e12)]
+    ['-', '0 B', '999 B', '44.7 MB', '1.2 TB']
+    """
+    if value is None:
+        return NOTHING
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    power = 0
+    while value >= 999.95 and power < len(units) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.1f} {units[power]}" if power else f"{value:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    """A fraction in whole percent.
+
+    >>> percent(0.256), percent(None)
+    ('26 %', '-')
+    """
+    return NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def times(value: float | None) -> str:
+    """A ratio.
+
+    >>> times(1.5), times(None)
+    ('1.50x', '-')
+    """
+    return NOTHING if value is None else f"{value:.2f}x"
+
+
+def staleness(row: Row) -> str:
+    """Mean and maximum."""
+    if row.staleness_mean is None or row.staleness_max is None:
+        return NOTHING
+    return f"{row.staleness_mean:.1f} / {row.staleness_max}"
+
+
+TO_TARGET = (
+    Column("time to target (s)", "mean over the seeds that reached the target accuracy", time_to_target),
+    Column("speed-up over bsp", "mean time to target of bsp / that of this policy", lambda row: times(row.speedup)),
+)
+WHOLE_RUN = (
+    Column("duration (s)", "mean time for the whole workload", lambda row: number(row.duration_s)),
+    Column("speed-up over bsp", "mean duration of bsp / that of this policy", lambda row: times(row.speedup)),
+)
+OTHERS = (
+    Column("final accuracy", "mean ± standard deviation over seeds", lambda row: accuracy(row.final_accuracy)),
+    Column("updates", "changes of the global parameters", lambda row: count(row.updates)),
+    Column("samples/s", "of the whole job", lambda row: number(row.samples_per_s)),
+    Column("idle", "share of the workers' time spent waiting", lambda row: percent(row.idle_fraction)),
+    Column("staleness mean / max", "updates between a gradient's read and its arrival", staleness),
+    Column("bytes", "pushed and pulled by all workers", lambda row: size(row.bytes_total)),
+    Column("dropped", "gradients that were computed but not applied", lambda row: count(row.gradients_dropped)),
+)
+"""Columns after the time."""

@@ -1,0 +1,193 @@
+"""The figures of the page, each with its title, a description for who cannot see it, and its numbers as a table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from polyrhythm.report.cells import number, size
+from polyrhythm.report.curves import Band, band
+from polyrhythm.report.palette import NEUTRAL, Look, faded
+from polyrhythm.telemetry.result import EvalPoint, RunResult
+
+Runs = Mapping[str, Sequence[RunResult]]
+"""Results by policy."""
+
+BINS = 20
+"""Most bars of a policy in the staleness figure."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure of the page."""
+
+    key: str
+    title: str
+    description: str
+    figure: go.Figure
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A quantity of the learning curves."""
+
+    key: str
+    label: str
+    value: Callable[[EvalPoint], float]
+
+
+TIME = Axis("time", "time (s)", lambda point: point.time_s)
+SAMPLES = Axis("samples", "samples", lambda point: point.samples)
+ACCURACY = Axis("accuracy", "test accuracy", lambda point: point.accuracy)
+LOSS = Axis("loss", "test loss", lambda point: point.loss)
+
+
+def curve_charts(runs: Runs, looks: Mapping[str, Look], target: float | None) -> list[Chart]:
+    """Accuracy and loss, each against time and against samples; nothing for runs without a model."""
+    if not any(run.curve for group in runs.values() for run in group):
+        return []
+    return [curve_chart(runs, looks, x, y, target) for y in (ACCURACY, LOSS) for x in (TIME, SAMPLES)]
+
+
+def curve_chart(runs: Runs, looks: Mapping[str, Look], x: Axis, y: Axis, target: float | None) -> Chart:
+    """One learning curve a policy: the mean over seeds, and a band of one standard deviation."""
+    bands = {policy: b for policy, group in runs.items() if (b := band(group, x.value, y.value))}
+    figure = go.Figure()
+    for policy, b in bands.items():
+        add_curve(figure, policy, b, looks[policy])
+    if y is ACCURACY and target is not None:
+        figure.add_hline(target, line={"dash": "dash", "width": 1, "color": NEUTRAL})
+    figure.update_layout(xaxis_title=x.label, yaxis_title=y.label, hovermode="closest")
+    if y is ACCURACY:
+        figure.update_yaxes(tickformat=".0%")
+    rows = [[policy, number(b.x[-1]), number(b.mean[-1]), number(b.deviation[-1])] for policy, b in bands.items()]
+    ends = listing({policy: f"ends at {end}" for policy, _, end, _ in rows})
+    return Chart(
+        key=f"{y.key}-{x.key}",
+        title=f"{y.label.capitalize()} against {x.key}",
+        description=f"Line chart of {y.label} against {x.label}, one line a policy. {ends}",
+        figure=figure,
+        headings=("policy", f"last {x.label}", f"{y.label} there", "deviation over seeds"),
+        rows=rows,
+    )
+
+
+def add_curve(figure: go.Figure, policy: str, b: Band, look: Look) -> None:
+    """A line with its band."""
+    if b.deviation.any():
+        upper, lower = b.mean + b.deviation, b.mean - b.deviation
+        outline = {"x": [*b.x, *b.x[::-1]], "y": [*upper, *lower[::-1]]}
+        fill = {"fill": "toself", "fillcolor": faded(look.colour, 0.18), "line": {"width": 0}}
+        figure.add_scatter(**outline, **fill, legendgroup=policy, showlegend=False, hoverinfo="skip")
+    line = {"color": look.colour, "dash": look.dash, "width": 2}
+    marker = {"symbol": look.symbol, "size": 7, "maxdisplayed": 12}
+    figure.add_scatter(x=b.x, y=b.mean, name=policy, legendgroup=policy, mode="lines+markers", line=line, marker=marker)
+
+
+def staleness_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
+    """Share of the applied gradients by staleness; None if no policy exchanges gradients."""
+    totals = {policy: total for policy, group in runs.items() if (total := staleness_counts(group))}
+    if not totals:
+        return None
+    last = max(max(total) for total in totals.values())
+    width = -(-(last + 1) // BINS)
+    labels = [label(start, width) for start in range(0, last + 1, width)]
+    shares = {policy: binned(total, width, len(labels)) for policy, total in totals.items()}
+    figure = go.Figure(layout={"barmode": "group", "bargap": 0.15})
+    for policy, values in shares.items():
+        marker = {"color": looks[policy].colour, "pattern": {"shape": HATCHES[looks[policy].dash]}}
+        figure.add_bar(x=labels, y=values, name=policy, marker=marker)
+    figure.update_layout(xaxis={"title": "staleness (updates)", "type": "category"}, yaxis_title="share of gradients")
+    figure.update_yaxes(tickformat=".0%")
+    return Chart(
+        key="staleness",
+        title="Staleness of the applied gradients",
+        description="Bar chart: which share of its gradients each policy applied at which staleness. "
+        + listing({policy: f"at most {max(total)}" for policy, total in totals.items()}),
+        figure=figure,
+        headings=("policy", *labels),
+        rows=[[policy, *(f"{100 * share:.1f} %" for share in values)] for policy, values in shares.items()],
+    )
+
+
+HATCHES = {"solid": "", "dash": "/", "dot": "."}
+"""Fill of a bar for the dash of a line."""
+
+
+def staleness_counts(runs: Sequence[RunResult]) -> dict[int, int]:
+    """Applied gradients by staleness, over all seeds."""
+    total: dict[int, int] = {}
+    for run in runs:
+        for staleness, gradients in run.staleness_counts.items():
+            total[staleness] = total.get(staleness, 0) + gradients
+    return total
+
+
+def binned(counts: Mapping[int, int], width: int, bins: int) -> list[float]:
+    """Shares by bin."""
+    everything = sum(counts.values())
+    shares = [0.0] * bins
+    for staleness, gradients in counts.items():
+        shares[staleness // width] += gradients / everything
+    return shares
+
+
+def label(start: int, width: int) -> str:
+    """Name of a bin.
+
+    >>> label(3, 1), label(10, 5)
+    ('3', '10-14')
+    """
+    return str(start) if width == 1 else f"{start}-{start + width - 1}"
+
+
+def bytes_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
+    """Bytes pushed and pulled, mean over seeds; None if links carry nothing."""
+    sizes = {policy: [mean_bytes(group, way) for way in WAYS] for policy, group in runs.items()}
+    if not any(any(pair) for pair in sizes.values()):
+        return None
+    figure = go.Figure(layout={"barmode": "stack"})
+    policies = list(sizes)
+    for position, way in enumerate(WAYS):
+        figure.add_bar(
+            y=policies,
+            x=[sizes[policy][position] for policy in policies],
+            orientation="h",
+            name=way,
+            marker={
+                "color": [faded(looks[policy].colour, 1 - 0.45 * position) for policy in policies],
+                "pattern": {"shape": "/" if position else ""},
+            },
+            showlegend=False,
+        )
+    figure.update_layout(xaxis={"title": "bytes: pushed, then (hatched) pulled", "tickformat": "~s", "ticksuffix": "B"})
+    figure.update_yaxes(autorange="reversed")
+    return Chart(
+        key="bytes",
+        title="Bytes on the wire",
+        description="Bar chart of the bytes pushed and pulled by all workers. "
+        + listing({policy: size(sum(pair)) for policy, pair in sizes.items()}),
+        figure=figure,
+        headings=("policy", *WAYS),
+        rows=[[policy, *map(size, pair)] for policy, pair in sizes.items()],
+    )
+
+
+WAYS = ("pushed", "pulled")
+
+
+def listing(said: Mapping[str, str]) -> str:
+    """What a description says of each policy.
+
+    >>> listing({"bsp": "waits 40 %", "asp": "waits 0 %"})
+    'bsp waits 40 %; asp waits 0 %.'
+    """
+    return "; ".join(f"{policy} {words}" for policy, words in said.items()) + "."
+
+
+def mean_bytes(runs: Sequence[RunResult], way: str) -> float:
+    """Mean over the seeds of one direction."""
+    total: float = sum(getattr(run, f"bytes_{way}") for run in runs)
+    return total / len(runs)

@@ -1,0 +1,192 @@
+"""Who computed, transferred, waited or worked in vain, and when: read from a trace."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync, Trace
+from polyrhythm.errors import TraceError
+
+Kind: TypeAlias = Literal["compute", "transfer", "wait", "lost"]
+"""What a worker does; "lost" is a step that was abandoned before its report."""
+
+KINDS: dict[Kind, str] = {
+    "compute": "computes",
+    "transfer": "transfers",
+    "wait": "waits",
+    "lost": "computes in vain",
+}
+"""Kinds and how a legend names them."""
+
+
+class Span(NamedTuple):
+    """One worker does one thing from `start_s` to `end_s` on the coordinator's clock."""
+
+    worker: int
+    kind: Kind
+    start_s: float
+    end_s: float
+
+
+class Update(NamedTuple):
+    """A `Sync` was decided."""
+
+    time_s: float
+    sync: Sync
+
+
+class Arrival(NamedTuple):
+    """A contribution has arrived, so many updates after its read."""
+
+    worker: int
+    time_s: float
+    staleness: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A run as spans, updates and arrivals, each in order of its end.
+
+    A trace knows how long the transfers of a step took together, not one by one: what lies between a worker's release
+    and its computation (a collective that it waits for) is drawn before the computation, the rest after it.
+    """
+
+    policy: str
+    spans: tuple[Span, ...]
+    updates: tuple[Update, ...]
+    arrivals: tuple[Arrival, ...]
+    end_s: float
+    complete: bool = True
+
+    @classmethod
+    def of(cls, trace: Trace, complete: bool = True) -> "Timeline":
+        """The timeline of a trace."""
+        scribe = Scribe()
+        for event, decisions in trace.entries:
+            scribe.write(event, decisions)
+        scribe.close()
+        end_s = scribe.now_s
+        return cls(
+            trace.header.policy, tuple(scribe.spans), tuple(scribe.updates), tuple(scribe.arrivals), end_s, complete
+        )
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Everyone who has a span, in order."""
+        return tuple(sorted({span.worker for span in self.spans}))
+
+    def until(self, end_s: float, workers: int | None = None) -> "Timeline":
+        """The part before `end_s`, of the first `workers` workers; spans that cross the end are cut."""
+        kept = set(self.workers[:workers])
+        spans = tuple(
+            span._replace(end_s=min(span.end_s, end_s))
+            for span in self.spans
+            if span.start_s < end_s and span.worker in kept
+        )
+        updates = tuple(update for update in self.updates if update.time_s <= end_s)
+        arrivals = tuple(arrival for arrival in self.arrivals if arrival.time_s <= end_s and arrival.worker in kept)
+        complete = self.complete and end_s >= self.end_s and kept == set(self.workers)
+        return Timeline(self.policy, spans, updates, arrivals, min(end_s, self.end_s), complete)
+
+
+def load_timeline(path: str | Path, entries: int | None = None) -> Timeline:
+    """The timeline of a trace file, or of its first `entries` entries.
+
+    Raises:
+        TraceError: for a file that cannot be read.
+    """
+    if entries is None:
+        return Timeline.of(Trace.load(path))
+    try:
+        with open(path, encoding="utf-8") as lines:
+            trace = Trace.parse(islice(lines, entries + 1), str(path))
+            return Timeline.of(trace, complete=not lines.readline())
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"cannot read trace {str(path)!r}: {error}") from error
+
+
+def common_window(timelines: Iterable[Timeline], spans: int) -> float:
+    """The longest window in which no timeline has more than about `spans` spans, in seconds from the start.
+
+    A timeline that was read in part ends the window where it ends.
+    """
+    ends = []
+    for timeline in timelines:
+        ends += [timeline.spans[spans].start_s] if len(timeline.spans) > spans else []
+        ends += [] if timeline.complete else [timeline.end_s]
+    return min(ends, default=max((timeline.end_s for timeline in timelines), default=0.0))
+
+
+@dataclass
+class Scribe:
+    """Turns events and decisions into spans, one at a time."""
+
+    spans: list[Span] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    running_since: dict[int, float] = field(default_factory=dict)
+    waiting_since: dict[int, float] = field(default_factory=dict)
+    now_s: float = 0.0
+
+    def write(self, event: Event, decisions: Decisions) -> None:
+        """One entry of a trace."""
+        self.now_s = event.time_s
+        match event:
+            case Joined(workers=workers):
+                self.waiting_since.update(dict.fromkeys(workers, event.time_s))
+            case Report():
+                self.report(event)
+            case Left(worker=worker):
+                self.abandon(worker)
+                self.end_wait(worker)
+        for decision in decisions:
+            self.carry_out(decision)
+
+    def carry_out(self, decision: object) -> None:
+        """One decision."""
+        match decision:
+            case Proceed(workers=workers):
+                for worker in workers:
+                    self.end_wait(worker)
+                    self.running_since[worker] = self.now_s
+            case Cancel(workers=workers):
+                for worker in workers:
+                    self.abandon(worker)
+            case Sync():
+                self.updates.append(Update(self.now_s, decision))
+
+    def report(self, event: Report) -> None:
+        """A step is complete."""
+        released_s = self.running_since.pop(event.worker, None)
+        if released_s is None:
+            raise TraceError(f"worker {event.worker} reports at {event.time_s} s but nobody let it proceed")
+        begin_s = max(released_s, event.time_s - event.step_s - event.transfer_s)
+        middle_s = min(begin_s + event.step_s, event.time_s)
+        self.add(event.worker, "transfer", released_s, begin_s)
+        self.add(event.worker, "compute", begin_s, middle_s)
+        self.add(event.worker, "transfer", middle_s, event.time_s)
+        self.arrivals.append(Arrival(event.worker, event.time_s, event.staleness))
+        self.waiting_since[event.worker] = event.time_s
+
+    def abandon(self, worker: int) -> None:
+        """A step in flight, if there is one, ends without a report."""
+        started_s = self.running_since.pop(worker, None)
+        if started_s is not None:
+            self.add(worker, "lost", started_s, self.now_s)
+            self.waiting_since[worker] = self.now_s
+
+    def end_wait(self, worker: int) -> None:
+        """A worker has waited until now."""
+        self.add(worker, "wait", self.waiting_since.pop(worker, self.now_s), self.now_s)
+
+    def close(self) -> None:
+        """The trace ends: who waits has waited until now; a step in flight is left out."""
+        for worker in list(self.waiting_since):
+            self.end_wait(worker)
+
+    def add(self, worker: int, kind: Kind, start_s: float, end_s: float) -> None:
+        """A span, unless it is empty (shorter than a rounding error of its times)."""
+        if end_s - start_s > 1e-9 * max(1.0, end_s):
+            self.spans.append(Span(worker, kind, start_s, end_s))

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Cluster, Entry, Header, Joined, Proceed, Report, Trace
+from polyrhythm.errors import TraceError
+from polyrhythm.report.timeline import Span, Timeline, common_window, load_timeline
+
+
+def spans(timeline: Timeline, worker: int) -> list[Span]:
+    return [span for span in timeline.spans if span.worker == worker]
+
+
+def test_a_fast_worker_waits_at_the_barrier(bsp_trace: Trace) -> None:
+    timeline = Timeline.of(bsp_trace)
+    assert spans(timeline, 0) == [
+        Span(0, "compute", 0.0, 1.0),
+        Span(0, "wait", 1.0, 3.0),
+        Span(0, "compute", 3.0, 4.0),
+        Span(0, "wait", 4.0, 6.0),
+    ]
+
+
+def test_a_step_splits_in_computation_and_transfer(bsp_trace: Trace) -> None:
+    assert spans(Timeline.of(bsp_trace), 2)[:2] == [Span(2, "compute", 0.0, 2.0), Span(2, "transfer", 2.0, 3.0)]
+
+
+def test_a_collective_before_the_step_is_transfer() -> None:
+    entries = (
+        Entry(Joined((0,), 0.0), (Proceed((0,), "replicas"),)),
+        Entry(Report(0, 1, 5.0, step_s=2.0), ()),
+    )
+    timeline = Timeline.of(Trace(Header("local:1", Cluster(1)), entries))
+    assert timeline.spans == (Span(0, "transfer", 0.0, 3.0), Span(0, "compute", 3.0, 5.0))
+
+
+def test_abandoned_work_is_lost_and_a_dead_worker_has_no_more_spans(cancelling_trace: Trace) -> None:
+    timeline = Timeline.of(cancelling_trace)
+    assert spans(timeline, 1) == [Span(1, "lost", 0.0, 1.0), Span(1, "lost", 1.0, 1.5)]
+
+
+def test_updates_and_staleness_are_kept(cancelling_trace: Trace) -> None:
+    timeline = Timeline.of(cancelling_trace)
+    assert [update.time_s for update in timeline.updates] == [1.0, 2.0]
+    assert [arrival.staleness for arrival in timeline.arrivals] == [0, 4]
+
+
+def test_a_window_cuts_what_crosses_its_end(bsp_trace: Trace) -> None:
+    window = Timeline.of(bsp_trace).until(2.5, workers=1)
+    assert window.spans == (Span(0, "compute", 0.0, 1.0), Span(0, "wait", 1.0, 2.5))
+    assert (window.end_s, window.complete, window.updates) == (2.5, False, ())
+
+
+def test_a_window_over_everything_is_the_whole(bsp_trace: Trace) -> None:
+    timeline = Timeline.of(bsp_trace)
+    assert timeline.until(timeline.end_s) == timeline
+
+
+def test_the_common_window_ends_where_the_busiest_is_full(bsp_trace: Trace, cancelling_trace: Trace) -> None:
+    timelines = [Timeline.of(bsp_trace), Timeline.of(cancelling_trace)]
+    assert common_window(timelines, spans=100) == 6.0
+    end_s = common_window(timelines, spans=4)
+    assert max(len(timeline.until(end_s).spans) for timeline in timelines) <= 4 + 3
+
+
+def test_a_long_file_is_read_in_part(bsp_trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    bsp_trace.save(path)
+    assert load_timeline(path) == load_timeline(path, entries=1000) == Timeline.of(bsp_trace)
+    part = load_timeline(path, entries=4)
+    assert (part.end_s, part.complete) == (3.0, False)
+    assert common_window([part], spans=100) == 3.0
+
+
+@pytest.mark.parametrize("entries", [None, 10])
+def test_a_missing_file_is_one_line(tmp_path: Path, entries: int | None) -> None:
+    with pytest.raises(TraceError, match=r"cannot read trace '.*gone'"):
+        load_timeline(tmp_path / "gone", entries)
+
+
+def test_a_report_out_of_nowhere_is_one_line() -> None:
+    trace = Trace(Header("bsp", Cluster(1)), (Entry(Report(0, 1, 1.0), ()),))
+    with pytest.raises(TraceError, match=r"worker 0 reports at .* s but nobody let it proceed"):
+        Timeline.of(trace)
