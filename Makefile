@@ -46,7 +46,7 @@ constraints:  ## the newest versions that pyproject.toml allows, to be tested be
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
 	.venv-constraints/bin/python -m pip install --quiet --group dev '.[data]' 'torch==2.13.0'
-	.venv-constraints/bin/python -m pip freeze --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
+	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-constraints
 
 clean:
