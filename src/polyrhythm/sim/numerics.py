@@ -75,7 +75,7 @@ class TimingOnly:
     def void(self, tickets: list[Ticket]) -> None:
         """Nothing to forget."""
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, finished: bool = False) -> None:
         """Nothing to forget."""
 
     def evaluate(self) -> None:
