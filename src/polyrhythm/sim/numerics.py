@@ -75,7 +75,7 @@ class TimingOnly:
     def void(self, tickets: list[Ticket]) -> None:
         """Nothing to forget."""
 
-    def leave(self, worker: int, finished: bool = False) -> None:
+    def leave(self, worker: int) -> None:
         """Nothing to forget."""
 
     def evaluate(self) -> None:
