@@ -4,7 +4,7 @@ Policies that remember something per worker keep it here: a state stays a frozen
 more per event than ten.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,13 @@ class WorkerMap(Generic[Value]):
             root, capacity = (root, *EMPTY[1:]), capacity * WIDTH
         grown = self.size + (self.get(worker) is None)
         return WorkerMap(replaced(root, worker, capacity // WIDTH, value), capacity, grown)
+
+    def set_all(self, workers: Iterable[int], value: Value) -> "WorkerMap[Value]":
+        """This map with `value` for each of `workers`."""
+        result = self
+        for worker in workers:
+            result = result.set(worker, value)
+        return result
 
     def remove(self, worker: int) -> "WorkerMap[Value]":
         """This map without `worker`; itself if it is not there."""

@@ -4,7 +4,16 @@ from typing import Any
 
 from polyrhythm.core import Policy, parse_spec
 from polyrhythm.policies.asp import ASP as ASP
+from polyrhythm.policies.backup import Backup as Backup
 from polyrhythm.policies.bsp import BSP as BSP
+from polyrhythm.policies.dssp import DSSP as DSSP
+from polyrhythm.policies.k_async import KAsync as KAsync
+from polyrhythm.policies.k_batch_async import KBatchAsync as KBatchAsync
+from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync
+from polyrhythm.policies.k_group import KGroup as KGroup
+from polyrhythm.policies.k_sync import KSync as KSync
+from polyrhythm.policies.local import LocalSGD as LocalSGD
+from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
 from polyrhythm.policies.ssp import SSP as SSP
 
 BUILT_IN: dict[str, type[Policy[Any]]] = {

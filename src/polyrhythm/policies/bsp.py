@@ -1,6 +1,6 @@
 """Bulk synchronous parallel: everyone waits for the slowest, every step."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from polyrhythm.core import (
@@ -17,19 +17,11 @@ from polyrhythm.core import (
     Sync,
     Traits,
 )
-from polyrhythm.core.worker_map import WorkerMap
-
-
-@dataclass(frozen=True, slots=True)
-class BSPState:
-    """How many workers are live, and which of them wait at the barrier."""
-
-    live: int = 0
-    waiting: WorkerMap[bool] = field(default_factory=WorkerMap)
+from polyrhythm.policies.barrier import Barrier
 
 
 @dataclass(frozen=True)
-class BSP(Policy[BSPState]):
+class BSP(Policy[Barrier]):
     """Bulk synchronous parallel (Valiant 1990): apply the mean gradient of all live workers once, release all.
 
     With g_p the gradient of worker p and n live workers, each round makes one update with (1/n) * sum_p g_p. A worker
@@ -50,30 +42,30 @@ class BSP(Policy[BSPState]):
     summary: ClassVar[str] = "everyone waits for the slowest, every step"
     traits: ClassVar[Traits] = Traits(venue="scheduled")
 
-    def init(self, cluster: Cluster) -> BSPState:
+    def init(self, cluster: Cluster) -> Barrier:
         del cluster
-        return BSPState()
+        return Barrier()
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way, and everyone reads the newest parameters."""
         del cluster
         return Bounds(lead=1, staleness=0)
 
-    def decide(self, state: BSPState, event: Event) -> tuple[BSPState, Decisions]:
+    def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         match event:
             case Report(worker=worker):
-                return release_if_complete(BSPState(state.live, state.waiting.set(worker, True)))
+                return release_if_complete(state.arrive(worker))
             case Joined(workers=workers):
-                return BSPState(state.live + len(workers), state.waiting), (Proceed(workers),)
+                return state.join(len(workers)), (Proceed(workers),)
             case Left(worker=worker):
-                return release_if_complete(BSPState(state.live - 1, state.waiting.remove(worker)))
+                return release_if_complete(state.leave(worker))
             case Alarm():
                 return state, ()
 
 
-def release_if_complete(state: BSPState) -> tuple[BSPState, Decisions]:
+def release_if_complete(barrier: Barrier) -> tuple[Barrier, Decisions]:
     """Open the barrier once every live worker waits at it."""
-    if not state.waiting or len(state.waiting) < state.live:
-        return state, ()
-    workers = tuple(state.waiting)
-    return BSPState(state.live), (Sync(workers), Proceed(workers))
+    if not barrier.holds(barrier.live):
+        return barrier, ()
+    workers = tuple(barrier.waiting)
+    return barrier.open(), (Sync(workers), Proceed(workers))
