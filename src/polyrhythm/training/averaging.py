@@ -1,9 +1,9 @@
 """Averaging replicas: parameters, buffers and, as chosen, the state of their optimizers.
 
-With replicas x_i, weights w_i and global parameters w:
+With global parameters w, and replicas x_i with weights w_i that started their local steps from b_i:
 
 - "parameters": w <- sum(w_i x_i) / sum(w_i);
-- "deltas": w <- w + rate * sum(w_i (x_i - w)) / sum(w_i), the same for rate 1;
+- "deltas": w <- w + rate * sum(w_i (x_i - b_i)) / sum(w_i), the same if all started from w and the rate is 1;
 
 then every replica that takes part becomes w. Floating-point buffers (batch-norm statistics) are averaged with the same
 weights; of other buffers (its counter of batches) each replica takes the largest value.
@@ -18,6 +18,7 @@ from torch import Tensor
 from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
+from polyrhythm.training.server import GlobalParameters
 
 
 @dataclass(slots=True)
@@ -34,10 +35,20 @@ class Buffers:
 
 @dataclass(slots=True)
 class Replica:
-    """A worker's own parameters and the optimizer that steps them."""
+    """A worker's own parameters, the optimizer that steps them, and the parameters from which they started."""
 
     vector: Tensor
     optimizer: FlatOptimizer
+    base: Tensor
+
+    @classmethod
+    def of(cls, server: GlobalParameters) -> "Replica":
+        """A copy of the global parameters and of their optimizer, its state included."""
+        base = server.read()
+        vector = base.clone()
+        replica = cls(vector, server.optimizer.on(vector), base)
+        replica.optimizer.load_state(server.optimizer.state())
+        return replica
 
 
 def average_buffers(buffers: Sequence[Buffers], weights: Sequence[float] | None = None) -> Buffers:
@@ -49,16 +60,6 @@ def average_buffers(buffers: Sequence[Buffers], weights: Sequence[float] | None 
     """
     counters = [torch.stack(column).amax(0) for column in zip(*(b.counters for b in buffers), strict=True)]
     return Buffers(weighted_mean([b.vector for b in buffers], weights), counters).copy()
-
-
-def moved(base: Tensor, replicas: Sequence[Tensor], weights: Sequence[float] | None, rate: float = 1.0) -> Tensor:
-    """Global parameters `base` after a share `rate` of the way to the replicas' mean; a new vector.
-
-    >>> moved(torch.tensor([0.0]), [torch.tensor([2.0]), torch.tensor([4.0])], None, rate=0.5)
-    tensor([1.5000])
-    """
-    mean = weighted_mean(replicas, weights)
-    return mean.clone() if rate == 1 else torch.lerp(base, mean, rate)
 
 
 def average_states(states: Sequence[OptimizerState], weights: Sequence[float] | None = None) -> OptimizerState:
@@ -84,13 +85,42 @@ def average_entry(entries: Sequence[StateVector], weights: Sequence[float]) -> S
     return StateVector(torch.stack(values).amax(0), shapes)
 
 
-def align(replicas: Sequence[Replica], vector: Tensor, rule: StateRule, weights: Sequence[float] | None = None) -> None:
-    """Set every replica to `vector` and treat the optimizers' state by `rule`."""
+def average(
+    server: GlobalParameters,
+    replicas: Sequence[Replica],
+    weights: Sequence[float] | None = None,
+    *,
+    delta_rate: float | None = None,
+    state: StateRule = "keep",
+) -> None:
+    """Move the global parameters to the mean of the replicas, and the replicas to the global parameters.
+
+    Args:
+        server: holds the global parameters.
+        replicas: those that take part, at least one.
+        weights: theirs; None is uniform.
+        delta_rate: rate at which their mean delta is applied; None takes the mean of their parameters instead.
+        state: what becomes of the state of their optimizers.
+    """
+    if delta_rate is None:
+        server.assign(weighted_mean([replica.vector for replica in replicas], weights))
+    else:
+        deltas = [replica.vector - replica.base for replica in replicas]
+        server.assign(server.vector.add(weighted_mean(deltas, weights), alpha=delta_rate))
     for replica in replicas:
-        replica.vector.copy_(vector)
-        if rule == "reset":
-            replica.optimizer.reset()
-    if rule == "average":
-        state = average_states([replica.optimizer.state() for replica in replicas], weights)
-        for replica in replicas:
-            replica.optimizer.load_state(state)
+        replica.base = server.read()
+        replica.vector.copy_(replica.base)
+    settle_states([replica.optimizer for replica in replicas], weights, state)
+
+
+def settle_states(optimizers: Sequence[FlatOptimizer], weights: Sequence[float] | None, rule: StateRule) -> None:
+    """Treat the state of the optimizers of replicas that were averaged."""
+    if rule == "keep":
+        return
+    if rule == "reset":
+        for optimizer in optimizers:
+            optimizer.reset()
+        return
+    mean = average_states([optimizer.state() for optimizer in optimizers], weights)
+    for optimizer in optimizers:
+        optimizer.load_state(mean)

@@ -147,6 +147,21 @@ class FlatModel:
         self.buffers = repoint(self.buffer_layout, list(floating.values()))
         self.counters = list(counters.values())
 
+    def load(self, parameters: Tensor, buffers: Tensor, counters: Sequence[Tensor]) -> None:
+        """Copy in parameters and buffers. Never between a forward and its backward."""
+        self.parameters.copy_(parameters)
+        if self.buffers.numel():
+            self.buffers.copy_(buffers)
+        for own, counter in zip(self.counters, counters, strict=True):
+            own.copy_(counter)
+
+    def save_buffers(self, buffers: Tensor, counters: Sequence[Tensor]) -> None:
+        """Copy out the buffers, as a forward pass has left them."""
+        if self.buffers.numel():
+            buffers.copy_(self.buffers)
+        for own, counter in zip(self.counters, counters, strict=True):
+            counter.copy_(own)
+
     def gather_gradients(self, out: Tensor) -> Tensor:
         """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
         grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.tensors]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from polyrhythm.errors import ScenarioError, did_you_mean
+from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.flat import FlatLayout, Segment
 
 Options = Mapping[str, Any]
@@ -74,8 +75,8 @@ class FlatOptimizer:
         layout: FlatLayout,
         group_options: Sequence[Options] | None = None,
     ) -> None:
-        check_options(kind, options)
-        self.elementwise = is_elementwise(kind, options)
+        self._recipe = (kind, options, layout, group_options)
+        self.elementwise = checked(kind, options)
         own = group_options or [{}] * len(layout.groups)
         segments = [joined(group) if self.elementwise else group for group in layout.groups]
         self.segments = [segment for group in segments for segment in group]
@@ -86,6 +87,11 @@ class FlatOptimizer:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
         self.applied: tuple[float, float | None] = (1.0, None)
+
+    def on(self, parameters: Tensor) -> "FlatOptimizer":
+        """A new optimizer of the same kind, without state, on another vector."""
+        kind, options, layout, group_options = self._recipe
+        return FlatOptimizer(kind, options, parameters, layout, group_options)
 
     def step(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> None:
         """One update with a flat gradient, at `lr_scale` times each group's rate; `gradient` may be changed.
@@ -160,6 +166,14 @@ def optimizer_class(name: str) -> type[Optimizer]:
     return known[name]
 
 
+def configured_optimizer(config: TrainingConfig, parameters: Tensor, layout: FlatLayout) -> FlatOptimizer:
+    """The optimizer of a configuration on a flat vector; hyper-parameters that are zero are left to the class."""
+    asked = {"weight_decay": config.weight_decay, "momentum": config.momentum, "nesterov": config.nesterov}
+    given = {name: value for name, value in asked.items() if value}
+    options = {"lr": config.learning_rate, **given, **config.optimizer_options}
+    return FlatOptimizer(optimizer_class(config.optimizer), options, parameters, layout)
+
+
 def check_options(kind: type[Optimizer], options: Options) -> None:
     """Every option is an argument of the class."""
     known = [name for name in inspect.signature(kind).parameters if name != "params"]
@@ -179,7 +193,8 @@ def build(kind: type[Optimizer], groups: Sequence[Options], options: Options) ->
 def fused_option(kind: type[Optimizer], options: Options) -> Options:
     """``fused=True`` where the class has it and it is faster: everywhere but in SGD without momentum."""
     has_it = "fused" in inspect.signature(kind).parameters and not options.keys() & {"fused", "foreach"}
-    return {"fused": True} if has_it and options.get("momentum", 1) else {}
+    plain_sgd = issubclass(kind, torch.optim.SGD) and not options.get("momentum")
+    return {"fused": True} if has_it and not plain_sgd else {}
 
 
 def momentum_of(group: Options) -> float | None:
@@ -203,6 +218,19 @@ def joined(group: Sequence[Segment]) -> list[Segment]:
         return []
     start, stop = group[0].start, group[-1].stop
     return [Segment(group[0].name, torch.Size([stop - start]), start, stop)]
+
+
+CHECKED: dict[tuple[type[Optimizer], str], bool] = {}
+"""Answers of `is_elementwise` so far, by class and options."""
+
+
+def checked(kind: type[Optimizer], options: Options) -> bool:
+    """`is_elementwise`, found out once, after a look at the options."""
+    key = (kind, repr(sorted(options.items())))
+    if key not in CHECKED:
+        check_options(kind, options)
+        CHECKED[key] = is_elementwise(kind, options)
+    return CHECKED[key]
 
 
 def is_elementwise(kind: type[Optimizer], options: Options) -> bool:

@@ -1,0 +1,154 @@
+"""Gradients of mini-batches at given parameters, as flat vectors.
+
+A copy of the parameters is fixed once it is read, so gradients of steps that are still in flight may be computed
+together with the one that is due. `StackedGradients` does so for stacks of linear layers, where one batched matrix
+product replaces many small ones; `PlainGradients` goes through autograd, one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyrhythm.training.averaging import Buffers
+from polyrhythm.training.data import Task, cross_entropy
+from polyrhythm.training.flat import FlatModel, Segment
+
+STACK_BYTES = 2 << 20
+"""Parameters that one stack holds: beyond that they leave the cache and stacking no longer pays."""
+STACK_ROWS = 32
+"""Most gradients in one stack."""
+
+
+class Gradient(NamedTuple):
+    """A flat gradient, the mean loss of its mini-batch, and its squared L2 norm."""
+
+    vector: Tensor
+    loss: float
+    sq_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Parameters to compute a gradient at, indices of training samples, and buffers, which the forward pass updates."""
+
+    parameters: Tensor
+    indices: Tensor
+    buffers: Buffers
+
+
+class Gradients(Protocol):
+    """Computes gradients; `rows` is how many requests, with equally many samples each, are best made at once."""
+
+    rows: int
+
+    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+        """The gradient of each request."""
+
+
+class PlainGradients:
+    """Any model, by autograd, one request after the other."""
+
+    rows = 1
+
+    def __init__(self, task: Task, model: FlatModel) -> None:
+        self.task = task
+        self.model = model
+
+    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+        """The gradient of each request; its buffers advance."""
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> Gradient:
+        self.model.load(request.parameters, request.buffers.vector, request.buffers.counters)
+        inputs, targets = self.task.batch(request.indices)
+        loss = self.task.loss(self.model.module(inputs), targets)
+        parts = torch.autograd.grad(loss, self.model.tensors, materialize_grads=True)
+        vector = torch.cat([part.reshape(-1) for part in parts])
+        self.model.save_buffers(request.buffers.vector, request.buffers.counters)
+        return Gradient(vector, loss.item(), torch.dot(vector, vector).item())
+
+
+class StackedGradients:
+    """A stack of linear layers with ReLU between them under cross-entropy, several requests at once.
+
+    With K parameter vectors and K mini-batches of B samples, layer l computes ``a_l = relu(a_(l-1) W_l^T + b_l)`` for
+    all K with one batched product; the backward pass is written out. Equal to `PlainGradients` to float tolerance.
+    """
+
+    def __init__(self, task: Task, model: FlatModel) -> None:
+        self.task = task
+        segments = model.layout.segments
+        self.layers = list(zip(segments[::2], segments[1::2], strict=True))
+        self.rows = max(1, min(STACK_ROWS, STACK_BYTES // (4 * model.layout.size)))
+        self.stack = torch.empty(self.rows, model.layout.size)
+
+    @staticmethod
+    def supports(task: Task, model: FlatModel) -> bool:
+        """Whether a model is such a stack, on the CPU, with all parameters trainable and a bias in each layer."""
+        layers = list(model.module.children()) if type(model.module) is nn.Sequential else []
+        if layers and type(layers[0]) is nn.Flatten:
+            layers = layers[1:]
+        alternate = [type(layer) for layer in layers] == ([nn.Linear, nn.ReLU] * (len(layers) // 2) + [nn.Linear])
+        biased = all(layer.bias is not None for layer in layers if isinstance(layer, nn.Linear))
+        complete = len(model.tensors) == len(list(model.module.parameters())) == len(layers) + 1
+        return (
+            alternate and biased and complete and task.loss is cross_entropy and model.parameters.device.type == "cpu"
+        )
+
+    @torch.no_grad()
+    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+        """The gradient of each request; all have equally many samples, and at most `rows` come at once."""
+        rows = len(requests)
+        stack = torch.stack([request.parameters for request in requests], out=self.stack[:rows])
+        inputs, targets = self.task.batch(torch.cat([request.indices for request in requests]))
+        activations = self._forward(stack, inputs.view(rows, -1, self.layers[0][0].shape[1]))
+        losses, error = cross_entropy_rows(activations.pop(), targets.view(rows, -1, 1))
+        gradients = torch.empty_like(stack)
+        self._backward(stack, activations, error, gradients)
+        norms = torch.linalg.vector_norm(gradients, dim=1).square_()
+        return [Gradient(*row) for row in zip(gradients.unbind(), losses.tolist(), norms.tolist(), strict=True)]
+
+    def _forward(self, stack: Tensor, inputs: Tensor) -> list[Tensor]:
+        """Activations before each layer and, last, the outputs; each of shape (rows, batch, width)."""
+        activations = [inputs]
+        for weight, bias in self.layers:
+            if len(activations) > 1:
+                activations[-1].relu_()
+            bias_rows = stack[:, bias.start : bias.stop].unsqueeze(1)
+            activations.append(torch.baddbmm(bias_rows, activations[-1], rows_of(stack, weight).transpose(1, 2)))
+        return activations
+
+    def _backward(self, stack: Tensor, activations: list[Tensor], error: Tensor, gradients: Tensor) -> None:
+        """Write the gradient of every layer, from the error at the outputs, into `gradients`."""
+        for (weight, bias), activation in zip(reversed(self.layers), reversed(activations), strict=True):
+            torch.bmm(error.transpose(1, 2), activation, out=rows_of(gradients, weight))
+            torch.sum(error, 1, out=gradients[:, bias.start : bias.stop])
+            if weight.start > 0:
+                error = torch.bmm(error, rows_of(stack, weight)).mul_(activation > 0)
+
+
+def rows_of(stack: Tensor, segment: Segment) -> Tensor:
+    """One tensor of every row of a stack of flat vectors."""
+    return stack[:, segment.start : segment.stop].view(len(stack), *segment.shape)
+
+
+def cross_entropy_rows(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean loss of each row, and its derivative by the logits.
+
+    Args:
+        logits: shape (rows, batch, classes).
+        targets: shape (rows, batch, 1).
+    """
+    scores = functional.log_softmax(logits, -1)
+    losses = -scores.gather(-1, targets).mean((1, 2))
+    error = scores.exp_().scatter_add_(-1, targets, torch.full(targets.shape, -1.0))
+    return losses, error.div_(targets.shape[1])
+
+
+def fastest(task: Task, model: FlatModel) -> Gradients:
+    """Stacked gradients for models that can, plain ones for all others."""
+    return StackedGradients(task, model) if StackedGradients.supports(task, model) else PlainGradients(task, model)
