@@ -1,6 +1,7 @@
 """Policy specs: ``name``, ``name:3``, ``name:h=8,at=0.5``; a nested policy stands in parentheses.
 
-Positional values fill the fields of the policy's dataclass in order; a name may not follow a keyword.
+Positional values fill the fields of the policy's dataclass in order; none may follow a value with a name. A name with
+a dot is a reference to a class elsewhere, ``./my_policy.py:Mine`` or ``package.module:Mine``; the registry loads it.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
     Raises:
         SpecError: for an unknown name or key, a value of the wrong type, or one that the policy refuses.
     """
-    name, colon, arguments = unwrap(spec).partition(":")
+    name, colon, arguments = split_name(unwrap(spec))
     if name not in registry:
         raise SpecError(f"unknown policy {name!r}: {did_you_mean(name, registry)}")
     if colon and not arguments:
@@ -51,6 +52,19 @@ def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
         raise
     except ValueError as error:
         raise SpecError(f"policy {spec!r}: {error}") from error
+
+
+def split_name(spec: str) -> tuple[str, str, str]:
+    """Name, colon and arguments of a spec.
+
+    >>> split_name("local:h=8"), split_name("./my.py:Mine:k=3,b=2")
+    (('local', ':', 'h=8'), ('./my.py:Mine', ':', 'k=3,b=2'))
+    """
+    name, colon, rest = spec.partition(":")
+    if "." not in name or not colon:
+        return name, colon, rest
+    cls, colon, arguments = rest.partition(":")
+    return f"{name}:{cls}", colon, arguments
 
 
 def unwrap(spec: str) -> str:

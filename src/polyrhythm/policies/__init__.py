@@ -12,6 +12,7 @@ from polyrhythm.policies.k_batch_async import KBatchAsync as KBatchAsync
 from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync
 from polyrhythm.policies.k_group import KGroup as KGroup
 from polyrhythm.policies.k_sync import KSync as KSync
+from polyrhythm.policies.load import Catalogue
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
 from polyrhythm.policies.ssp import SSP as SSP
@@ -23,9 +24,12 @@ BUILT_IN: dict[str, type[Policy[Any]]] = {
 }
 """Policy classes by name: all that this module exports."""
 
+KNOWN = Catalogue(BUILT_IN)
+"""The built-in policies, those of installed packages, and by reference those in a user's own file or module."""
+
 
 def parse(spec: str) -> Policy[Any]:
-    """The policy that a spec names.
+    """The policy that a spec names, such as ``ssp:3``, ``local:h=8`` or ``./my_policy.py:Mine:k=3``.
 
     >>> parse("ssp:3")
     SSP(s=3.0)
@@ -34,4 +38,4 @@ def parse(spec: str) -> Policy[Any]:
         ...
     polyrhythm.errors.SpecError: unknown policy ...
     """
-    return parse_spec(spec, BUILT_IN)
+    return parse_spec(spec, KNOWN)
