@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from tests.report.results import result
 
 from polyrhythm.report.curves import band
 from polyrhythm.telemetry.result import EvalPoint, RunResult
+from tests.report.results import result
 
 
 def run(*points: tuple[float, float]) -> RunResult:

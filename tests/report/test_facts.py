@@ -1,6 +1,5 @@
-from tests.report.results import result
-
 from polyrhythm.report.facts import facts, troubles
+from tests.report.results import result
 
 
 def test_the_conditions_are_said_in_words() -> None:

@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.report.results import result
 
 from polyrhythm.report.cells import cells, columns, headings
 from polyrhythm.report.table import rows
 from polyrhythm.telemetry.result import RunResult
+from tests.report.results import result
 
 
 def text(results: list[RunResult], has_target: bool = True) -> dict[str, dict[str, str]]:

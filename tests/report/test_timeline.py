@@ -21,17 +21,21 @@ def test_a_fast_worker_waits_at_the_barrier(bsp_trace: Trace) -> None:
     ]
 
 
-def test_a_step_splits_in_computation_and_transfer(bsp_trace: Trace) -> None:
-    assert spans(Timeline.of(bsp_trace), 2)[:2] == [Span(2, "compute", 0.0, 2.0), Span(2, "transfer", 2.0, 3.0)]
+def test_a_step_reads_computes_and_pushes(bsp_trace: Trace) -> None:
+    assert spans(Timeline.of(bsp_trace), 2)[:3] == [
+        Span(2, "transfer", 0.0, 0.5),
+        Span(2, "compute", 0.5, 2.5),
+        Span(2, "transfer", 2.5, 3.0),
+    ]
 
 
-def test_a_collective_before_the_step_is_transfer() -> None:
+def test_an_average_comes_before_the_step_and_may_wait_for_others() -> None:
     entries = (
         Entry(Joined((0,), 0.0), (Proceed((0,), "replicas"),)),
-        Entry(Report(0, 1, 5.0, step_s=2.0), ()),
+        Entry(Report(0, 1, 6.0, step_s=2.0, transfer_s=3.0), ()),
     )
     timeline = Timeline.of(Trace(Header("local:1", Cluster(1)), entries))
-    assert timeline.spans == (Span(0, "transfer", 0.0, 3.0), Span(0, "compute", 3.0, 5.0))
+    assert timeline.spans == (Span(0, "wait", 0.0, 1.0), Span(0, "transfer", 1.0, 4.0), Span(0, "compute", 4.0, 6.0))
 
 
 def test_abandoned_work_is_lost_and_a_dead_worker_has_no_more_spans(cancelling_trace: Trace) -> None:

@@ -1,1 +1,8 @@
-"""cli"""
+"""The command line. Thin: it reads arguments, calls the package and prints; heavy imports wait for their command."""
+
+from polyrhythm.cli.app import app
+
+
+def main() -> None:
+    """Entry point of ``polyrhythm``."""
+    app(prog_name="polyrhythm")

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync, Trace
+from polyrhythm.core import Cancel, Decision, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.errors import TraceError
 
 Kind: TypeAlias = Literal["compute", "transfer", "wait", "lost"]
@@ -49,8 +49,9 @@ class Arrival(NamedTuple):
 class Timeline:
     """A run as spans, updates and arrivals, each in order of its end.
 
-    A trace knows how long the transfers of a step took together, not one by one: what lies between a worker's release
-    and its computation (a collective that it waits for) is drawn before the computation, the rest after it.
+    A trace knows how long the transfers of a step took together, not when. They are drawn half before and half after
+    the computation (read and push), all before it for a step on a replica (the average that it starts from). Time of a
+    released worker that was neither is waiting, for the others of its average.
     """
 
     policy: str
@@ -126,7 +127,7 @@ class Scribe:
     spans: list[Span] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
-    running_since: dict[int, float] = field(default_factory=dict)
+    running: dict[int, tuple[float, Exchange]] = field(default_factory=dict)
     waiting_since: dict[int, float] = field(default_factory=dict)
     now_s: float = 0.0
 
@@ -144,13 +145,13 @@ class Scribe:
         for decision in decisions:
             self.carry_out(decision)
 
-    def carry_out(self, decision: object) -> None:
+    def carry_out(self, decision: Decision) -> None:
         """One decision."""
         match decision:
-            case Proceed(workers=workers):
+            case Proceed(workers=workers, exchange=exchange):
                 for worker in workers:
                     self.end_wait(worker)
-                    self.running_since[worker] = self.now_s
+                    self.running[worker] = self.now_s, exchange
             case Cancel(workers=workers):
                 for worker in workers:
                     self.abandon(worker)
@@ -159,22 +160,25 @@ class Scribe:
 
     def report(self, event: Report) -> None:
         """A step is complete."""
-        released_s = self.running_since.pop(event.worker, None)
+        released_s, exchange = self.running.pop(event.worker, (None, None))
         if released_s is None:
             raise TraceError(f"worker {event.worker} reports at {event.time_s} s but nobody let it proceed")
         begin_s = max(released_s, event.time_s - event.step_s - event.transfer_s)
-        middle_s = min(begin_s + event.step_s, event.time_s)
-        self.add(event.worker, "transfer", released_s, begin_s)
-        self.add(event.worker, "compute", begin_s, middle_s)
-        self.add(event.worker, "transfer", middle_s, event.time_s)
+        after_s = 0.0 if exchange == "replicas" else event.transfer_s / 2
+        computed_s = event.time_s - after_s
+        compute_s = max(begin_s, computed_s - event.step_s)
+        self.add(event.worker, "wait", released_s, begin_s)
+        self.add(event.worker, "transfer", begin_s, compute_s)
+        self.add(event.worker, "compute", compute_s, computed_s)
+        self.add(event.worker, "transfer", computed_s, event.time_s)
         self.arrivals.append(Arrival(event.worker, event.time_s, event.staleness))
         self.waiting_since[event.worker] = event.time_s
 
     def abandon(self, worker: int) -> None:
         """A step in flight, if there is one, ends without a report."""
-        started_s = self.running_since.pop(worker, None)
-        if started_s is not None:
-            self.add(worker, "lost", started_s, self.now_s)
+        released_s, _ = self.running.pop(worker, (None, None))
+        if released_s is not None:
+            self.add(worker, "lost", released_s, self.now_s)
             self.waiting_since[worker] = self.now_s
 
     def end_wait(self, worker: int) -> None:

@@ -1,0 +1,5 @@
+"""``python -m polyrhythm`` is ``polyrhythm``."""
+
+from polyrhythm.cli import main
+
+main()

@@ -1,0 +1,162 @@
+"""The commands and their options."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyrhythm import __version__
+from polyrhythm.cli.experiment import Experiment, compare_policies, conduct, simulate_policy
+from polyrhythm.cli.group import CommandGroup
+from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
+from polyrhythm.cli.specs import split_policies
+from polyrhythm.errors import PolyrhythmError
+
+if TYPE_CHECKING:
+    from polyrhythm.sim import Scenario
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Compare, choose and run synchronization policies for data-parallel training.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+traces = typer.Typer(help="Work with recorded traces.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(traces, name="trace")
+
+ScenarioName = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario, such as training.learning_rate=0.1."),
+]
+Target = Annotated[
+    float | None, typer.Option(metavar="ACC", min=0, max=1, help="Accuracy to reach; the scenario's own if not given.")
+]
+TimingOnly = Annotated[bool, typer.Option("--timing-only", help="Train no model: times, waits and bytes alone.")]
+Show = Annotated[bool, typer.Option("--show", help="Print the scenario in force and stop.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the results, one object a run.")]
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")]
+TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        typer.echo(f"polyrhythm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def polyrhythm(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Compare, choose and run synchronization policies for data-parallel training."""
+
+
+@app.command()
+def policies() -> None:
+    """List the built-in policies."""
+    from polyrhythm.cli.listings import print_policies
+
+    print_policies()
+
+
+@app.command()
+def scenarios() -> None:
+    """List the built-in scenarios."""
+    from polyrhythm.cli.listings import print_scenarios
+
+    print_scenarios()
+
+
+@app.command()
+def compare(
+    ctx: typer.Context,
+    scenario: ScenarioName,
+    policies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Specs, as in bsp,ssp:3,post-local:h=8,at=0.5,./mine.py:Mine.")
+    ] = "bsp,asp,ssp:3,local:8",
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Repeat with this many seeds, from 0 on.")] = 1,
+    target: Target = None,
+    json: Json = None,
+    report: Report = None,
+    trace: TraceDir = None,
+    overrides: Overrides = None,
+    timing_only: TimingOnly = False,
+    jobs: Annotated[int, typer.Option(metavar="N", min=-1, help="Runs at a time; -1: one a core.")] = -1,
+    show: Show = False,
+) -> None:
+    """Run several policies on a simulated cluster and rank them by time to target."""
+    loaded = read_scenario(scenario, overrides, timing_only)
+    if show:
+        print_scenario(loaded)
+        return
+    outputs = Outputs(json=json, report=report, trace=trace)
+    specs = split_policies(policies)
+    conduct(Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs), compare_policies)
+
+
+@app.command()
+def simulate(
+    ctx: typer.Context,
+    scenario: ScenarioName,
+    policy: Annotated[str, typer.Option(metavar="SPEC", help="The policy, as in ssp:3.")] = "bsp",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    target: Target = None,
+    json: Json = None,
+    report: Report = None,
+    trace: TraceDir = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw how the run began: who ran and who waited.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the run for ui.perfetto.dev.")
+    ] = None,
+    overrides: Overrides = None,
+    timing_only: TimingOnly = False,
+    show: Show = False,
+) -> None:
+    """Run one policy once on a simulated cluster."""
+    loaded = read_scenario(scenario, overrides, timing_only)
+    if show:
+        print_scenario(loaded)
+        return
+    outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto)
+    conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
+
+
+@traces.command()
+def export(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, as --trace writes it.")],
+    perfetto: Annotated[Path, typer.Option(metavar="FILE.json", help="Write it for ui.perfetto.dev.")],
+) -> None:
+    """Convert a trace for another viewer."""
+    check_writable("--perfetto", perfetto)
+    write_perfetto(trace, perfetto)
+
+
+def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
+    """The scenario with what the options change in it."""
+    import msgspec
+
+    from polyrhythm.sim import load_scenario
+
+    pairs = [override.partition("=") for override in overrides or []]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise PolyrhythmError(f"--set needs KEY=VALUE but got {key!r}, write for example --set workers=4")
+    scenario = load_scenario(name, {key: value for key, _, value in pairs})
+    return msgspec.structs.replace(scenario, training=None) if timing_only else scenario
+
+
+def print_scenario(scenario: "Scenario") -> None:
+    """The scenario as a TOML file that reads back equal."""
+    from polyrhythm.sim import scenario_toml
+
+    typer.echo(scenario_toml(scenario).rstrip())

@@ -1,0 +1,41 @@
+"""What all commands share: errors of the user end in one line, and the command knows how it was called."""
+
+import shlex
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from polyrhythm.errors import PolyrhythmError
+
+USAGE = 2
+"""Exit code for what the user can mend before anything runs."""
+
+FAILED = 1
+"""Exit code when a run diverged or failed."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+class CommandGroup(TyperGroup):
+    """The top command; the text of the whole call is the context's object."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context, with ``obj`` the command line that a reader can paste."""
+        extra.setdefault("obj", shlex.join(["polyrhythm", *args]))
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error of the user is one line on stderr."""
+        try:
+            return super().invoke(ctx)
+        except PolyrhythmError as error:
+            complain(str(error))
+            raise typer.Exit(USAGE) from None
+
+
+def complain(line: str) -> None:
+    """One line on stderr."""
+    print(f"polyrhythm: {line}", file=sys.stderr)

@@ -1,0 +1,66 @@
+"""What there is to choose from: policies and scenarios."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from polyrhythm.cli.terminal import console, print_table
+from polyrhythm.core import Bounds, Cluster, Policy
+from polyrhythm.core.policy import text
+from polyrhythm.policies import BUILT_IN
+
+WORKERS = 8
+"""Size of the cluster whose bounds are shown."""
+
+
+def print_policies() -> None:
+    """Every built-in policy: how its spec is written, what it does, what it promises and who decides."""
+    heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "venue")
+    print_table(heads, (describe(cls) for _, cls in sorted(BUILT_IN.items())), numeric=False)
+    console().print(
+        "lead: steps between the fastest and the slowest worker. staleness: updates between a gradient's read and its "
+        "arrival.\nvenue: scheduled decides from clocks alone, replicated from everyone's scalars, arbitrated from the "
+        "order of arrival.",
+        soft_wrap=True,
+    )
+
+
+def describe(cls: type[Policy[Any]]) -> tuple[str, str, str, str]:
+    """A row of the table."""
+    return signature(cls), cls.summary, bounds(cls), cls.traits.venue
+
+
+def signature(cls: type[Policy[Any]]) -> str:
+    """Spec with every parameter at its default; an ellipsis where one must be given.
+
+    >>> from polyrhythm.policies import SSP
+    >>> signature(SSP)
+    'ssp:s=3'
+    """
+    arguments = (f"{f.name}={'...' if f.default is MISSING else text(f.default)}" for f in fields(cls))
+    return ":".join(filter(None, (cls.name, ",".join(arguments))))
+
+
+def bounds(cls: type[Policy[Any]]) -> str:
+    """What the policy promises with its defaults; a parameter without one is half of the workers."""
+    values = {f.name: WORKERS // 2 for f in fields(cls) if f.default is MISSING}
+    promised = cls(**values).bounds(Cluster(WORKERS))
+    given = "".join(f" ({name} = {value})" for name, value in values.items())
+    said = ", ".join(promises(promised))
+    return said + given if said else "none"
+
+
+def promises(bounds: Bounds) -> Iterator[str]:
+    """The finite ones."""
+    for name in ("lead", "staleness"):
+        value = getattr(bounds, name)
+        if not math.isinf(value):
+            yield f"{name} <= {value:g}"
+
+
+def print_scenarios() -> None:
+    """Every built-in scenario."""
+    from polyrhythm.sim import built_in_scenarios
+
+    print_table(("scenario", "what it is"), built_in_scenarios().items(), numeric=False)

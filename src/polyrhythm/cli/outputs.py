@@ -1,0 +1,111 @@
+"""The files that a command was asked to write: proved writable before anything runs, written after."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyrhythm import __version__
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.report.timeline import Timeline, load_timeline
+from polyrhythm.telemetry.result import RunResult
+
+PAGE_ENTRIES = 24_000
+"""Most trace entries that a page reads, all policies together; it shows no more spans than that."""
+
+PICTURE_ENTRIES = 400
+"""Entries of the picture of one run."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where to write what; None: not asked for."""
+
+    json: Path | None = None
+    report: Path | None = None
+    trace: Path | None = None
+    timeline: Path | None = None
+    perfetto: Path | None = None
+
+    def prepare(self) -> None:
+        """Make missing folders; an error names the option whose path cannot be written."""
+        if self.trace is not None:
+            make_folder("--trace", self.trace)
+        for option in ("json", "report", "timeline", "perfetto"):
+            path = getattr(self, option)
+            if path is not None:
+                check_writable(f"--{option}", path)
+
+    @property
+    def need_traces(self) -> bool:
+        """Whether a trace is needed that nobody asked to keep."""
+        return self.trace is None and any((self.report, self.timeline, self.perfetto))
+
+    def write(self, command: str, scenario: Any, scenario_toml: str, results: Sequence[RunResult]) -> None:
+        """Write everything but the traces, which the runs have written."""
+        kept = [result if self.trace else msgspec.structs.replace(result, trace_path=None) for result in results]
+        if self.json:
+            self.json.write_bytes(as_json(command, scenario, kept))
+        if self.report:
+            self.report.write_text(as_page(command, scenario_toml, results), encoding="utf-8")
+        traced = next((result.trace_path for result in results if result.trace_path), None)
+        if self.timeline and traced:
+            write_picture(traced, self.timeline)
+        if self.perfetto and traced:
+            write_perfetto(traced, self.perfetto)
+
+
+def make_folder(option: str, path: Path) -> None:
+    """The folder exists and files can be made in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        check_writable(option, path / ".writable")
+    except OSError as error:
+        raise PolyrhythmError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
+
+
+def check_writable(option: str, path: Path) -> None:
+    """The file can be written; what is in it now stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
+        with open(path, "ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise PolyrhythmError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def as_json(command: str, scenario: Any, results: Sequence[RunResult]) -> bytes:
+    """One object per policy and seed, and what made them; what is not finite is null."""
+    value = {"command": command, "version": __version__, "scenario": scenario, "results": list(results)}
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> str:
+    """The page, with the timeline of the first seed of each policy."""
+    from polyrhythm.report.page import Comparison, render
+
+    first = {result.policy: result for result in reversed(results) if result.trace_path}
+    paths = [result.trace_path for result in reversed(first.values()) if result.trace_path]
+    timelines = [load_timeline(path, PAGE_ENTRIES // len(paths)) for path in paths]
+    return render(Comparison(command, scenario_toml, results, [t for t in timelines if t.spans]))
+
+
+def write_picture(trace: str, path: Path) -> None:
+    """The beginning of a run as an SVG."""
+    from polyrhythm.report.timeline_svg import timeline_svg
+
+    path.write_text(timeline_svg([load_timeline(trace, PICTURE_ENTRIES)]), encoding="utf-8")
+
+
+def write_perfetto(trace: str | Path, path: Path) -> None:
+    """A whole run for Perfetto."""
+    from polyrhythm.report.perfetto import to_perfetto
+
+    timeline: Timeline = load_timeline(trace)
+    path.write_text(json.dumps(to_perfetto(timeline), separators=(",", ":")), encoding="utf-8")

@@ -1,0 +1,32 @@
+"""Lists of policy specs."""
+
+import re
+
+from polyrhythm.core.spec import split
+from polyrhythm.errors import SpecError
+
+ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*=.*|[-+.\d]+|inf)\s*", re.DOTALL)
+"""What cannot be a policy, hence belongs to the one before: ``key=value`` or a number."""
+
+
+def split_policies(text: str) -> list[str]:
+    """Specs between the commas of `text`.
+
+    A comma inside parentheses does not count, and a part that looks like ``key=value`` or like a number is a further
+    argument of the spec before it. Specs that are named twice count once.
+
+    >>> split_policies("bsp,post-local:h=8,at=0.5,dssp:3,15,asp")
+    ['bsp', 'post-local:h=8,at=0.5', 'dssp:3,15', 'asp']
+
+    Raises:
+        SpecError: for an empty list or an empty part.
+    """
+    specs: list[str] = []
+    for part in split(text):
+        if specs and ARGUMENT.fullmatch(part):
+            specs[-1] += f",{part.strip()}"
+        elif not part.strip():
+            raise SpecError(f"--policies {text!r} has an empty part; write specs between commas, as in 'bsp,ssp:3'")
+        else:
+            specs.append(part.strip())
+    return list(dict.fromkeys(specs))
