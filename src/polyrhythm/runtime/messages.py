@@ -1,0 +1,225 @@
+"""What the data plane says: who one is, where parameters stand, and gradients and parameters that move.
+
+A worker opens a connection with `Hello` and, once it is `Welcome`, describes its model to each shard with `Open`. Then
+it sends `Push` and `Pull`; at a switch, `Upload` or `Download`. The hub tells shards in other processes what to do with
+`Apply`, `Drop` and `Forget`, and they tell it what has `Arrived`.
+"""
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from polyrhythm.runtime.frames import WireDtype
+
+Role: TypeAlias = Literal["worker", "hub", "control"]
+"""Who connects: a worker, the job's hub to a shard in another process, or someone who watches or steers the job."""
+
+Value: TypeAlias = float | tuple[float, ...] | bool | None
+"""A hyper-parameter that changes while training: a rate, a momentum, a pair of betas."""
+
+
+class Message(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Base of all messages of the data plane."""
+
+
+class Hello(Message):
+    """First message on every connection."""
+
+    job: str
+    role: Role
+    rank: int
+    token: str = ""
+
+
+class Welcome(Message):
+    """The answer to a `Hello` that is in order."""
+
+
+class Rejected(Message):
+    """The answer to one that is not, or to an `Open` that does not fit; `reason` is one line for the user."""
+
+    reason: str
+
+
+class Parameter(NamedTuple):
+    """Name and shape of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The trainable parameters of a model in the order of its flat vector, by parameter group.
+
+    Example:
+        >>> mine = Layout(((Parameter("w", (2, 3)), Parameter("b", (3,))),))
+        >>> mine.difference(Layout(((Parameter("w", (2, 4)), Parameter("b", (4,))),)))
+        'parameter 0 is w (2, 3) here and w (2, 4) there'
+    """
+
+    groups: tuple[tuple[Parameter, ...], ...]
+
+    def difference(self, other: "Layout") -> str | None:
+        """The first difference between two layouts, or None."""
+        mine, theirs = self._rows(), other._rows()
+        for index, (here, there) in enumerate(zip(mine, theirs, strict=False)):
+            if here != there:
+                return f"parameter {index} is {here} here and {there} there"
+        if len(mine) != len(theirs):
+            return f"there are {len(mine)} parameters here and {len(theirs)} there"
+        return None
+
+    def _rows(self) -> list[str]:
+        several = len(self.groups) > 1
+        return [
+            f"{p.name} {p.shape}" + (f" in group {number}" if several else "")
+            for number, group in enumerate(self.groups)
+            for p in group
+        ]
+
+
+class OptimizerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to build the optimizer of a shard.
+
+    Args:
+        kind: a class of torch.optim, such as ``AdamW``, or ``module:Class`` if the job's owner has allowed it.
+        options: hyper-parameters of all groups.
+        groups: hyper-parameters of each group, which come first.
+    """
+
+    kind: str
+    options: dict[str, Any] = {}
+    groups: tuple[dict[str, Any], ...] = ()
+
+
+class StateShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An optimizer's state without its numbers: shapes of each vector's pieces, and Python numbers by tensor."""
+
+    vectors: dict[str, tuple[tuple[int, ...], ...]] = {}
+    numbers: dict[str, tuple[float, ...]] = {}
+
+
+class Open(Message):
+    """A worker describes its model and asks for its place at a shard; `wire` is the type of numbers over TCP."""
+
+    layout: Layout
+    optimizer: OptimizerSpec
+    wire: WireDtype = "float32"
+
+
+class Opened(Message):
+    """This is shard `index` of `count`. With `shared`, descriptors of the parameters and of slot 0 come along."""
+
+    index: int
+    count: int
+    version: int
+    shared: bool
+
+
+class Push(Message):
+    """The gradient of step `number`: in shared slot `slot`, or the payload."""
+
+    number: int
+    slot: int = 0
+
+
+class Pull(Message):
+    """Ask for parameters of at least `version`: into shared slot `slot`, or as a payload."""
+
+    version: int
+    slot: int = 0
+
+
+class Pulled(Message):
+    """The parameters of `version` are in the slot that was named, or are the payload."""
+
+    version: int
+
+
+class MoreRoom(Message):
+    """All slots of this worker are held; it needs another one."""
+
+
+class Slot(Message):
+    """A further slot; its descriptor comes along."""
+
+    index: int
+
+
+class Upload(Message):
+    """Parameters and optimizer state of the source, as one payload: the parameters, then each vector."""
+
+    version: int
+    state: StateShape
+
+
+class Loaded(Message):
+    """An upload is in place."""
+
+    version: int
+
+
+class Download(Message):
+    """Ask for parameters of at least `version` and the optimizer's state."""
+
+    version: int
+
+
+class Downloaded(Message):
+    """The answer to `Download`; its payload is as that of `Upload`."""
+
+    version: int
+    state: StateShape
+
+
+class Contribution(NamedTuple):
+    """One gradient of an update: whose, which step's, its weight and its staleness."""
+
+    worker: int
+    number: int
+    weight: float = 1.0
+    staleness: int = 0
+
+
+class Apply(Message):
+    """Make one optimizer step with the weighted mean of these gradients.
+
+    `settings` has the hyper-parameters of each group of the model that hold from now on, such as its rate; nothing
+    keeps them. `lr_scale` multiplies the rate of this step only.
+    """
+
+    contributions: tuple[Contribution, ...]
+    lr_scale: float = 1.0
+    settings: tuple[dict[str, Value], ...] = ()
+
+
+class Drop(Message):
+    """Forget gradients by worker and number, arrived or not."""
+
+    gradients: tuple[tuple[int, int], ...]
+
+
+class Forget(Message):
+    """This worker is gone."""
+
+    worker: int
+
+
+class Arrived(Message):
+    """A gradient is complete at this shard."""
+
+    worker: int
+    number: int
+
+
+ToShard: TypeAlias = Open | Push | Pull | MoreRoom | Upload | Download
+"""From a worker."""
+
+FromShard: TypeAlias = Welcome | Rejected | Opened | Pulled | Slot | Loaded | Downloaded
+"""To a worker."""
+
+FromHub: TypeAlias = Apply | Drop | Forget
+"""To a shard in another process."""
+
+ToHubFromShard: TypeAlias = Welcome | Rejected | Arrived | Loaded
+"""From a shard in another process."""
