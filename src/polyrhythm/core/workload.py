@@ -64,6 +64,11 @@ class Workload:
         """These positions were not processed after all."""
         heapq.heappush(self.returned, lease)
 
+    @property
+    def left(self) -> int:
+        """Samples that are not handed out."""
+        return self.total_samples - self.handed_out + sum(lease.samples for lease in self.returned)
+
     def drain(self) -> tuple[Lease, ...]:
         """Everything that is left, in order; what a lockstep phase does not reach is given back."""
         return tuple(iter(lambda: self.lease(self.dataset_samples), None))

@@ -1,0 +1,163 @@
+"""A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
+
+from dataclasses import asdict
+from typing import Any
+
+from polyrhythm.core import Alarm, Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.arbiter import Arbiter
+from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed
+from polyrhythm.runtime.job import Job, Member
+
+
+class Arbitration:
+    """Runs one policy over pushes, one event at a time.
+
+    To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`.
+    """
+
+    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        self._job = job
+        self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
+        self._stopping = False
+        self._arrived: dict[Ticket, tuple[Lease, int]] = {}
+        """Lease and samples of every gradient that has arrived and is not yet applied or dropped."""
+
+    # -- what the coordinator asks ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let all workers that stand in the epoch join."""
+        for member in self._job.members.values():
+            member.at_end = False
+        self._arbiter.join(self._job.present, self._job.clock())
+
+    def join(self, worker: int) -> None:
+        """A newcomer joins in the middle."""
+        self._arbiter.join((worker,), self._job.clock())
+
+    def pushed(self, worker: int, message: Pushed) -> None:
+        """A gradient has arrived."""
+        member = self._job.members[worker]
+        if member.step != message.number:
+            return  # cancelled while it was under way; dropped and counted then
+        member.step = None
+        ticket = self._job.ledger.accounts[worker].running
+        assert ticket is not None, f"worker {worker} steps without a ticket"
+        self._arrived[ticket] = member.leases.popleft(), message.samples
+        report = self._report(worker, member, message, self._job.ledger.accounts[worker].clock + 1)
+        if self._stopping:
+            self._arrive_late(report)
+        else:
+            self._arbiter.report(report)
+
+    def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
+        """A worker is gone; what it had in hand goes to the others."""
+        self._job.give_back(member.leases)
+        if worker in self._job.ledger.accounts:
+            self._arbiter.leave(worker, self._job.clock(), reason)
+
+    def alarm(self) -> None:
+        """The time of a `Wake` has come."""
+        if not self._stopping:
+            self._arbiter.tell(Alarm(self._job.clock()))
+
+    def request_stop(self) -> None:
+        """Send no further `Go`."""
+        self._stopping = True
+
+    @property
+    def standing(self) -> bool:
+        """Whether no step is in flight any more after a request to stop."""
+        return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
+
+    @property
+    def left(self) -> int:
+        """Samples of the epoch that nobody has been given."""
+        return self._job.workload.left
+
+    def finish(self) -> None:
+        """Apply what is pending; leases that were granted ahead are void."""
+        self._arbiter.settle()
+        for member in self._job.members.values():
+            self._job.give_back(member.leases)
+            member.leases.clear()
+        self._job.close_accounts()
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """One optimizer step on the servers."""
+        assert decision.what == "gradients", f"servers hold no replicas to combine {decision.what}"
+        self._job.office.apply(tickets, decision.weights)
+        self._job.version += 1
+        for ticket in tickets:
+            self._job.samples += self._arrived.pop(ticket)[1]
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the worker holds a lease or can get one; one that cannot is told that its epoch is over."""
+        member = self._job.members[worker]
+        if member.leases or self._job.workload.left:
+            return True
+        self._job.office.send(worker, Over(self._job.epoch))
+        return False
+
+    def go(self, ticket: Ticket, decision: Proceed) -> None:
+        """Grant leases and let the worker read."""
+        assert decision.exchange == "gradients", "an arbitrated policy on replicas has no venue yet"
+        member = self._job.members[ticket.worker]
+        granted = self._grant(member)
+        member.read_version = self._job.version
+        member.step = ticket.number
+        settings = asdict(decision.settings) if decision.settings else {}
+        given = {key: value for key, value in settings.items() if value is not None}
+        message = Go(ticket.number, self._job.version, granted, not self._job.workload.left, given)
+        self._job.office.send(ticket.worker, message)
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Drop gradients, so that their positions are processed again; tell the workers of steps in flight."""
+        self._job.office.drop(tickets)
+        for ticket in tickets:
+            member = self._job.members.get(ticket.worker)
+            if ticket in self._arrived:
+                self._job.workload.give_back(self._arrived.pop(ticket)[0])
+            elif member is not None and member.step == ticket.number:
+                member.step = None
+                self._job.workload.give_back(member.leases.popleft())
+                self._job.office.send(ticket.worker, Cancelled(ticket.number))
+
+    def wake(self, time_s: float) -> None:
+        """Ask for an `Alarm`."""
+        self._job.office.wake(time_s)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _report(self, worker: int, member: Member, message: Pushed, clock: int) -> Report:
+        return Report(
+            worker,
+            clock,
+            self._job.clock(),
+            message.samples,
+            message.step_s,
+            message.transfer_s,
+            self._job.version - member.read_version,
+            message.loss,
+            message.grad_sq_norm,
+        )
+
+    def _arrive_late(self, report: Report) -> None:
+        """While stopping, a gradient is applied when it arrives, whatever the policy."""
+        self._job.ledger.report(report.worker)
+        decision = Sync((report.worker,))
+        self.sync(decision, self._job.ledger.sync(decision))
+
+    def _grant(self, member: Member) -> tuple[Lease, ...]:
+        """As many further leases as the worker fetches ahead, and one."""
+        assert member.ready is not None, "a worker steps only after Ready"
+        granted = []
+        while len(member.leases) <= member.ready.ahead:
+            lease = self._job.workload.lease(member.ready.batch_size)
+            if lease is None:
+                break
+            granted.append(lease)
+            member.leases.append(lease)
+        return tuple(granted)

@@ -1,0 +1,156 @@
+"""What workers and the hub say to each other about steps; tensors travel beside it as payload.
+
+A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under an **arbitrated** policy each step needs a
+`Go` and ends in a `Pushed`. Under a **scheduled** one (lockstep) the steps follow from `Lockstep`: each ends in a
+`Stepped`, and one `Token` a step, sent a whole step ahead, says whether to stop behind it; replicas are averaged
+before a stop, as at the end of an epoch. A `Phase` starts whenever the policy or the membership changes.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from polyrhythm.core.workload import Lease
+
+StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
+"""Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
+
+
+class Message(msgspec.Struct, tag=True):
+    """Base of all control messages."""
+
+
+class Ready(Message):
+    """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance."""
+
+    epoch: int
+    dataset_samples: int
+    batch_size: int
+    ahead: int = 0
+
+
+class Pushed(Message):
+    """A gradient is complete; its bytes are the payload or lie in the worker's slot. One rate per parameter group."""
+
+    number: int
+    samples: int
+    step_s: float
+    transfer_s: float
+    loss: float | None = None
+    grad_sq_norm: float | None = None
+    settings: tuple[dict[str, float | tuple[float, float]], ...] = ()
+
+
+class Stepped(Message):
+    """Step `step` of the lockstep phase is complete; `exchanged` if it ended in an exchange with all others.
+
+    Of `step_s` the worker computed, and for `wait_s` it waited for others in the exchange.
+    """
+
+    step: int
+    samples: int
+    step_s: float
+    exchanged: bool = True
+    wait_s: float = 0.0
+    loss: float | None = None
+    grad_sq_norm: float | None = None
+
+
+class Poisoned(Message):
+    """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`."""
+
+    phase: int
+    completed: int
+    detail: str = ""
+
+
+class AtEnd(Message):
+    """No mini-batch of the epoch is left on this worker."""
+
+    epoch: int
+
+
+class Uploaded(Message):
+    """The source's parameters and optimizer state are with the servers."""
+
+    phase: int
+
+
+class SwitchTo(Message):
+    """Change the policy of the running job."""
+
+    policy: str
+
+
+ToHub: TypeAlias = Ready | Pushed | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo
+
+
+class Phase(Message):
+    """A policy starts on these members.
+
+    First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
+    all are equal already. Then `state` flows, from `source` if it is uploaded.
+    """
+
+    number: int
+    policy: str
+    members: tuple[int, ...]
+    source: int
+    contributors: tuple[int, ...]
+    state: StateFlow
+
+
+class Lockstep(Message):
+    """Step through these positions of the epoch as `Strides` cuts them."""
+
+    epoch: int
+    ranges: tuple[Lease, ...]
+    batch_size: int
+
+
+class Token(Message):
+    """Whether to wait for a `Phase` behind step `step`."""
+
+    step: int
+    stop: bool
+
+
+class Go(Message):
+    """Read version `version` and start step `number`; `leases` extend what the worker may draw.
+
+    `last` says that no further leases are expected in this epoch, so that a loader need not wait for any.
+    """
+
+    number: int
+    version: int
+    leases: tuple[Lease, ...]
+    last: bool
+    settings: dict[str, float] = {}
+
+
+class Cancelled(Message):
+    """Step `number` is void: do not push it; the next `Go` replaces it."""
+
+    number: int
+
+
+class Over(Message):
+    """Instead of a `Go`: no mini-batch is left in this epoch; more may come back if another worker dies."""
+
+    epoch: int
+
+
+class EpochDone(Message):
+    """Everyone is at the end of `epoch`; the parameters of `version` are final for it."""
+
+    epoch: int
+    version: int
+
+
+class Refused(Message):
+    """The job cannot go on for this worker; `reason` is one line for its user."""
+
+    reason: str
+
+
+ToWorker: TypeAlias = Phase | Lockstep | Token | Go | Cancelled | Over | EpochDone | Refused

@@ -1,0 +1,332 @@
+"""The coordinator: which worker may do what next, without sockets, tensors or clocks of its own.
+
+Messages go in through `connect`, `receive` and `lost`; what comes out goes through an `Office`, which the hub
+implements with sockets and parameter shards, and tests with lists. Every call runs to its end before the next, so
+there are no locks.
+
+**Phases.** A phase is one policy on one set of members. It ends when the policy is switched, when a member dies in
+lockstep or when a worker joins one: everyone is brought to a stop between two steps (arbitrated: no more `Go`;
+lockstep: a `Token`), then a new phase starts on whoever is live. Positions that were handed out but not processed go
+back to the workload.
+
+**Epochs.** When no mini-batch of the epoch is left for a worker, it leaves the policy's sight as "finished" and then
+stands at the epoch's end. When all do, all get the same parameters; with the next epoch they join again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from polyrhythm.core import Cluster, LeftReason, Policy
+from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.arbitration import Arbitration
+from polyrhythm.runtime.control import (
+    AtEnd,
+    EpochDone,
+    Phase,
+    Poisoned,
+    Pushed,
+    Ready,
+    Refused,
+    StateFlow,
+    Stepped,
+    SwitchTo,
+    ToHub,
+    Uploaded,
+)
+from polyrhythm.runtime.job import Job, Member, Office
+from polyrhythm.runtime.lockstep import LockstepRun
+
+log = logging.getLogger(__name__)
+
+Home: TypeAlias = Literal["start", "workers", "servers"]
+"""Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
+
+
+class Coordinator:
+    """Runs one job under a policy that can be switched.
+
+    Args:
+        policy: the first policy.
+        workers: how many workers must be ready before the job starts.
+        office: see `Office`.
+        clock: seconds since the job's start.
+        epochs: epochs that the job plans, for policies that count shares of the workload.
+    """
+
+    def __init__(
+        self, policy: Policy[Any], workers: int, office: Office, clock: Callable[[], float], epochs: int = 1
+    ) -> None:
+        self.policy = policy
+        self.job = Job(workers, office, clock)
+        self.phase = 0
+        self._expected = workers
+        self._epochs = epochs
+        self._home: Home = "start"
+        self._stepping = False
+        self._phase_members: tuple[int, ...] = ()
+        self._contributors: tuple[int, ...] = ()
+        self._debts: dict[int, tuple[Lease, ...]] = {}
+        self.skipped_samples = 0
+        self._mode: Arbitration | LockstepRun | None = None
+        self._next_policy: Policy[Any] | None = None
+        self._stop_wanted = False
+        self._uploading: int | None = None
+
+    # -- what comes in ---------------------------------------------------------------------------------------------
+
+    def connect(self, worker: int) -> None:
+        """A worker has passed the handshake."""
+        if worker in self.job.members:
+            raise PolyrhythmError(f"rank {worker} is already part of this job; start each rank once")
+        self.job.members[worker] = Member()
+
+    def receive(self, worker: int, message: ToHub) -> None:
+        """A message of a live worker."""
+        self._resolve_debts(message)
+        match message:
+            case Ready():
+                self._ready(worker, message)
+            case Pushed() if isinstance(self._mode, Arbitration):
+                self._mode.pushed(worker, message)
+            case Stepped() if isinstance(self._mode, LockstepRun):
+                self._mode.stepped(worker, message)
+            case Poisoned():
+                self._poisoned(worker, message)
+            case AtEnd():
+                self.job.members[worker].at_end = True
+                self._meet()
+            case Uploaded():
+                self._uploaded(message.phase)
+            case SwitchTo():
+                self.switch(parse(message.policy))
+            case _:
+                raise PolyrhythmError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
+        self._go_on_if_standing()
+
+    def lost(self, worker: int, reason: LeftReason) -> None:
+        """A worker is gone; the others go on."""
+        member = self.job.members.get(worker)
+        if member is None:
+            return
+        log.warning(
+            "rank %d %s in phase %d (%s), epoch %d", worker, reason, self.phase, self.policy.spec, self.job.epoch
+        )
+        was_present = worker in self.job.present
+        del self.job.members[worker]
+        self._expected -= 1
+        if self._stepping and was_present:
+            self._lost_while_stepping(worker, member, reason)
+        self._go_on_if_standing()
+        self._meet()
+
+    def switch(self, policy: Policy[Any]) -> None:
+        """Change the policy at the next moment at which everyone can be brought to a stop."""
+        if policy == (self._next_policy or self.policy):
+            return
+        self._next_policy = policy
+        self._request_stop_for_switch()
+        self._go_on_if_standing()
+
+    def alarm(self) -> None:
+        """The time of a `wake` has come."""
+        if isinstance(self._mode, Arbitration):
+            self._mode.alarm()
+
+    # -- epochs ----------------------------------------------------------------------------------------------------
+
+    def _ready(self, worker: int, message: Ready) -> None:
+        if refusal := self._refusal(message):
+            self.job.office.send(worker, Refused(refusal))
+        elif message.epoch < self.job.epoch or (message.epoch == self.job.epoch and not self._stepping):
+            # A newcomer's loop starts at epoch 0 and runs through those that are over without a batch.
+            self.job.office.send(worker, EpochDone(message.epoch, self.job.version))
+        elif message.epoch == self.job.epoch:
+            self._admit(worker, message)
+        else:
+            self.job.members[worker].ready = message
+            self._meet()
+
+    def _refusal(self, message: Ready) -> str:
+        """Why this worker cannot take part, or nothing."""
+        for other, member in self.job.members.items():
+            if member.ready is not None and member.ready.dataset_samples != message.dataset_samples:
+                return (
+                    f"its data set has {message.dataset_samples} samples, that of rank {other} has "
+                    f"{member.ready.dataset_samples}; all workers must load the same data set"
+                )
+        return ""
+
+    def _admit(self, worker: int, message: Ready) -> None:
+        """A newcomer stands in the epoch that is under way."""
+        self.job.members[worker].ready = message
+        if isinstance(self._mode, Arbitration) and not self._stop_wanted:
+            self._send_phase((worker,), "keep", worker, ())
+            self._mode.join(worker)
+        else:
+            self._request_stop()
+
+    def _meet(self) -> None:
+        """Begin an epoch, or end it, once every worker stands at the same place."""
+        started = [m for m in self.job.members.values() if m.ready is not None]
+        if self._stepping:
+            present = self.job.present
+            if present and self._uploading is None and all(self.job.members[w].at_end for w in present):
+                self._end_epoch()
+            return
+        enough = len(started) >= (self._expected if self.job.epoch < 0 else 1)
+        if enough and all(m.ready and m.ready.epoch == self.job.epoch + 1 for m in started):
+            self._begin_epoch(started[0].ready)
+
+    def _begin_epoch(self, ready: Ready | None) -> None:
+        assert ready is not None, "an epoch begins when workers are ready"
+        self.job.epoch += 1
+        if self.job.epoch == 0:
+            self.job.workload = Workload(ready.dataset_samples, ready.dataset_samples)
+        else:
+            self.job.workload.extend(ready.dataset_samples)
+        self._stepping = True
+        if self._mode is None or self._next_policy is not None or set(self.job.present) != set(self._phase_members):
+            self._start_phase()
+        else:
+            self._start_steps()
+
+    def _end_epoch(self) -> None:
+        """All stand at the end; if a worker died with positions in hand, the others process those first."""
+        if self.job.workload.left:
+            self._start_steps()
+        else:
+            self._finish_epoch()
+
+    def _finish_epoch(self) -> None:
+        self._stepping = False
+        for worker in self.job.present:
+            self.job.members[worker].at_end = False
+            self.job.office.send(worker, EpochDone(self.job.epoch, self.job.version))
+
+    # -- phases ----------------------------------------------------------------------------------------------------
+
+    def _request_stop(self) -> None:
+        self._stop_wanted = True
+        if self._mode is not None:
+            self._mode.request_stop()
+
+    def _request_stop_for_switch(self) -> None:
+        """Stop in the middle of the epoch only if enough is left of it; otherwise its end will do."""
+        sizes = [m.ready.batch_size for m in self.job.members.values() if m.ready]
+        if self._stepping and self._mode is not None and self._mode.left >= 2 * sum(sizes):
+            self._request_stop()
+
+    def _go_on_if_standing(self) -> None:
+        if self._stepping and self._stop_wanted and self._mode and self._uploading is None and self._mode.standing:
+            self._start_phase()
+
+    def _poisoned(self, worker: int, message: Poisoned) -> None:
+        if message.phase != self.phase:
+            return
+        log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
+        if isinstance(self._mode, LockstepRun):
+            self._mode.poisoned(worker, message.completed)
+            self._request_stop()
+        else:
+            self._restart_phase()
+
+    def _lost_while_stepping(self, worker: int, member: Member, reason: LeftReason) -> None:
+        assert self._mode is not None, "workers step in a phase"
+        if self._uploading == worker:
+            self._restart_phase()
+        else:
+            self._mode.lost(worker, member, reason)
+            self._stop_wanted |= isinstance(self._mode, LockstepRun)
+
+    def _restart_phase(self) -> None:
+        """The state did not come to the servers: the members agree on it and upload it once more."""
+        self._uploading, self._mode, self._home = None, None, "workers"
+        if self.job.present:
+            self._start_phase()
+
+    def _start_phase(self) -> None:
+        """End the phase under way, if any, and start one on whoever is present."""
+        contributors = self._end_phase()
+        self.policy, self._next_policy = self._next_policy or self.policy, None
+        scheduled = self.policy.traits.venue == "scheduled"
+        state: StateFlow = "keep"
+        if scheduled and self._home == "servers":
+            state = "pull"
+        elif not scheduled and self._home != "servers":
+            state = "upload"
+            contributors = () if self._home == "start" else contributors
+        self._home = "workers" if scheduled else "servers"
+        self._open_phase(scheduled, state, contributors)
+
+    def _open_phase(self, scheduled: bool, state: StateFlow, contributors: tuple[int, ...]) -> None:
+        self.phase += 1
+        self._stop_wanted = False
+        cluster = self._cluster()
+        self.job.office.begin_phase(self.phase, self.policy, cluster)
+        self._mode = (LockstepRun if scheduled else Arbitration)(self.job, self.policy, cluster)
+        self._phase_members = self.job.present
+        self._contributors = contributors
+        source = (contributors or self._phase_members)[0]
+        self._send_phase(self._phase_members, state, source, contributors)
+        if state == "upload":
+            self._uploading = source
+        else:
+            self._start_steps()
+
+    def _end_phase(self) -> tuple[int, ...]:
+        """Whose state the members must agree on before they go on; nobody's if they agree already."""
+        present = self.job.present
+        if self._mode is None:
+            return tuple(worker for worker in self._contributors if worker in present) or present[:1]
+        old = tuple(worker for worker in present if worker in self._phase_members)
+        if isinstance(self._mode, Arbitration):
+            self._mode.finish()
+            return ()
+        sound = self._mode.sound
+        self._debts |= self._mode.debts()
+        self._mode.finish()
+        if not sound and "replicas" in self.policy.traits.exchanges:
+            return old
+        return () if sound == present else (sound or old)[:1]
+
+    def _resolve_debts(self, message: ToHub) -> None:
+        """The first sign from a new phase tells whether its members' replicas became equal.
+
+        If they did, what each had seen alone is in the state of all; if not, what a lost worker had seen is lost.
+        """
+        if isinstance(message, Poisoned) and message.completed == 0:
+            for worker in set(self._debts) - set(self.job.members):
+                self.job.give_back(self._debts.pop(worker))
+        elif not isinstance(message, Ready | SwitchTo):
+            self._debts.clear()
+
+    def _cluster(self) -> Cluster:
+        batch_size = max(m.ready.batch_size for m in self.job.members.values() if m.ready)
+        total = self.job.workload.dataset_samples * max(self._epochs, 1)
+        return Cluster(len(self.job.present), batch_size, total)
+
+    def _send_phase(
+        self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]
+    ) -> None:
+        for worker in workers:
+            message = Phase(self.phase, self.policy.spec, self.job.present, source, contributors, state)
+            self.job.office.send(worker, message)
+
+    def _uploaded(self, phase: int) -> None:
+        if phase == self.phase and self._uploading is not None:
+            self._uploading = None
+            self._start_steps()
+
+    def _start_steps(self) -> None:
+        """Let everyone step through what is left of the epoch."""
+        assert self._mode is not None, "a phase has started"
+        left, workers = self.job.workload.left, len(self.job.present)
+        if isinstance(self._mode, LockstepRun) and left < workers:
+            self.skipped_samples += left
+            self.job.workload.drain()
+            self._finish_epoch()
+        else:
+            self._mode.start()

@@ -1,0 +1,81 @@
+"""What the parts of the coordinator share: the members of the job, its ledger and workload, and the way out."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
+from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.runtime.control import Ready, ToWorker
+
+
+class Office(Protocol):
+    """What the coordinator needs from the process that it runs in."""
+
+    def send(self, worker: int, message: ToWorker) -> None:
+        """Send to a worker."""
+
+    def apply(self, tickets: Sequence[Ticket], weights: tuple[float, ...] | None) -> None:
+        """Make one optimizer step on the servers with the weighted mean of these gradients."""
+
+    def drop(self, tickets: Sequence[Ticket]) -> None:
+        """Forget these gradients, arrived or not."""
+
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
+        """A new phase starts; what is recorded from now on belongs to it."""
+
+    def record(self, event: Event, decisions: Decisions) -> None:
+        """Trace one event and what the policy decided."""
+
+    def wake(self, time_s: float) -> None:
+        """Call `Coordinator.alarm` at this time."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One live worker. `leases` are granted to it and not yet processed, oldest first; `step` is the one in flight."""
+
+    ready: Ready | None = None
+    step: int | None = None
+    leases: deque[Lease] = field(default_factory=deque)
+    read_version: int = 0
+    at_end: bool = False
+
+
+@dataclass(slots=True)
+class Job:
+    """State of a job that outlives its phases.
+
+    Args:
+        planned: workers that the job was started with; learning rates are scaled to it.
+        office: see `Office`.
+        clock: seconds since the job's start, the only clock that a decision sees.
+
+    `workload` is there from the first epoch on, when the workers have told the size of the data set.
+    """
+
+    planned: int
+    office: Office
+    clock: Callable[[], float]
+    members: dict[int, Member] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    workload: Workload = field(init=False)
+    epoch: int = -1
+    version: int = 0
+    samples: int = 0
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Ranks of the live workers that stand in the current epoch, ascending."""
+        return tuple(sorted(w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch))
+
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """These positions were handed out but not processed."""
+        for lease in leases:
+            self.workload.give_back(lease)
+
+    def close_accounts(self) -> None:
+        """The policy's view ends; the next one opens accounts anew, with clocks that go on."""
+        for worker in tuple(self.ledger.accounts):
+            self.ledger.leave(worker)

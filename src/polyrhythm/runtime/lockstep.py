@@ -1,0 +1,214 @@
+"""A phase under a scheduled policy: every rank knows the decisions from clocks alone and takes them by itself.
+
+The coordinator only follows: it shows the policy the same steps, for the trace and the ledger, and decides where all
+stop. A rank completes step s only with ``Token(s)``. Token 0 is sent at the start and token s + 1 when the first rank
+has completed step s, a whole step before anyone needs it; so the wait for it is free, and all ranks stop at the same
+step. A rank that is told to stop, or is at the end of the plan, averages its replica with the others' first.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.arbiter import Arbiter
+from polyrhythm.runtime.control import Lockstep, Stepped, Token
+from polyrhythm.runtime.job import Job, Member
+from polyrhythm.runtime.strides import Strides
+
+
+@dataclass(slots=True)
+class Progress:
+    """One rank: steps that it has completed, those that the policy has not seen yet, and whether it stands still."""
+
+    completed: int = 0
+    unseen: deque[Stepped] = field(default_factory=deque)
+    poisoned: bool = False
+    started: int = 0
+
+
+class LockstepRun:
+    """Follows the ranks of one phase through what is left of an epoch."""
+
+    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        self._job = job
+        self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
+        self._stopping = False
+        self.plan: Strides | None = None
+
+    # -- what the coordinator asks ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Send the plan for what is left of the epoch; let all workers that stand in it join."""
+        self._members = self._job.present
+        self._progress = {worker: Progress() for worker in self._members}
+        self._lost: dict[int, LeftReason] = {}
+        self._stop_at: int | None = None
+        self._tokens = 0
+        self._exchanged = 0
+        batch_size = self._batch_size()
+        self.plan = Strides(self._job.workload.drain(), len(self._members), batch_size)
+        for worker in self._members:
+            self._job.members[worker].at_end = False
+            self._job.office.send(worker, Lockstep(self._job.epoch, self.plan.ranges, batch_size))
+        self._send_tokens()
+        self._arbiter.join(self._members, self._job.clock())
+
+    def stepped(self, worker: int, message: Stepped) -> None:
+        """A rank has completed a step."""
+        progress = self._progress[worker]
+        assert message.step == progress.completed, (
+            f"rank {worker} went from step {progress.completed} to {message.step}"
+        )
+        self._complete(progress, message)
+        if message.exchanged:
+            self._exchanged = max(self._exchanged, progress.completed)
+        self._send_tokens()
+        self._show_policy()
+
+    def poisoned(self, worker: int, completed: int) -> None:
+        """A rank stands still because an exchange has failed; it has done `completed` steps by itself."""
+        progress = self._progress[worker]
+        for step in range(progress.completed, completed):
+            self._complete(progress, self._inferred(worker, step))
+        progress.poisoned = True
+
+    def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
+        """A rank is gone; the policy hears of it when the others stand and it is clear which steps of it counted."""
+        del member
+        self._lost[worker] = reason
+        self.request_stop()
+        self._send_tokens()
+
+    def request_stop(self) -> None:
+        """Make the next token that is still to be sent the last."""
+        self._stopping = True
+
+    @property
+    def standing(self) -> bool:
+        """Whether every live rank waits for a new phase; at the epoch's end a rank waits for whatever comes."""
+        return all(
+            p.poisoned or self._stop_at == p.completed - 1 or self._job.members[worker].at_end
+            for worker, p in self._live()
+        )
+
+    @property
+    def left(self) -> int:
+        """Samples of the epoch that nobody has reached."""
+        assert self.plan is not None
+        return sum(lease.samples for lease in self.plan.rest(self._furthest()))
+
+    @property
+    def sound(self) -> tuple[int, ...]:
+        """Live ranks at the furthest step whose exchanges have all succeeded: their state is the job's."""
+        return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.poisoned)
+
+    def finish(self) -> None:
+        """Settle with the policy what counted, and give back what did not."""
+        assert self.plan is not None
+        self._job.give_back(self.plan.rest(self._furthest()))
+        for worker in self._lost:
+            self._job.give_back(self._unshared(worker))
+        self._catch_up()
+        for worker, reason in self._lost.items():
+            if worker in self._job.ledger.accounts:
+                self._arbiter.leave(worker, self._job.clock(), reason)
+        self._arbiter.settle()
+        self._job.close_accounts()
+
+    def debts(self) -> dict[int, tuple[Lease, ...]]:
+        """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
+        return {worker: self._unshared(worker) for worker, _ in self._live()}
+
+    def _unshared(self, worker: int) -> tuple[Lease, ...]:
+        assert self.plan is not None
+        index = self._members.index(worker)
+        steps = range(self._exchanged, self._furthest())
+        return tuple(lease for step in steps for lease in self.plan.batch(step, index))
+
+    # -- what the policy decides (see `Hands`): the ranks have done it already ---------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """The ranks have combined it among themselves."""
+        self._job.version += 1
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the plan has a further step."""
+        assert self.plan is not None
+        return self._progress[worker].started < self.plan.steps
+
+    def go(self, ticket: Ticket, decision: Proceed) -> None:
+        """The rank has started by itself."""
+        self._progress[ticket.worker].started += 1
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Nothing is held here."""
+
+    def wake(self, time_s: float) -> None:
+        """Never asked for."""
+        raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _batch_size(self) -> int:
+        sizes = {m.ready.batch_size for m in self._job.members.values() if m.ready}
+        return min(sizes)
+
+    def _live(self) -> list[tuple[int, Progress]]:
+        return [(w, p) for w, p in sorted(self._progress.items()) if w not in self._lost]
+
+    def _furthest(self) -> int:
+        """Steps that are complete on the furthest live rank."""
+        return max((p.completed for _, p in self._live()), default=0)
+
+    def _complete(self, progress: Progress, message: Stepped) -> None:
+        progress.completed += 1
+        progress.unseen.append(message)
+        self._job.samples += message.samples
+
+    def _inferred(self, worker: int, step: int) -> Stepped:
+        """A step that must have happened, but whose message was lost with its worker or replaced by `Poisoned`."""
+        assert self.plan is not None
+        batch = self.plan.batch(step, self._members.index(worker))
+        return Stepped(step, sum(lease.samples for lease in batch), 0.0, exchanged=False)
+
+    def _catch_up(self) -> None:
+        """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""
+        for worker, progress in self._progress.items():
+            for step in range(progress.completed, self._exchanged):
+                self._complete(progress, self._inferred(worker, step))
+        self._show_policy()
+
+    def _send_tokens(self) -> None:
+        """Send the tokens that are due; the last step of the plan needs none, because the epoch ends there."""
+        assert self.plan is not None
+        while self._stop_at is None and self._tokens <= min(self._furthest(), self.plan.steps - 2):
+            stop = self._stopping and self._tokens > 0
+            if stop:
+                self._stop_at = self._tokens
+            for worker, _ in self._live():
+                self._job.office.send(worker, Token(self._tokens, stop))
+            self._tokens += 1
+
+    def _show_policy(self) -> None:
+        """Show the policy every step whose worker it has let go."""
+        moved = True
+        while moved:
+            moved = False
+            for worker, progress in self._progress.items():
+                account = self._job.ledger.accounts.get(worker)
+                if progress.unseen and account is not None and account.running is not None:
+                    self._arbiter.report(self._report(worker, account.clock + 1, progress.unseen.popleft()))
+                    moved = True
+
+    def _report(self, worker: int, clock: int, message: Stepped) -> Report:
+        return Report(
+            worker,
+            clock,
+            self._job.clock(),
+            message.samples,
+            message.step_s,
+            loss=message.loss,
+            grad_sq_norm=message.grad_sq_norm,
+        )

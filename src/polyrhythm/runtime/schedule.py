@@ -1,0 +1,84 @@
+"""What a rank does in lockstep: it runs the policy by itself on the steps that everyone is known to make."""
+
+from typing import Any
+
+from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.arbiter import Arbiter
+from polyrhythm.runtime.strides import Strides
+
+
+class Schedule:
+    """Follows a scheduled policy through a plan, one step of all members at a time.
+
+    Such a policy decides from clocks and samples alone, and the plan tells both for every member; so each rank comes
+    to the same decisions as the coordinator, without a message.
+
+    Args:
+        policy: a policy whose traits say "scheduled".
+        cluster: as the coordinator gave it to its own copy of the policy.
+        members: ranks in order; `rank` is one of them.
+        rank: this one.
+    """
+
+    def __init__(self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int) -> None:
+        self._members = members
+        self._rank = rank
+        self._ledger = Ledger()
+        self._arbiter = Arbiter(policy, cluster, self._ledger, self, lambda *_: None)
+        self._started: dict[int, int] = {}
+        self._sync: Sync | None = None
+        self.exchange: Exchange = "gradients"
+        self.plan: Strides | None = None
+        self.step = 0
+
+    def start(self, plan: Strides) -> None:
+        """All members join for the steps of `plan`."""
+        self.plan, self.step = plan, 0
+        self._started = dict.fromkeys(self._members, 0)
+        self._arbiter.join(self._members, 0.0)
+
+    @property
+    def done(self) -> bool:
+        """Whether the plan has no further step."""
+        return self.plan is None or self.step >= self.plan.steps
+
+    def batch(self) -> tuple[Lease, ...]:
+        """Positions of this rank's next mini-batch."""
+        assert self.plan is not None
+        return self.plan.batch(self.step, self._members.index(self._rank))
+
+    def advance(self) -> Sync | None:
+        """Everyone completes the step; how the members' contributions are combined behind it, if they are."""
+        assert self.plan is not None
+        self._sync = None
+        for index, worker in enumerate(self._members):
+            samples = sum(lease.samples for lease in self.plan.batch(self.step, index))
+            clock = self._ledger.accounts[worker].clock + 1
+            self._arbiter.report(Report(worker, clock, float(clock), samples))
+        self.step += 1
+        return self._sync
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Remember how to combine."""
+        self._sync = decision
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the plan has a further step."""
+        assert self.plan is not None
+        return self._started[worker] < self.plan.steps
+
+    def go(self, ticket: Ticket, decision: Proceed) -> None:
+        """A member starts its next step."""
+        self._started[ticket.worker] += 1
+        if ticket.worker == self._rank:
+            self.exchange = decision.exchange
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Nothing is held here."""
+
+    def wake(self, time_s: float) -> None:
+        """Never asked for."""
+        raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")

@@ -1,0 +1,87 @@
+"""The coordinator with workers in memory: samples, switches and deaths under random schedules."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrhythm.core import replay
+from polyrhythm.policies import parse
+from tests.runtime.fake_job import FakeJob
+
+POLICIES = [
+    "bsp",
+    "asp",
+    "ssp:1",
+    "dssp:1,3",
+    "k-sync:2",
+    "k-batch-sync:3",
+    "k-async:2",
+    "k-batch-async:2",
+    "backup:1",
+    "k-group:2",
+    "local:3",
+    "post-local:3,at=0.3",
+]
+EPOCHS = 2
+
+policies = st.sampled_from(POLICIES)
+seeds = st.integers(0, 2**32)
+
+
+def processed_once(job: FakeJob) -> None:
+    """Every position of every epoch was applied exactly once, or skipped by the stated rule and counted."""
+    assert set(job.applied.values()) == {1}
+    assert sum(job.applied.values()) + job.coordinator.skipped_samples == EPOCHS * job.samples
+    for trace in job.traced():
+        list(replay(parse(trace.header.policy), trace))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(
+    seed=seeds, workers=st.integers(1, 4), samples=st.integers(8, 60), batch=st.integers(1, 5), ahead=st.integers(0, 3)
+)
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_every_sample_of_every_epoch_is_applied_once(
+    policy: str, seed: int, workers: int, samples: int, batch: int, ahead: int
+) -> None:
+    job = FakeJob(policy, workers, samples, batch, EPOCHS, seed, ahead)
+    job.run({})
+    assert job.coordinator.skipped_samples == 0
+    processed_once(job)
+
+
+@given(
+    seed=seeds,
+    workers=st.integers(1, 4),
+    samples=st.integers(20, 80),
+    first=policies,
+    ahead=st.integers(0, 2),
+    switches=st.dictionaries(st.integers(1, 300), policies, max_size=4),
+)
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_switches_lose_and_double_no_sample(
+    seed: int, workers: int, samples: int, first: str, ahead: int, switches: dict[int, str]
+) -> None:
+    job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
+    job.run({tick: f"switch {spec}" for tick, spec in switches.items()})
+    assert job.coordinator.skipped_samples == 0
+    processed_once(job)
+
+
+@given(
+    seed=seeds,
+    workers=st.integers(2, 4),
+    samples=st.integers(30, 80),
+    first=policies,
+    ahead=st.integers(0, 2),
+    kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), min_size=1, max_size=2),
+    switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
+)
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_the_others_finish_when_workers_die(
+    seed: int, workers: int, samples: int, first: str, ahead: int, kills: dict[int, int], switches: dict[int, str]
+) -> None:
+    job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
+    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items()})
+    processed_once(job)
