@@ -1,1 +1,5 @@
-"""telemetry"""
+"""What is measured while a job runs, and what a run came to."""
+
+from polyrhythm.telemetry.meter import Meter as Meter
+from polyrhythm.telemetry.result import EvalPoint as EvalPoint
+from polyrhythm.telemetry.result import RunResult as RunResult

@@ -1,0 +1,409 @@
+"""The virtual cluster: runs one policy from the first `Joined` to the end of its workload.
+
+A step under "gradients" is pull, compute, push, report; under "replicas" compute and report. What a `Sync` exchanges
+takes its own time, and a worker that is released meanwhile starts when it has the result. The parameters belong to
+the `Numerics`, which is told what happens in order of virtual time and takes none of it.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from polyrhythm.core import (
+    Alarm,
+    Cancel,
+    Cluster,
+    Decision,
+    Event,
+    Joined,
+    Ledger,
+    Left,
+    Policy,
+    Proceed,
+    Report,
+    Sync,
+    Ticket,
+    TraceWriter,
+    Wake,
+)
+from polyrhythm.core.workload import Workload
+from polyrhythm.errors import PolicyError, ScenarioError
+from polyrhythm.sim.calendar import Calendar, Timer
+from polyrhythm.sim.faults import Leave, Plan
+from polyrhythm.sim.links import Network
+from polyrhythm.sim.numerics import Numerics
+from polyrhythm.sim.seat import Seat
+from polyrhythm.sim.transport import Transport
+from polyrhythm.telemetry import Meter
+
+
+@dataclass(slots=True)
+class Job:
+    """What a run is made of, one entry a worker in `durations` and `bandwidths`."""
+
+    policy: Policy[Any]
+    cluster: Cluster
+    durations: list[Iterator[float]]
+    bandwidths: list[float]
+    network: Network
+    plan: Plan
+    workload: Workload
+    numerics: Numerics
+    limit_s: float = math.inf
+
+
+class Engine:
+    """One run; `run` may be called once.
+
+    Args:
+        job: what is run.
+        meter: what measures it.
+        writer: records it.
+    """
+
+    def __init__(self, job: Job, meter: Meter, writer: TraceWriter | None = None) -> None:
+        self.job, self.meter, self.writer = job, meter, writer
+        self.policy, self.numerics, self.workload = job.policy, job.numerics, job.workload
+        self.state = job.policy.init(job.cluster)
+        self.ledger = Ledger()
+        self.calendar = Calendar(job.limit_s)
+        self.seats: dict[int, Seat] = {}
+        self.leaving: deque[Seat] = deque()
+        self.retired: list[int] = []
+        self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
+        venue = job.policy.traits.venue
+        ring = job.network.averaging == "ring" and venue != "arbitrated"
+        self.ring, self.scheduled = ring, venue == "scheduled"
+        self.transport = Transport(self.calendar, job.network, meter, ring, self._has_average)
+        self.mark: float = math.inf
+        self.at_mark: Callable[[], float] = lambda: math.inf
+        self.stopped = False
+
+    def watch(self, first: float, at_mark: Callable[[], float]) -> None:
+        """Call `at_mark` after the event that brings `first` samples into the parameters; it returns the next mark."""
+        self.mark, self.at_mark = first, at_mark
+
+    def run(self) -> None:
+        """To the end of the workload, of the time limit, or until `stopped`."""
+        try:
+            self._appoint_faults()
+            absent = {join.worker for join in self.job.plan.joins}
+            self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
+            self._loop()
+        finally:
+            self._close()
+
+    def _loop(self) -> None:
+        calendar, transport, meter = self.calendar, self.transport, self.meter
+        while not self.stopped and (self.seats or self.workload.left):
+            if transport.timers:
+                transport.settle()
+            if not calendar.advance():
+                self._refuse_deadlock()
+                return
+            if self.leaving:
+                self._retire_finished()
+            if meter.samples >= self.mark:
+                self.mark = self.at_mark()
+
+    # The policy.
+
+    def _deliver(self, event: Event) -> None:
+        self._ask(event)
+        self._retire_finished()
+
+    def _ask(self, event: Event) -> None:
+        """Tell the policy, and carry out what it decides."""
+        try:
+            self.state, decisions = self.policy.decide(self.state, event)
+        except Exception as error:
+            raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
+        if self.writer is not None:
+            self.writer.write(event, decisions)
+        for decision in decisions:
+            if isinstance(decision, Sync):
+                self._sync(decision)
+            elif isinstance(decision, Proceed):
+                self._proceed(decision)
+            else:
+                self._carry_out_rare(decision)
+
+    def _carry_out_rare(self, decision: Decision) -> None:
+        match decision:
+            case Cancel(workers=workers):
+                self._cancel(workers)
+            case Wake(time_s=time_s):
+                alarm_s = max(time_s, self.calendar.now_s)
+                self.calendar.at(alarm_s, self._alarm, Timer(alarm_s))
+            case _:
+                raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
+
+    def _alarm(self, timer: Timer) -> None:
+        self._deliver(Alarm(timer.about))
+
+    # Steps.
+
+    def _proceed(self, decision: Proceed) -> None:
+        workers = decision.workers
+        ready = tuple([worker for worker in workers if self._lease(worker, decision)])
+        if len(ready) < len(workers):
+            decision = Proceed(ready, decision.exchange, decision.settings)
+        for ticket in self.ledger.proceed(decision):
+            self._release(self.seats[ticket.worker], ticket, decision)
+
+    def _lease(self, worker: int, decision: Proceed) -> bool:
+        """Reserve a mini-batch; False if none is left, so that the worker goes instead."""
+        account = self.ledger.accounts.get(worker)
+        if account is None or account.running is not None:
+            return True  # which the ledger refuses
+        seat = self.seats[worker]
+        if decision.settings is not None and decision.settings.batch_size is not None:
+            seat.batch_size = decision.settings.batch_size
+        seat.lease = self.workload.lease(seat.batch_size)
+        if seat.lease is not None:
+            return True
+        seat.finished = True
+        if seat.averaging is None:
+            self.leaving.append(seat)
+        return False
+
+    def _release(self, seat: Seat, ticket: Ticket, decision: Proceed) -> None:
+        assert seat.lease is not None
+        self.numerics.start(ticket, seat.lease, decision.settings)
+        seat.version = self.meter.updates
+        seat.through_server = ticket.exchange == "gradients" and not self.ring
+        if self.leave_steps and (leave := self.leave_steps.pop((seat.worker, seat.started), None)):
+            self.calendar.at(self.calendar.now_s, self._depart, Timer(leave))
+        seat.started += 1
+        if seat.averaging is None:
+            self._start(seat)
+        else:
+            seat.released = True
+
+    def _has_average(self, seat: Seat) -> None:
+        """The result of a `Sync` has come: the worker may go on, or go."""
+        if seat.finished:
+            self.leaving.append(seat)
+        elif seat.released:
+            seat.released = False
+            self._start(seat)
+
+    def _start(self, seat: Seat) -> None:
+        if seat.through_server:
+            self.transport.pull(seat, self._pulled)
+        else:
+            self._compute(seat)
+
+    def _pulled(self, seat: Seat) -> None:
+        self.transport.pulled(seat)
+        self._compute(seat)
+
+    def _compute(self, seat: Seat) -> None:
+        now_s, batch_size = self.calendar.now_s, self.job.cluster.batch_size
+        assert seat.lease is not None
+        duration_s = next(seat.durations)
+        samples = seat.lease.stop - seat.lease.start
+        if samples != batch_size:
+            duration_s *= samples / batch_size
+        if seat.slow:
+            for slow in seat.slow_now(now_s):
+                duration_s = duration_s * slow.slowdown + slow.extra_compute_s
+        seat.phase, seat.since_s, seat.compute_s = "compute", now_s, duration_s
+        self.calendar.at(now_s + duration_s, self._computed, seat)
+
+    def _computed(self, seat: Seat) -> None:
+        seat.phase = "wait"
+        if seat.through_server:
+            self.transport.push(seat, self._pushed)
+        elif self.scheduled:
+            self._arrive(seat)
+        else:
+            self.transport.signal(seat, self._signalled)
+
+    def _pushed(self, seat: Seat) -> None:
+        self.transport.pushed(seat)
+        self._arrive(seat)
+
+    def _signalled(self, seat: Seat) -> None:
+        seat.end_transfer(self.calendar.now_s)
+        self._arrive(seat)
+
+    def _arrive(self, seat: Seat) -> None:
+        """A step is complete."""
+        lease, seat.lease = seat.lease, None
+        assert lease is not None
+        clock, ticket = self.ledger.report(seat.worker)
+        loss, grad_sq_norm = self.numerics.report(ticket)
+        samples, staleness = lease.stop - lease.start, 0
+        if ticket.exchange == "gradients":
+            staleness = self.meter.updates - seat.version
+            seat.gradients.append(lease)
+        else:
+            seat.local.append(lease)
+            self.meter.samples += samples
+        report = Report(
+            seat.worker,
+            clock,
+            self.calendar.now_s,
+            samples,
+            seat.compute_s,
+            seat.transfer_s,
+            staleness,
+            loss,
+            grad_sq_norm,
+        )
+        seat.compute_s = seat.transfer_s = 0.0
+        self.meter.report(report, ticket.exchange)
+        self._deliver(report)
+
+    # Combining and dropping.
+
+    def _sync(self, decision: Sync) -> None:
+        tickets = self.ledger.sync(decision)
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
+        if decision.what == "gradients":
+            for worker in decision.workers:
+                lease = self.seats[worker].gradients.popleft()
+                self.meter.samples += lease.stop - lease.start
+        else:
+            for worker in decision.workers:
+                self.seats[worker].local.clear()
+        if self.ring or decision.what != "gradients":
+            self.transport.average([self.seats[worker] for worker in dict.fromkeys(decision.workers)])
+
+    def _cancel(self, workers: tuple[int, ...]) -> None:
+        self.numerics.void(self.ledger.cancel(workers))
+        for worker in workers:
+            seat = self.seats[worker]
+            seat.finished = False
+            self._abandon(seat)
+            self.meter.cancel(worker)
+
+    def _abandon(self, seat: Seat) -> None:
+        """Whatever the worker has in flight and pending is for others to process."""
+        for lease in seat.gradients:
+            self.workload.give_back(lease)
+        seat.gradients.clear()
+        if seat.lease is None:
+            return
+        self.workload.give_back(seat.lease)
+        seat.lease = None
+        if seat.released:
+            seat.released = False
+        else:
+            seat.serial += 1
+            self.transport.interrupt(seat)
+            self._book(seat)
+
+    def _book(self, seat: Seat) -> None:
+        """Time spent since the last report, which no report will tell."""
+        elapsed_s = self.calendar.now_s - seat.since_s
+        if seat.phase == "compute":
+            seat.compute_s = elapsed_s
+        elif seat.phase == "transfer":
+            seat.transfer_s += elapsed_s
+        self.meter.busy(seat.worker, seat.compute_s, seat.transfer_s)
+        seat.phase, seat.compute_s, seat.transfer_s = "wait", 0.0, 0.0
+
+    # Coming and going.
+
+    def _appoint_faults(self) -> None:
+        for leave in self.job.plan.leaves:
+            if leave.time_s is not None:
+                self.calendar.at(leave.time_s, self._depart, Timer(leave))
+        for join in self.job.plan.joins:
+            self.calendar.at(join.time_s, self._join_late, Timer(join.worker))
+
+    def _join(self, workers: tuple[int, ...]) -> None:
+        job, now_s = self.job, self.calendar.now_s
+        clock = self.ledger.join(workers)
+        for worker in workers:
+            slow = job.plan.slow.get(worker, ())
+            self.seats[worker] = Seat(
+                worker, job.durations[worker], job.bandwidths[worker], slow, job.cluster.batch_size
+            )
+        self.meter.join(workers, now_s)
+        self._deliver(Joined(workers, now_s, clock))
+
+    def _join_late(self, timer: Timer) -> None:
+        if timer.about not in self.seats:
+            self._join((timer.about,))
+
+    def _retire_finished(self) -> None:
+        """Those for whom no mini-batch was left go, one by one, with what they have pending applied."""
+        while self.leaving:
+            seat = self.leaving.popleft()
+            if seat.finished:
+                self._ask(self._retire(seat))
+
+    def _retire(self, seat: Seat) -> Left:
+        tickets = self.ledger.settle(seat.worker)
+        if tickets:
+            rest = Sync((seat.worker,) * len(tickets))
+            self.numerics.sync(rest, tickets)
+            self.meter.sync(rest)
+            self.meter.samples += sum(lease.samples for lease in seat.gradients)
+        clock, _ = self.ledger.leave(seat.worker)
+        self.retired.append(seat.worker)
+        self._vacate(seat)
+        return Left(seat.worker, self.calendar.now_s, clock, "finished")
+
+    def _depart(self, timer: Timer) -> None:
+        """A worker goes with what it has in flight, pending and only in its replica."""
+        leave: Leave = timer.about
+        seat = self.seats.get(leave.worker)
+        if seat is None:
+            return
+        clock, void = self.ledger.leave(leave.worker)
+        self.numerics.void(void)
+        self.numerics.leave(leave.worker)
+        self._abandon(seat)
+        for lease in seat.local:
+            self.meter.samples -= lease.samples
+            self.workload.give_back(lease)
+        self.transport.leave_average(seat)
+        self._vacate(seat)
+        now_s = self.calendar.now_s
+        if leave.back_after_s is not None:
+            self.calendar.at(now_s + leave.back_after_s, self._join_late, Timer(leave.worker))
+        self._deliver(Left(leave.worker, now_s, clock, leave.reason))
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """When the last worker dies, those that had finished come back for the mini-batches that it left."""
+        if not self.seats and self.retired and self.workload.left:
+            workers, self.retired = tuple(sorted(set(self.retired))), []
+            self._join(workers)
+
+    def _vacate(self, seat: Seat) -> None:
+        self._book(seat)
+        self.meter.leave(seat.worker, self.calendar.now_s)
+        seat.serial += 1
+        seat.finished = False
+        del self.seats[seat.worker]
+
+    # The end.
+
+    def _refuse_deadlock(self) -> None:
+        """Nothing is scheduled any more, or the time is up; with work left the former is somebody's mistake."""
+        if self.calendar.appointments or self.calendar.now_s >= self.job.limit_s or not self.workload.left:
+            return
+        if not self.seats:
+            raise ScenarioError(
+                f"all workers have left and {self.workload.left} samples are not processed; "
+                "let one come back (faults.leaves.back_after_s) or stay"
+            )
+        waiting = ", ".join(map(str, sorted(self.seats)[:8])) + (", ..." if len(self.seats) > 8 else "")
+        raise PolicyError(
+            f"policy {self.policy.spec} is deadlocked at {self.calendar.now_s:g} s: workers {waiting} wait, none runs, "
+            f"and {self.workload.left} samples are left; release somebody when the last report or Left arrives"
+        )
+
+    def _close(self) -> None:
+        """Drop what is in flight and what nobody combined."""
+        for seat in self.seats.values():
+            self._book(seat)
+        self.numerics.void(self.ledger.finish())

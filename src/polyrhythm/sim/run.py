@@ -1,0 +1,234 @@
+"""Runs of scenarios: one policy and seed, or many on all cores."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from polyrhythm import __version__
+from polyrhythm.core import Cluster, Header, Policy, TraceWriter
+from polyrhythm.core.workload import Workload
+from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.policies import parse
+from polyrhythm.sim.compute import streams
+from polyrhythm.sim.engine import Engine, Job
+from polyrhythm.sim.faults import plan
+from polyrhythm.sim.files import checked
+from polyrhythm.sim.numerics import Numerics, TimingOnly
+from polyrhythm.sim.observer import Observer
+from polyrhythm.sim.scenario import Scenario
+from polyrhythm.telemetry import Meter, RunResult
+
+
+def simulate(
+    scenario: Scenario,
+    policy: Policy[Any],
+    *,
+    seed: int = 0,
+    target: float | None = None,
+    trace: str | Path | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> RunResult:
+    """Run one policy through a scenario in virtual time.
+
+    Args:
+        scenario: cluster and job.
+        policy: the rule.
+        seed: of everything random: durations, faults, parameters, order of the samples.
+        target: accuracy that is timed; none: the scenario's ``training.target_accuracy``.
+        trace: file to write the trace to.
+        progress: called with the share of the workload that is done, about a hundred times.
+
+    Returns:
+        What was measured; of a run that diverged, up to then, with status "diverged".
+
+    Raises:
+        PolyrhythmError: for a scenario or a policy that cannot run.
+
+    Example:
+        >>> from polyrhythm.policies import parse
+        >>> from polyrhythm.sim import Device, Scenario
+        >>> scenario = Scenario(devices=[Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)])
+        >>> simulate(scenario, parse("bsp")).idle_fraction
+        0.25
+    """
+    started = time.perf_counter()
+    scenario = checked(scenario)
+    numerics = build_numerics(scenario, seed)
+    job = build_job(scenario, policy, numerics, seed)
+    training = scenario.training
+    meter = Meter(target if target is not None or training is None else training.target_accuracy)
+    result = blank_result(scenario, policy, seed, trace)
+    with opened(trace, header(scenario, job, seed)) as writer:
+        engine = Engine(job, meter, writer)
+        observer = Observer(engine, scenario, progress)
+        try:
+            observer.attach()
+            engine.run()
+            observer.finish()
+        except DivergedError as error:
+            result.status, result.message = "diverged", one_line(error)
+    meter.finish(result, engine.ledger, engine.calendar.now_s)
+    result.wall_s = time.perf_counter() - started
+    return result
+
+
+def sweep(
+    scenario: Scenario,
+    policies: Sequence[str | Policy[Any]],
+    seeds: Sequence[int],
+    *,
+    target: float | None = None,
+    trace_dir: str | Path | None = None,
+    jobs: int = -1,
+    on_result: Callable[[RunResult], None] | None = None,
+) -> list[RunResult]:
+    """Run every policy with every seed, on all cores or on the cluster of an enclosing ``joblib.parallel_config``.
+
+    Args:
+        scenario: cluster and job.
+        policies: specs or policies.
+        seeds: of the runs; the same seed gives every policy the same durations and faults.
+        target: as in `simulate`.
+        trace_dir: folder for the traces, one a run.
+        jobs: processes; -1 is one a core.
+        on_result: called with each result as soon as it is there.
+
+    Returns:
+        Results by policy, then by seed. A run that fails has status "failed" and its message; the others are kept.
+    """
+    runs = [
+        joblib.delayed(run_one)(index, scenario, policy, seed, target, trace_dir)
+        for index, (policy, seed) in enumerate((policy, seed) for policy in policies for seed in seeds)
+    ]
+    results: list[RunResult | None] = [None] * len(runs)
+    for index, result in completed(runs, jobs):
+        results[index] = result
+        if on_result is not None:
+            on_result(result)
+    return [result for result in results if result is not None]
+
+
+def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:
+    """Results in the order in which they are ready, or all at the end where the backend cannot stream them."""
+    jobs = 1 if len(runs) < 2 else jobs
+    try:
+        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    except ValueError:
+        parallel = joblib.Parallel(n_jobs=jobs)
+    yield from parallel(runs)
+
+
+def run_one(
+    index: int,
+    scenario: Scenario,
+    policy: str | Policy[Any],
+    seed: int,
+    target: float | None,
+    trace_dir: str | Path | None,
+) -> tuple[int, RunResult]:
+    """One run of a sweep, on one thread; a failure becomes a result."""
+    if scenario.training is not None:
+        import torch
+
+        torch.set_num_threads(1)
+    try:
+        rule = parse(policy) if isinstance(policy, str) else policy
+        trace = None if trace_dir is None else Path(trace_dir) / trace_name(rule, seed)
+        return index, simulate(scenario, rule, seed=seed, target=target, trace=trace)
+    except PolyrhythmError as error:
+        spec = policy if isinstance(policy, str) else policy.spec
+        return index, blank_result(scenario, spec, seed, None, status="failed", message=one_line(error))
+
+
+def trace_name(policy: Policy[Any], seed: int) -> str:
+    """File name of a trace.
+
+    >>> trace_name(parse("local:h=8"), 1)
+    'local-8-seed1.jsonl'
+    """
+    plain = "".join(character if character.isalnum() or character in "._-" else "-" for character in policy.spec)
+    return f"{plain}-seed{seed}.jsonl"
+
+
+def build_numerics(scenario: Scenario, seed: int) -> Numerics:
+    """What computes the gradients; torch is imported only if there are any."""
+    if scenario.training is None:
+        return TimingOnly()
+    from polyrhythm.sim import gradients
+
+    numerics: Numerics = gradients.build_numerics(scenario.training, scenario.workers, seed)
+    return numerics
+
+
+def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> Job:
+    """The parts of a run."""
+    workload = build_workload(scenario, numerics)
+    return Job(
+        policy=policy,
+        cluster=Cluster(scenario.workers, scenario.batch_size, workload.total_samples),
+        durations=streams(scenario.compute, scenario.mean_compute_s, seed),
+        bandwidths=scenario.bandwidths,
+        network=scenario.network,
+        plan=plan(scenario.faults, scenario.workers, seed),
+        workload=workload,
+        numerics=numerics,
+        limit_s=scenario.limits.time_s,
+    )
+
+
+def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
+    """All that is to be processed, within the limit."""
+    dataset = numerics.train_samples
+    if scenario.training is None or dataset is None:
+        dataset = total = scenario.workload.samples
+    else:
+        total = scenario.training.workload_samples(dataset)
+    return Workload(dataset, min(total, scenario.limits.samples or total))
+
+
+def blank_result(
+    scenario: Scenario, policy: Policy[Any] | str, seed: int, trace: str | Path | None, **fields: Any
+) -> RunResult:
+    """What is known of a run before it has run."""
+    training = scenario.training
+    return RunResult(
+        scenario=scenario.name,
+        policy=policy if isinstance(policy, str) else policy.spec,
+        seed=seed,
+        workers=scenario.workers,
+        batch_size=scenario.batch_size,
+        learning_rate=training.learning_rate if training else None,
+        lr_convention=training.lr_convention if training else None,
+        trace_path=str(trace) if trace is not None else None,
+        **fields,
+    )
+
+
+def header(scenario: Scenario, job: Job, seed: int) -> Header:
+    """First line of the trace."""
+    about = {"scenario": scenario.name, "seed": seed, "polyrhythm": __version__}
+    return Header(job.policy.spec, job.cluster, about)
+
+
+@contextmanager
+def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | None]:
+    """A writer to the file, if there is one; its folder is made."""
+    if trace is None:
+        yield None
+        return
+    try:
+        Path(trace).parent.mkdir(parents=True, exist_ok=True)
+        Path(trace).touch()
+    except OSError as error:
+        raise ScenarioError(f"cannot write trace {str(trace)!r}: {error.strerror}; name a file that can be") from error
+    with open(trace, "w", encoding="utf-8", newline="\n") as stream:
+        yield TraceWriter(stream, header)
+
+
+def one_line(error: Exception) -> str:
+    """Its message without line breaks."""
+    return " ".join(str(error).split())

@@ -1,0 +1,115 @@
+"""Scenarios: a cluster, a job and what goes wrong, as a strict value that a TOML file states."""
+
+import math
+from typing import Annotated
+
+import msgspec
+
+from polyrhythm.errors import ScenarioError
+from polyrhythm.sim.compute import Compute
+from polyrhythm.sim.faults import Faults
+from polyrhythm.sim.links import BYTES_PER_GIGABIT, Network
+from polyrhythm.training.config import TrainingConfig
+
+
+class Device(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Workers of one kind; the workers are numbered from 0 in the order of the devices."""
+
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """How many workers."""
+
+    compute_s: Annotated[float, msgspec.Meta(gt=0)] = 0.1
+    """Mean time to compute one mini-batch, in seconds."""
+
+    bandwidth_gbps: Annotated[float, msgspec.Meta(gt=0)] = math.inf
+    """NIC of each worker in gigabits a second."""
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.compute_s):
+            raise ScenarioError("devices.compute_s must be finite; give a number of seconds")
+
+
+class TimingWorkload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The workload of a run without training; a run that trains has it from `training`."""
+
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 32
+    """Samples of one mini-batch on one worker."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 100_000
+    """Samples that the whole job processes."""
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """When a run stops before its workload is done; never by default."""
+
+    time_s: Annotated[float, msgspec.Meta(gt=0)] = math.inf
+    """Virtual time."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Samples; the workload is cut down to so many."""
+
+    stop_at_target: bool = False
+    """Stop at the first evaluation that reaches the target accuracy."""
+
+
+class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A cluster and a job.
+
+    Example:
+        >>> scenario = Scenario(devices=[Device(count=2, compute_s=3.5), Device(count=4, compute_s=0.03)])
+        >>> scenario.workers, scenario.mean_compute_s[1:3]
+        (6, [3.5, 0.03])
+    """
+
+    name: str = "custom"
+    """Name in tables and reports; of a file: its stem, unless given."""
+
+    description: str = ""
+    """One line."""
+
+    source: str = ""
+    """Where the figures are from."""
+
+    devices: Annotated[list[Device], msgspec.Meta(min_length=1)]
+    """The workers."""
+
+    compute: Compute = Compute()
+    """How the time of a mini-batch varies."""
+
+    network: Network = Network()
+    """What connects the workers."""
+
+    faults: Faults = Faults()
+    """What goes wrong."""
+
+    workload: TimingWorkload = TimingWorkload()
+    """What is processed if nothing is trained."""
+
+    limits: Limits = Limits()
+    """When to stop early."""
+
+    training: TrainingConfig | None = None
+    """What is trained; none: only time is simulated."""
+
+    def __post_init__(self) -> None:
+        self.faults.check(self.workers)
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return sum(device.count for device in self.devices)
+
+    @property
+    def mean_compute_s(self) -> list[float]:
+        """Mean time of a mini-batch on each worker, seconds."""
+        return [device.compute_s for device in self.devices for _ in range(device.count)]
+
+    @property
+    def bandwidths(self) -> list[float]:
+        """Bandwidth of each worker's NIC, bytes/s."""
+        return [device.bandwidth_gbps * BYTES_PER_GIGABIT for device in self.devices for _ in range(device.count)]
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one mini-batch on one worker."""
+        return self.training.batch_size if self.training else self.workload.batch_size
