@@ -19,7 +19,7 @@ def mlp(channels: int, side: int, classes: int = 10, hidden: int = 64) -> nn.Mod
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * side * side, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
-def cnn(channels: int, side: int, classes: int = 10, width: int = 16) -> nn.Module:
+def cnn(channels: int, side: int, classes: int = 10, width: int = 8) -> nn.Module:
     """Two convolutions, each followed by a pooling that halves the image, and a linear layer."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),

@@ -2,9 +2,9 @@
 
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task
-from polyrhythm.training.tasks.digits import digits
-from polyrhythm.training.tasks.images import IMAGE_SETS, images
-from polyrhythm.training.tasks.text import text
+from polyrhythm.training.tasks.digits import digits_task
+from polyrhythm.training.tasks.images import IMAGE_SETS, image_task
+from polyrhythm.training.tasks.text import text_task
 
 
 def build_task(config: TrainingConfig) -> Task:
@@ -14,9 +14,9 @@ def build_task(config: TrainingConfig) -> Task:
         DataError: if the data are missing or not as expected.
     """
     if config.task in IMAGE_SETS:
-        task = images(IMAGE_SETS[config.task], config.model_name, config.data)
+        task = image_task(IMAGE_SETS[config.task], config.model_name, config.data)
     elif config.task == "text":
-        task = text(config.data, config.tokens)
+        task = text_task(config.data, config.tokens)
     else:
-        task = digits(config.model_name)
+        task = digits_task(config.model_name)
     return task.subset(config.train_samples, config.test_samples)

@@ -8,10 +8,10 @@ from polyrhythm.training.data import Split, Task
 from polyrhythm.training.tasks.vision import vision_model
 
 
-def digits(model: str = "mlp") -> Task:
+def digits_task(model: str = "mlp") -> Task:
     """The digits of scikit-learn, standardised; the same stratified split every time.
 
-    >>> task = digits()
+    >>> task = digits_task()
     >>> len(task.train), len(task.test), tuple(task.train.inputs.shape[1:])
     (1437, 360, (1, 8, 8))
     """

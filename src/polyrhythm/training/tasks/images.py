@@ -46,7 +46,7 @@ IMAGE_SETS = {
 }
 
 
-def images(kind: ImageSet, model: str, folder: str | None) -> Task:
+def image_task(kind: ImageSet, model: str, folder: str | None) -> Task:
     """The task on a data set of images, held as bytes and standardised per channel with the training set's figures.
 
     Args:
@@ -131,7 +131,7 @@ def download(kind: ImageSet, split: str) -> Iterable[tuple[Any, int]]:
         table = datasets.load_dataset(kind.repository, split=split)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{kind.name} could not be downloaded ({type(error).__name__}: {str(error).splitlines()[0]}); "
+            f"{kind.name} could not be downloaded ({type(error).__name__}: {' '.join(str(error).split())}); "
             "give training.data, a folder with its parquet files"
         ) from error
     image = image_column(table.column_names, kind.repository)

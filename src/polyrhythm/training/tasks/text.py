@@ -20,7 +20,7 @@ TEST_SHARE = 0.1
 """The end of the text is what the model is tested on."""
 
 
-def text(path: str | None, tokens: Tokens = "char") -> Task:
+def text_task(path: str | None, tokens: Tokens = "char") -> Task:
     """The task on a text file in UTF-8: its first nine tenths to learn from, the rest to test.
 
     A sample is 35 tokens, and its target the 35 tokens that stand one further.

@@ -1,0 +1,115 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
+from polyrhythm.training.config import StateRule
+from polyrhythm.training.flat import FlatLayout
+from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState
+from polyrhythm.training.server import GlobalParameters, Push
+
+ONES = torch.ones(2)
+
+
+def server(kind: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, **options: float) -> GlobalParameters:
+    vector = torch.zeros(2)
+    assert isinstance(kind, type)
+    return GlobalParameters(vector, FlatOptimizer(kind, {"lr": 0.1, **options}, vector, FlatLayout.of({"w": vector})))
+
+
+def stepped(target: GlobalParameters, *counts: int) -> list[Replica]:
+    """Replicas after so many local steps with a gradient of ones."""
+    replicas = [Replica.of(target) for _ in counts]
+    for replica, count in zip(replicas, counts, strict=True):
+        for _ in range(count):
+            replica.optimizer.step(ONES.clone())
+    return replicas
+
+
+def test_parameters_are_averaged_and_everyone_takes_the_average() -> None:
+    target = server()
+    replicas = stepped(target, 1, 3)
+    average(target, replicas)
+    torch.testing.assert_close(target.vector, -0.2 * ONES)
+    assert target.version == 1
+    for replica in replicas:
+        assert torch.equal(replica.vector, target.vector)
+    replicas[0].optimizer.step(ONES.clone())
+    torch.testing.assert_close(target.vector, -0.2 * ONES)
+
+
+def test_weights_are_normalised() -> None:
+    target = server()
+    average(target, stepped(target, 1, 3), weights=[6.0, 2.0])
+    torch.testing.assert_close(target.vector, -0.15 * ONES)
+
+
+def test_deltas_at_rate_one_are_parameters() -> None:
+    parameters, deltas = server(), server()
+    average(parameters, stepped(parameters, 1, 3))
+    average(deltas, stepped(deltas, 1, 3), delta_rate=1.0)
+    torch.testing.assert_close(deltas.vector, parameters.vector)
+
+
+def test_a_delta_counts_from_where_its_replica_started() -> None:
+    target = server()
+    early, late = stepped(target, 1, 1)
+    average(target, [early], delta_rate=1.0)
+    average(target, [late], delta_rate=0.5)
+    torch.testing.assert_close(target.vector, -0.15 * ONES)
+    early.optimizer.step(ONES.clone())
+    average(target, [early], delta_rate=1.0)
+    torch.testing.assert_close(target.vector, -0.25 * ONES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "first", "second"), [("keep", 1.0, 1.5), ("average", 1.25, 1.25), ("reset", None, None)]
+)
+def test_the_state_of_the_optimizers(rule: StateRule, first: float | None, second: float | None) -> None:
+    target = server(momentum=0.5)
+    replicas = stepped(target, 1, 2)
+    average(target, replicas, state=rule)
+    buffers = [replica.optimizer.state().vectors.get("momentum_buffer") for replica in replicas]
+    assert [None if b is None else b.values[0].item() for b in buffers] == [first, second]
+
+
+def test_states_average_vectors_and_take_the_largest_step_count() -> None:
+    target = server(torch.optim.Adam)
+    mean = average_states([replica.optimizer.state() for replica in stepped(target, 1, 2)], [1.0, 3.0])
+    moment = (1.0 * 0.1 + 3.0 * (0.9 * 0.1 + 0.1)) / 4
+    torch.testing.assert_close(mean.vectors["exp_avg"].values, moment * ONES)
+    assert mean.vectors["step"].values.tolist() == [2.0]
+
+
+def test_a_replica_without_state_does_not_count_in_the_state() -> None:
+    target = server(momentum=0.5)
+    mean = average_states([replica.optimizer.state() for replica in stepped(target, 0, 2)])
+    assert mean.vectors["momentum_buffer"].values.tolist() == [1.5, 1.5]
+    assert average_states([OptimizerState({}, {})]) == OptimizerState({}, {})
+
+
+def test_python_numbers_in_a_state_take_their_maximum() -> None:
+    states = [OptimizerState({}, {"step": (1.0, 5.0)}), OptimizerState({}, {"step": (3.0, 2.0)})]
+    assert average_states(states).numbers == {"step": (3.0, 5.0)}
+
+
+def test_a_new_replica_carries_the_servers_momentum() -> None:
+    target = server(momentum=0.5)
+    target.apply([Push(ONES.clone())])
+    replica = Replica.of(target)
+    replica.optimizer.step(ONES.clone())
+    torch.testing.assert_close(replica.vector, -0.1 * ONES - 0.15 * ONES)
+    torch.testing.assert_close(target.vector, -0.1 * ONES)
+
+
+def test_buffers_take_mean_and_maximum_and_are_independent() -> None:
+    inputs = [Buffers(torch.tensor([v, 2 * v]), [torch.tensor(int(v)), torch.tensor([v > 1])]) for v in (1.0, 4.0)]
+    mean = average_buffers(inputs, [2.0, 1.0])
+    assert mean.vector.tolist() == [2.0, 4.0]
+    assert [counter.tolist() for counter in mean.counters] == [4, [True]]
+    alone = average_buffers(inputs[:1])
+    alone.vector.zero_()
+    alone.counters[0].zero_()
+    assert inputs[0].vector.tolist() == [1.0, 2.0]
+    assert inputs[0].counters[0].item() == 1
