@@ -1,0 +1,160 @@
+"""The process group of one membership epoch: built directly on a store, given up as a whole on the first error.
+
+Whoever belongs to an epoch meets under the epoch's own prefix of the job's store, so that epochs never see each
+other's keys, and a group that has lost a member is never repaired but replaced.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.gloo_sockets import GlooSockets, make_devices
+
+Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""Limit of one collective, torch's own: a slow member is not dead, and the coordinator knows better."""
+
+CONNECT_TIMEOUT = timedelta(seconds=10)
+"""Limit for the members of an epoch to meet."""
+
+
+GLOO_THREADS = 2
+"""torch's own default: two collectives of a group progress at a time."""
+
+
+class GroupError(PolyrhythmError):
+    """A collective or the building of a group failed: a member died, hangs, or does something else."""
+
+
+class Verdict:
+    """Whether an epoch still stands. Handles of collectives hold this and not the group.
+
+    A group whose last reference goes away in one of its own threads would wait for itself.
+    """
+
+    def __init__(self, sockets: GlooSockets) -> None:
+        self.failure: str | None = None
+        self._sockets = sockets
+        self._lock = threading.Lock()
+
+    def fail(self, reason: str) -> None:
+        """Note the first reason and cut the connections: pending operations end, here and at the peers."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = reason
+        self._sockets.shut_down()
+
+
+class Epoch:
+    """Collectives among `members`: gloo for tensors on CPU, NCCL for those on CUDA.
+
+    Args:
+        store: the job's store, reachable from every member while they meet.
+        prefix: name of the epoch, never used before in this store.
+        members: workers of the epoch in the order of their ranks, the same on every member.
+        worker: which of them this process is.
+        timeout: limit of one collective.
+        connect_timeout: limit for all members to meet.
+
+    Raises:
+        GroupError: if this worker is not a member, or if not all members arrive in time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        members: Sequence[int],
+        worker: int,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+    ) -> None:
+        self.prefix, self.members, self.worker = prefix, tuple(members), worker
+        if worker not in self.members:
+            raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
+        self._store, self._timeout = PrefixStore(prefix, store), timeout
+        self._gloo = self._meet(connect_timeout)
+        self._nccl: dist.ProcessGroupNCCL | None = None
+
+    @property
+    def rank(self) -> int:
+        """Position of this worker among the members."""
+        return self.members.index(self.worker)
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.members)
+
+    @property
+    def failure(self) -> str | None:
+        """Why collectives have failed; None while the epoch stands."""
+        return self.verdict.failure
+
+    def backend(self, device: torch.device) -> Backend:
+        """The group for tensors on this device."""
+        return self._nccl_group() if device.type == "cuda" else self._gloo
+
+    def abort(self, reason: str) -> None:
+        """Give up, from any thread: pending collectives return at once."""
+        self.verdict.fail(reason)
+        if self._nccl is not None:
+            self._nccl.abort()
+
+    def _meet(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
+        try:
+            return self._build_gloo(connect_timeout)
+        except RuntimeError as error:
+            raise GroupError(
+                f"epoch {self.prefix!r}: worker {self.worker} could not meet all of {self.members} within "
+                f"{connect_timeout.total_seconds():g} s; leave out the workers that are gone ({first_line(error)})"
+            ) from None
+
+    def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
+        devices, listeners = make_devices()
+        sockets = GlooSockets(listeners)
+        self.verdict = Verdict(sockets)
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices, options._threads, options._timeout = devices, GLOO_THREADS, connect_timeout
+        group = dist.ProcessGroupGloo(self._store, self.rank, self.size, options)
+        group._set_default_timeout(self._timeout)
+        sockets.meet(self._store, self.rank, self.size)
+        _open_sockets.add(sockets)
+        return group
+
+    def _nccl_group(self) -> "dist.ProcessGroupNCCL":
+        """Built with the first CUDA tensor; NCCL itself connects with the first collective."""
+        if self._nccl is None:
+            # A failed collective shall end the communicator (2), not the process (torch's default).
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            self._nccl = dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
+        return self._nccl
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message; gloo's go on with advice."""
+    return str(error).partition("\n")[0]
+
+
+_open_sockets: "weakref.WeakSet[GlooSockets]" = weakref.WeakSet()
+
+
+def _close_after_fork() -> None:
+    """A DataLoader's worker must not keep its parent's connections open: peers would not see the parent die."""
+    for sockets in list(_open_sockets):
+        sockets.close_after_fork()
+
+
+os.register_at_fork(after_in_child=_close_after_fork)

@@ -1,0 +1,119 @@
+"""The TCP connections of one gloo group, found among this process's file descriptors so that they can be cut.
+
+gloo offers no way to give up an operation: a pending receive ends when data, an end of file or the time limit comes,
+and ``abort()`` changes none of that. Shutting the connections down from outside ends it at once, here and at the
+peers. Linux only; elsewhere nothing is found, and an operation ends with its time limit.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+class GlooSockets:
+    """The connections of one group.
+
+    Every connection of a group joins the listener of one member's device to a port of another member, and a device
+    serves one group only. So the group's connections are those that touch one of its listeners.
+
+    Args:
+        listeners: addresses of this process's devices for the group, as `make_devices` returns them.
+    """
+
+    def __init__(self, listeners: set[str]) -> None:
+        self._listeners = set(listeners)
+
+    def meet(self, store: Store, rank: int, size: int) -> None:
+        """Exchange listeners with the other members, over the group's own store."""
+        store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
+        for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
+            self._listeners |= set(listing.decode().split(",")) - {""}
+
+    def shut_down(self) -> None:
+        """End all traffic: pending operations fail, here at once, and at the peers of these connections."""
+        for _, connection in self._connections():
+            with connection, suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close_after_fork(self) -> None:
+        """In a forked child: close the copies, which would hide the parent's death from the other members."""
+        for descriptor, connection in list(self._connections()):
+            connection.close()
+            os.close(descriptor)
+
+    def _connections(self) -> Iterator[tuple[int, socket.socket]]:
+        """Descriptors of the group's connections, each with a duplicate to act on.
+
+        Listeners are not connected, so they are not among them: gloo aborts the process when one is shut down.
+        """
+        for descriptor in _descriptors():
+            if connection := _duplicate(descriptor):
+                if self._listeners.isdisjoint(_ends(connection)):
+                    connection.close()
+                else:
+                    yield descriptor, connection
+
+
+def make_devices() -> tuple[list[dist.ProcessGroupGloo.Device], set[str]]:
+    """Devices for one group, and the addresses that they listen on."""
+    before = _descriptors()
+    devices = _devices()
+    return devices, set(_listeners(_descriptors() - before))
+
+
+def _devices() -> list[dist.ProcessGroupGloo.Device]:
+    """What torch's own gloo groups would use."""
+    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if interfaces:
+        return [dist.ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
+    return [dist.ProcessGroupGloo.create_default_device()]
+
+
+def _descriptors() -> set[int]:
+    """Open file descriptors of this process."""
+    return {int(entry.name) for entry in DESCRIPTORS.iterdir()} if DESCRIPTORS.is_dir() else set()
+
+
+def _duplicate(descriptor: int) -> socket.socket | None:
+    """A duplicate of a descriptor if it is an Internet socket; it may be gone, or another thread's, at any time."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        return None
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    if found.family in (socket.AF_INET, socket.AF_INET6):
+        return found
+    found.close()
+    return None
+
+
+def _ends(connection: socket.socket) -> set[str]:
+    """Both addresses of a connected socket; none if it is not connected."""
+    try:
+        return {_text(connection.getsockname()), _text(connection.getpeername())}
+    except OSError:
+        return set()
+
+
+def _listeners(descriptors: set[int]) -> Iterator[str]:
+    """Addresses of the listening sockets among these descriptors."""
+    for descriptor in descriptors:
+        if found := _duplicate(descriptor):
+            with found:
+                if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    yield _text(found.getsockname())
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]} {address[1]}"

@@ -1,0 +1,189 @@
+"""The switchable group against plain DistributedDataParallel, on real gloo processes."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.join import Join
+
+import polyrhythm.runtime.group
+from polyrhythm.runtime import collectives, layout
+from polyrhythm.runtime.group import SwitchGroup
+from polyrhythm.testing.processes import run_workers
+from tests.runtime.ddp_models import Branches, Trainer, equal, network
+
+KINDS: dict[str, Callable[[dist.ProcessGroup | None, int], Trainer]] = {
+    "batch norm": lambda group, seed: Trainer(group, seed),
+    "no buffers": lambda group, seed: Trainer(group, seed, network(batch_norm=False)),
+    "static graph": lambda group, seed: Trainer(group, seed, static_graph=True),
+    "bucket views": lambda group, seed: Trainer(group, seed, gradient_as_bucket_view=True),
+    "unused parameters": lambda group, seed: Trainer(group, seed, Branches(), find_unused_parameters=True),
+    "fp16 hook": lambda group, seed: with_fp16_hook(Trainer(group, seed)),
+}
+
+
+@pytest.fixture
+def store() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def with_fp16_hook(trainer: Trainer) -> Trainer:
+    trainer.ddp.register_comm_hook(trainer.ddp.process_group, fp16_compress_hook)
+    return trainer
+
+
+def connect(rank: int, size: int, port: int) -> tuple[dist.TCPStore, SwitchGroup]:
+    """A job whose default group is plain gloo, and a switchable group beside it."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    group = dist.new_group(backend=polyrhythm.runtime.group.BACKEND)
+    assert isinstance(group, SwitchGroup)
+    return store, group
+
+
+def train(trainer: Trainer) -> list[torch.Tensor]:
+    """Steps, of which one accumulates two batches."""
+    for step in range(5):
+        trainer.optimizer.zero_grad()
+        with trainer.ddp.no_sync() if step == 3 else nullcontext():
+            trainer.backward()
+        if step == 3:
+            trainer.backward()
+        trainer.optimizer.step()
+    return trainer.values()
+
+
+def bsp_worker(rank: int, size: int, port: int) -> dict[str, bool]:
+    _, group = connect(rank, size, port)
+    same = {name: equal(train(kind(None, rank)), train(kind(group, rank))) for name, kind in KINDS.items()}
+    same["uneven inputs"] = equal(uneven(None, rank), uneven(group, rank))
+    assert group.failure is None
+    return same
+
+
+def uneven(group: dist.ProcessGroup | None, rank: int) -> list[torch.Tensor]:
+    trainer = Trainer(group, rank)
+    with Join([trainer.ddp]):
+        trainer.steps(3 + rank)
+    return trainer.values()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_bsp_has_the_bits_of_plain_ddp(store: dist.TCPStore, size: int) -> None:
+    assert run_workers(bsp_worker, size, size, store.port) == [dict.fromkeys([*KINDS, "uneven inputs"], True)] * size
+
+
+def phases_worker(rank: int, size: int, port: int) -> dict[str, Any]:
+    _, group = connect(rank, size, port)
+    return {name: phases(name, kind(group, rank), group, rank) for name, kind in KINDS.items()}
+
+
+def phases(name: str, trainer: Trainer, group: SwitchGroup, rank: int) -> tuple[bool, int, int]:
+    """Lockstep, then steps of one's own and an evaluation on one rank, then lockstep on a new group."""
+    trainer.steps(1)
+    group.set_local()
+    layout.enter_local(trainer.ddp)
+    trainer.steps(2 + 3 * rank)
+    if rank == 0:
+        with torch.no_grad():
+            trainer.ddp(trainer.batch())
+    apart = collectives.fingerprint(trainer.model.parameters())
+    epoch = group.set_epoch(group.members, f"{name}/1")
+    layout.enter_lockstep(trainer.ddp)
+    collectives.ReplicaMean(trainer.model)(epoch)
+    trainer.optimizer.state.clear()
+    trainer.steps(3)
+    assert group.failure is None, group.failure
+    own = collectives.Census(3, collectives.fingerprint(trainer.model.parameters()), layout.fingerprint(trainer.ddp))
+    census = collectives.take_census(epoch, own)
+    return census[0] == census[-1], apart, own.layout
+
+
+def test_unequal_steps_between_two_lockstep_phases(store: dist.TCPStore) -> None:
+    first, second = run_workers(phases_worker, 2, 2, store.port)
+    for name in KINDS:
+        together, apart, buckets = first[name]
+        assert together, name
+        assert second[name][0], name
+        assert apart != second[name][1], name
+        assert buckets == second[name][2], name
+
+
+def script_worker(rank: int, port: int) -> dict[str, Any]:
+    """Collectives of a script on the default group, in lockstep, apart, and in lockstep among fewer."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("polyrhythm", store=store, rank=rank, world_size=3)
+    group = dist.group.WORLD
+    assert isinstance(group, SwitchGroup)
+    together = use_everything(rank)
+    group.set_local()
+    apart = use_everything(rank)
+    group.set_epoch([2, 0], "fewer") if rank != 1 else group.set_local([2, 0])
+    fewer = (dist.get_rank(), dist.get_world_size(), group.getSize(), use_everything(rank) if rank != 1 else None)
+    group.shutdown()
+    return {"together": together, "apart": apart, "fewer": fewer}
+
+
+def use_everything(rank: int) -> dict[str, Any]:
+    size, me = dist.get_world_size(), torch.tensor([float(rank)])
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, f"rank {rank}")
+    gathered = [torch.zeros(1) for _ in range(size)]
+    dist.all_gather(gathered, me)
+    together = torch.zeros(size)
+    dist.all_gather_into_tensor(together, me)
+    part = torch.zeros(1)
+    dist.reduce_scatter_tensor(part, torch.arange(float(size)))
+    piece = torch.zeros(1)
+    dist.reduce_scatter(piece, list(torch.arange(float(size)).split(1)))
+    total, root = me.clone(), me.clone()
+    dist.all_reduce(total)
+    dist.broadcast(root, group_src=0)
+    collected = [torch.zeros(1) for _ in range(size)] if dist.get_rank() == 0 else None
+    dist.gather(me, collected, group_dst=0)
+    dealt = torch.zeros(1)
+    dist.scatter(dealt, list(torch.arange(float(size)).split(1)) if dist.get_rank() == 0 else None, group_src=0)
+    dist.barrier()
+    return {
+        "objects": objects,
+        "all_gather": [t.item() for t in gathered],
+        "all_gather_into_tensor": together.tolist(),
+        "reduce_scatter": (part.item(), piece.item()),
+        "all_reduce": total.item(),
+        "broadcast": root.item(),
+        "gather": collected and [t.item() for t in collected],
+        "scatter": dealt.item(),
+    }
+
+
+def test_the_collectives_of_a_script(store: dist.TCPStore) -> None:
+    workers = run_workers(script_worker, 3, store.port)
+    for rank, worker in enumerate(workers):
+        assert worker["together"] == {
+            "objects": ["rank 0", "rank 1", "rank 2"],
+            "all_gather": [0.0, 1.0, 2.0],
+            "all_gather_into_tensor": [0.0, 1.0, 2.0],
+            "reduce_scatter": (3.0 * rank, 3.0 * rank),
+            "all_reduce": 3.0,
+            "broadcast": 0.0,
+            "gather": [0.0, 1.0, 2.0] if rank == 0 else None,
+            "scatter": float(rank),
+        }
+        assert worker["apart"] == {
+            "objects": [f"rank {rank}"] * 3,
+            "all_gather": [rank] * 3,
+            "all_gather_into_tensor": [rank] * 3,
+            "reduce_scatter": (rank, rank),
+            "all_reduce": rank,
+            "broadcast": rank,
+            "gather": [rank] * 3 if rank == 0 else None,
+            "scatter": 0.0 if rank else rank,
+        }
+    assert workers[2]["fewer"][:3] == (0, 2, 2)
+    assert workers[0]["fewer"][:3] == (1, 2, 2)
+    assert workers[0]["fewer"][3]["all_gather"] == [2.0, 0.0]
+    assert workers[1]["fewer"][1:3] == (2, 1)
