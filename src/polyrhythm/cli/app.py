@@ -89,7 +89,9 @@ def compare(
     trace: TraceDir = None,
     overrides: Overrides = None,
     timing_only: TimingOnly = False,
-    jobs: Annotated[int, typer.Option(metavar="N", min=-1, help="Runs at a time; -1: one a core.")] = -1,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs at a time; one a core if not given.")
+    ] = None,
     show: Show = False,
 ) -> None:
     """Run several policies on a simulated cluster and rank them by time to target."""
@@ -99,7 +101,7 @@ def compare(
         return
     outputs = Outputs(json=json, report=report, trace=trace)
     specs = split_policies(policies)
-    conduct(Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs), compare_policies)
+    conduct(Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1), compare_policies)
 
 
 @app.command()
@@ -143,16 +145,18 @@ def export(
 
 def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
     """The scenario with what the options change in it."""
-    import msgspec
-
     from polyrhythm.sim import load_scenario
 
-    pairs = [override.partition("=") for override in overrides or []]
-    for key, equals, _ in pairs:
-        if not key or not equals:
-            raise PolyrhythmError(f"--set needs KEY=VALUE but got {key!r}, write for example --set workers=4")
-    scenario = load_scenario(name, {key: value for key, _, value in pairs})
-    return msgspec.structs.replace(scenario, training=None) if timing_only else scenario
+    values = dict(map(read_override, overrides or []))
+    return load_scenario(name, values | {"training": "none"} if timing_only else values)
+
+
+def read_override(text: str) -> tuple[str, str]:
+    """Key and value of ``--set``."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise PolyrhythmError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
+    return key, value
 
 
 def print_scenario(scenario: "Scenario") -> None:

@@ -64,9 +64,10 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
     """The first policy with the first seed, in this process."""
     from polyrhythm.cli.terminal import share_progress
     from polyrhythm.sim import simulate
+    from polyrhythm.sim.run import trace_name
 
     policy, seed = parse(experiment.policies[0]), experiment.seeds[0]
-    trace = traces / f"{policy.name}-{seed}.jsonl" if traces else None
+    trace = traces / trace_name(policy, seed) if traces else None
     with share_progress() as progress:
         bar = progress.add_task(policy.spec, total=1.0)
         result = simulate(
@@ -85,9 +86,7 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
 
     Ctrl-C ends the runs; what has finished by then is printed and written all the same.
     """
-    for spec in experiment.policies:
-        parse(spec)
-    experiment.outputs.prepare()
+    check(experiment)
     results: list[RunResult] = []
     with trace_folder(experiment.outputs) as traces:
         interrupted = was_interrupted(lambda: trials(experiment, results, traces))
@@ -100,6 +99,15 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
         raise typer.Exit(INTERRUPTED)
     if any(result.status != "ok" for result in results):
         raise typer.Exit(FAILED)
+
+
+def check(experiment: Experiment) -> None:
+    """Find what would fail before anything runs."""
+    for spec in experiment.policies:
+        parse(spec)
+    if experiment.target is not None and experiment.scenario.training is None:
+        raise PolyrhythmError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
+    experiment.outputs.prepare()
 
 
 def was_interrupted(work: Callable[[], None]) -> bool:

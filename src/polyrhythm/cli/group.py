@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolicyError, PolyrhythmError
 
 USAGE = 2
 """Exit code for what the user can mend before anything runs."""
@@ -33,7 +33,8 @@ class CommandGroup(TyperGroup):
             return super().invoke(ctx)
         except PolyrhythmError as error:
             complain(str(error))
-            raise typer.Exit(USAGE) from None
+            # A policy that breaks the contract is found out by running it.
+            raise typer.Exit(FAILED if isinstance(error, PolicyError) else USAGE) from None
 
 
 def complain(line: str) -> None:

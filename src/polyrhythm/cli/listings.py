@@ -8,16 +8,16 @@ from typing import Any
 from polyrhythm.cli.terminal import console, print_table
 from polyrhythm.core import Bounds, Cluster, Policy
 from polyrhythm.core.policy import text
-from polyrhythm.policies import BUILT_IN
+from polyrhythm.policies import KNOWN
 
 WORKERS = 8
 """Size of the cluster whose bounds are shown."""
 
 
 def print_policies() -> None:
-    """Every built-in policy: how its spec is written, what it does, what it promises and who decides."""
+    """Every built-in or installed policy: how its spec is written, what it does, what it promises and who decides."""
     heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "venue")
-    print_table(heads, (describe(cls) for _, cls in sorted(BUILT_IN.items())), numeric=False)
+    print_table(heads, (describe(cls) for _, cls in sorted(KNOWN.items())), numeric=False)
     console().print(
         "lead: steps between the fastest and the slowest worker. staleness: updates between a gradient's read and its "
         "arrival.\nvenue: scheduled decides from clocks alone, replicated from everyone's scalars, arbitrated from the "

@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.report.cells import cells, headings
-from polyrhythm.report.facts import facts
+from polyrhythm.report.facts import facts, target_of
 from polyrhythm.report.table import rows
 from polyrhythm.telemetry.result import RunResult
 
-FILE_WIDTH = 160
-"""Columns of a table that goes to a file or a pipe."""
+FILE_WIDTH = 1000
+"""Columns where there is no terminal: wide enough to break no line."""
 
 
 def console() -> Console:
@@ -40,7 +40,7 @@ def print_results(results: Sequence[RunResult]) -> None:
     width = max(map(len, said))
     for name, value in said.items():
         console().print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
-    has_target = results[0].target_accuracy is not None
+    has_target = target_of(results) is not None
     print_table(headings(has_target), cells(rows(results), has_target), numeric=True)
 
 

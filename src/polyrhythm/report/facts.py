@@ -11,7 +11,7 @@ def facts(results: Sequence[RunResult]) -> dict[str, str]:
     if not results:
         return {}
     first = results[0]
-    target = first.target_accuracy
+    target = target_of(results)
     return {
         "scenario": first.scenario,
         "cluster": f"{first.workers} workers, mini-batches of {first.batch_size}",
@@ -19,6 +19,11 @@ def facts(results: Sequence[RunResult]) -> dict[str, str]:
         "target": f"test accuracy {target:g}" if target is not None else "none; ranked by duration",
         "learning rate": rates(first),
     }
+
+
+def target_of(results: Sequence[RunResult]) -> float | None:
+    """The target accuracy, which a run that failed does not know."""
+    return next((result.target_accuracy for result in results if result.target_accuracy is not None), None)
 
 
 def rates(result: RunResult) -> str:

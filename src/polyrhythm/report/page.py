@@ -9,7 +9,7 @@ from plotly.offline import get_plotlyjs
 
 from polyrhythm import __version__
 from polyrhythm.report.cells import cells, columns
-from polyrhythm.report.facts import facts, troubles
+from polyrhythm.report.facts import facts, target_of, troubles
 from polyrhythm.report.figures import Chart, bytes_chart, curve_charts, staleness_chart
 from polyrhythm.report.palette import Look, looks
 from polyrhythm.report.table import rows
@@ -38,7 +38,7 @@ class Comparison:
 def render(comparison: Comparison) -> str:
     """The page."""
     results = comparison.results
-    has_target = results[0].target_accuracy is not None
+    has_target = target_of(results) is not None
     ranking = rows(results)
     look_of = looks(result.policy for result in results)
     charts = list_charts(comparison, look_of)
@@ -66,7 +66,7 @@ def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Cha
         for policy in look_of
     }
     runs = {policy: group for policy, group in by_policy.items() if group}
-    charts: list[Chart | None] = [*curve_charts(runs, look_of, comparison.results[0].target_accuracy)]
+    charts: list[Chart | None] = [*curve_charts(runs, look_of, target_of(comparison.results))]
     if comparison.timelines:
         charts.append(timeline_chart(comparison.timelines, look_of))
     charts += [staleness_chart(runs, look_of), bytes_chart(runs, look_of)]

@@ -1,0 +1,60 @@
+"""Draws the pictures of the documentation from simulated runs: ``python docs/pictures/make.py``.
+
+The runs train nothing and are deterministic, so equal code gives equal bytes; a test keeps the files up to date.
+"""
+
+import tempfile
+from pathlib import Path
+
+from polyrhythm.policies import parse
+from polyrhythm.report.timeline import Timeline, load_timeline
+from polyrhythm.report.timeline_svg import timeline_svg
+from polyrhythm.sim import load_scenario, simulate
+
+HERE = Path(__file__).parent
+SCENARIO = HERE / "one-straggler.toml"
+WINDOW_S = 20.0
+"""What of each run is drawn, in virtual seconds."""
+
+SPECS = (
+    "bsp",
+    "asp",
+    "ssp:2",
+    "dssp:1,4",
+    "k-sync:3",
+    "k-batch-sync:4",
+    "k-async:3",
+    "k-batch-async:3",
+    "backup:1",
+    "local:4",
+    "post-local:h=4,at=0.4",
+    "k-group:3",
+)
+"""One picture each, in a colour of the first of the palette."""
+
+COMPARED = ("bsp", "ssp:2", "k-sync:3", "asp")
+"""The picture of the README."""
+
+
+def pictures() -> dict[str, str]:
+    """File names and SVGs."""
+    files = {f"timeline-{parse(spec).name}.svg": timeline_svg([run(spec)], [title(spec)]) for spec in SPECS}
+    return files | {"compare.svg": timeline_svg([run(spec) for spec in COMPARED], [title(spec) for spec in COMPARED])}
+
+
+def run(spec: str) -> Timeline:
+    """The beginning of a run under a policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.jsonl"
+        simulate(load_scenario(str(SCENARIO)), parse(spec), trace=trace)
+        return load_timeline(trace).until(WINDOW_S)
+
+
+def title(spec: str) -> str:
+    """The spec and what the policy does."""
+    return f"{spec}: {parse(spec).summary}"
+
+
+if __name__ == "__main__":
+    for name, svg in pictures().items():
+        (HERE / name).write_text(svg, encoding="utf-8")

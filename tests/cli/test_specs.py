@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrhythm.cli.specs import split_policies
+from polyrhythm.errors import SpecError
+
+SPECS = (
+    "bsp",
+    "ssp:3",
+    "post-local:h=8,at=0.5",
+    "dssp:3,15",
+    "dssp:s_low=1,s_high=2",
+    "(ssp:3,4)",
+    "./a b.py:Mine:k=2",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "specs"),
+    [
+        ("bsp", ["bsp"]),
+        ("bsp,post-local:h=8,at=0.5,asp", ["bsp", "post-local:h=8,at=0.5", "asp"]),
+        ("dssp:3,15,k-sync:6", ["dssp:3,15", "k-sync:6"]),
+        ("ssp:inf,ssp:2,inf", ["ssp:inf", "ssp:2,inf"]),
+        ("(switch:bsp,asp),asp", ["(switch:bsp,asp)", "asp"]),
+        (" bsp , asp ", ["bsp", "asp"]),
+        ("bsp,asp,bsp", ["bsp", "asp"]),
+        ("./mine.py:Mine:k=3,j=4,bsp", ["./mine.py:Mine:k=3,j=4", "bsp"]),
+    ],
+)
+def test_a_part_that_cannot_be_a_policy_belongs_to_the_one_before(text: str, specs: list[str]) -> None:
+    assert split_policies(text) == specs
+
+
+@given(st.lists(st.sampled_from(SPECS), min_size=1, unique=True))
+def test_any_list_of_specs_comes_apart_again(specs: list[str]) -> None:
+    assert split_policies(",".join(specs)) == specs
+
+
+@pytest.mark.parametrize("text", ["", "bsp,,asp", "bsp,", " , bsp"])
+def test_an_empty_part_is_one_line(text: str) -> None:
+    with pytest.raises(SpecError, match="has an empty part; write specs between commas"):
+        split_policies(text)
+
+
+def test_unbalanced_parentheses_are_one_line() -> None:
+    with pytest.raises(SpecError, match="unbalanced parentheses"):
+        split_policies("(bsp,asp")

@@ -1,0 +1,81 @@
+"""The names of commands and options are a promise: a change here is a change for every user."""
+
+import subprocess
+import sys
+
+import typer
+
+from polyrhythm import __version__
+from polyrhythm.cli.app import app
+
+SURFACE = {
+    "": {"--version", "--help"},
+    "policies": {"--help"},
+    "scenarios": {"--help"},
+    "compare": {
+        "scenario",
+        "--policies",
+        "--seeds",
+        "--target",
+        "--json",
+        "--report",
+        "--trace",
+        "--set",
+        "--timing-only",
+        "--jobs",
+        "--show",
+        "--help",
+    },
+    "simulate": {
+        "scenario",
+        "--policy",
+        "--seed",
+        "--target",
+        "--json",
+        "--report",
+        "--trace",
+        "--timeline",
+        "--perfetto",
+        "--set",
+        "--timing-only",
+        "--show",
+        "--help",
+    },
+    "trace": {"--help"},
+    "trace export": {"trace", "--perfetto", "--help"},
+}
+
+
+def surface(command: object, name: str = "") -> dict[str, set[str]]:
+    """Options and arguments of a command and of all below it."""
+    context = typer.Context(command)  # type: ignore[arg-type]
+    found = {name: {text for parameter in command.get_params(context) for text in parameter.opts}}  # type: ignore[attr-defined]
+    for key, below in getattr(command, "commands", {}).items():
+        found |= surface(below, f"{name} {key}".strip())
+    return found
+
+
+def test_commands_and_options_are_these() -> None:
+    assert surface(typer.main.get_command(app)) == SURFACE
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_module_is_the_command() -> None:
+    done = python("-m", "polyrhythm", "--version")
+    assert (done.returncode, done.stdout) == (0, f"polyrhythm {__version__}\n")
+
+
+def test_what_needs_no_model_loads_none() -> None:
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from polyrhythm.cli.app import app\n"
+        "for words in (['--help'], ['policies'], ['compare', '--help']):\n"
+        "    assert CliRunner().invoke(app, words).exit_code == 0\n"
+        "print(sorted({'torch', 'plotly', 'numpy', 'jinja2'} & set(sys.modules)))\n"
+    )
+    done = python("-c", code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
