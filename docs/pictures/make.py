@@ -13,8 +13,6 @@ from polyrhythm.sim import load_scenario, simulate
 
 HERE = Path(__file__).parent
 SCENARIO = HERE / "one-straggler.toml"
-WINDOW_S = 20.0
-"""What of each run is drawn, in virtual seconds."""
 
 SPECS = (
     "bsp",
@@ -43,11 +41,11 @@ def pictures() -> dict[str, str]:
 
 
 def run(spec: str) -> Timeline:
-    """The beginning of a run under a policy."""
+    """The whole of a run under a policy: 24 mini-batches."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         simulate(load_scenario(str(SCENARIO)), parse(spec), trace=trace)
-        return load_timeline(trace).until(WINDOW_S)
+        return load_timeline(trace)
 
 
 def title(spec: str) -> str:

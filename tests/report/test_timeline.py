@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core import Cluster, Entry, Header, Joined, Proceed, Report, Trace
+from polyrhythm.core import Cluster, Entry, Header, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.errors import TraceError
-from polyrhythm.report.timeline import Span, Timeline, common_window, load_timeline
+from polyrhythm.policies import parse
+from polyrhythm.report.timeline import KINDS, Span, Timeline, common_window, load_timeline
+from polyrhythm.sim import Compute, Device, Network, Scenario, TimingWorkload, simulate
 
 
 def spans(timeline: Timeline, worker: int) -> list[Span]:
@@ -41,6 +43,14 @@ def test_an_average_comes_before_the_step_and_may_wait_for_others() -> None:
 def test_abandoned_work_is_lost_and_a_dead_worker_has_no_more_spans(cancelling_trace: Trace) -> None:
     timeline = Timeline.of(cancelling_trace)
     assert spans(timeline, 1) == [Span(1, "lost", 0.0, 1.0), Span(1, "lost", 1.0, 1.5)]
+
+
+def test_a_worker_that_finishes_after_a_last_average_lost_nothing() -> None:
+    entries = (
+        Entry(Joined((0,), 0.0), (Sync((0,), "parameters"), Proceed((0,), "replicas"))),
+        Entry(Left(0, 2.0, 0, "finished"), ()),
+    )
+    assert Timeline.of(Trace(Header("local:1", Cluster(1)), entries)).spans == (Span(0, "transfer", 0.0, 2.0),)
 
 
 def test_updates_and_staleness_are_kept(cancelling_trace: Trace) -> None:
@@ -86,3 +96,20 @@ def test_a_report_out_of_nowhere_is_one_line() -> None:
     trace = Trace(Header("bsp", Cluster(1)), (Entry(Report(0, 1, 1.0), ()),))
     with pytest.raises(TraceError, match=r"worker 0 reports at .* s but nobody let it proceed"):
         Timeline.of(trace)
+
+
+def test_shares_of_a_real_run_are_those_of_its_result(tmp_path: Path) -> None:
+    scenario = Scenario(
+        devices=[Device(count=2, compute_s=0.1), Device(compute_s=0.3)],
+        compute=Compute(distribution="normal", deviation=0.2),
+        network=Network(message_bytes=1e6, server_gbps=1.0),
+        workload=TimingWorkload(batch_size=16, samples=640),
+    )
+    for spec in ("bsp", "asp", "ssp:2", "dssp:1,3", "k-async:2", "k-group:2"):
+        result = simulate(scenario, parse(spec), trace=tmp_path / "trace")
+        timeline = load_timeline(tmp_path / "trace")
+        lengths = {kind: sum(s.end_s - s.start_s for s in timeline.spans if s.kind == kind) for kind in KINDS}
+        everything = sum(lengths.values())
+        assert lengths["wait"] / everything == pytest.approx(result.idle_fraction), spec
+        assert lengths["transfer"] / everything == pytest.approx(result.transfer_fraction), spec
+        assert lengths["lost"] == 0

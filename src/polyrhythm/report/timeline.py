@@ -139,8 +139,9 @@ class Scribe:
                 self.waiting_since.update(dict.fromkeys(workers, event.time_s))
             case Report():
                 self.report(event)
-            case Left(worker=worker):
-                self.abandon(worker)
+            case Left(worker=worker, reason=reason):
+                # Who finishes was released to a mini-batch that is not there, maybe after a last average.
+                self.abandon(worker, "transfer" if reason == "finished" else "lost")
                 self.end_wait(worker)
         for decision in decisions:
             self.carry_out(decision)
@@ -154,7 +155,7 @@ class Scribe:
                     self.running[worker] = self.now_s, exchange
             case Cancel(workers=workers):
                 for worker in workers:
-                    self.abandon(worker)
+                    self.abandon(worker, "lost")
             case Sync():
                 self.updates.append(Update(self.now_s, decision))
 
@@ -174,11 +175,11 @@ class Scribe:
         self.arrivals.append(Arrival(event.worker, event.time_s, event.staleness))
         self.waiting_since[event.worker] = event.time_s
 
-    def abandon(self, worker: int) -> None:
-        """A step in flight, if there is one, ends without a report."""
+    def abandon(self, worker: int, kind: Kind) -> None:
+        """What a released worker did, if anything, ends without a report."""
         released_s, _ = self.running.pop(worker, (None, None))
         if released_s is not None:
-            self.add(worker, "lost", released_s, self.now_s)
+            self.add(worker, kind, released_s, self.now_s)
             self.waiting_since[worker] = self.now_s
 
     def end_wait(self, worker: int) -> None:
