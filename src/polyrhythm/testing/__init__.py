@@ -1,1 +1,10 @@
-"""testing"""
+"""For tests of your own policies: the conformance kit and the scripted cluster that it plays them on."""
+
+from polyrhythm.testing.conformance import conformance as conformance
+from polyrhythm.testing.conformance import scripts as scripts
+from polyrhythm.testing.laws import ConformanceError as ConformanceError
+from polyrhythm.testing.laws import check as check
+from polyrhythm.testing.script import Arrival as Arrival
+from polyrhythm.testing.script import Fault as Fault
+from polyrhythm.testing.script import Script as Script
+from polyrhythm.testing.stage import Stage as Stage

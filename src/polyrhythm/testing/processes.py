@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple
 
-PRELOAD = ("torch.distributed", "torch.nn.parallel", "torch.optim", "polyrhythm.testing.processes")
+PRELOAD = ("torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo", "polyrhythm.testing.processes")
 
 
 class Outcome(NamedTuple):

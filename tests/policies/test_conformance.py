@@ -1,0 +1,33 @@
+"""Every built-in policy keeps every law: one row per policy and setting."""
+
+from typing import Any
+
+import pytest
+
+from polyrhythm.core import Policy
+from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.testing import conformance
+
+ROWS = [
+    "bsp",
+    "asp",
+    *["ssp:0", "ssp:3", "ssp:inf"],
+    *["dssp:0,0", "dssp:1,4"],
+    *["k-sync:1", "k-sync:3"],
+    *["k-batch-sync:1", "k-batch-sync:4"],
+    *["k-async:1", "k-async:3"],
+    *["k-batch-async:1", "k-batch-async:4"],
+    *["backup:0", "backup:2"],
+    *["local:1", "local:3"],
+    *["post-local:3,0", "post-local:3,0.4", "post-local:3,1"],
+    *["k-group:1", "k-group:3"],
+]
+
+
+@pytest.mark.parametrize("policy", [parse(spec) for spec in ROWS], ids=ROWS)
+def test_conformance(policy: Policy[Any]) -> None:
+    conformance(policy)()
+
+
+def test_every_policy_has_a_row() -> None:
+    assert {parse(spec).name for spec in ROWS} == set(BUILT_IN)
