@@ -46,7 +46,7 @@ class Worker:
 
     buffers: Buffers
     replica: Replica | None = None
-    local_steps: int = 0
+    local_samples: int = 0
     lr_scale: float = 1.0
     momentum: float | None = None
 
@@ -142,7 +142,7 @@ class TrainedNumerics:
         buffers = average_buffers([worker.buffers for worker in workers], decision.weights)
         for worker in workers:
             worker.buffers = buffers.copy()
-            worker.local_steps = 0
+            worker.local_samples = 0
 
     def void(self, tickets: list[Ticket]) -> None:
         """Forget steps; their samples were not processed."""
@@ -152,21 +152,25 @@ class TrainedNumerics:
             self.samples -= step.lease.samples if step.reported else 0
 
     def leave(self, worker: int) -> None:
-        """Forget the worker and its replica; the buffers of the last one stay for evaluations."""
+        """Forget the worker, its replica and the steps that only it holds; the last one's buffers stay."""
         if worker in self.workers:
             self.buffers = self._mean_buffers()
-            del self.workers[worker]
+            self.samples -= self.workers.pop(worker).local_samples
         self.gone.add(worker)
 
+    def parameters(self) -> Tensor:
+        """The global parameters, or the replicas' average while replicas hold steps that were not averaged."""
+        if not any(worker.local_samples for worker in self.workers.values()):
+            return self.server.vector
+        return weighted_mean([worker.replica.vector for worker in self.workers.values() if worker.replica])
+
     def evaluate(self) -> Evaluation:
-        """Quality of the global parameters, or of the replicas' average while they hold local steps.
+        """Quality of `parameters` on the test set.
 
         Raises:
             DivergedError: when the parameters or the loss are no longer finite.
         """
-        replicas = [worker.replica.vector for worker in self.workers.values() if worker.replica]
-        moved = any(worker.local_steps for worker in self.workers.values())
-        parameters = weighted_mean(replicas) if moved else self.server.vector
+        parameters = self.parameters()
         if not torch.isfinite(parameters).all():
             raise diverged("the parameters are not finite", self.samples)
         buffers = self._mean_buffers()
@@ -226,7 +230,7 @@ class TrainedNumerics:
         scale = self.schedule(step.samples_before) * step.lr_scale * self._counts(self.planned - len(self.gone))
         assert worker.replica is not None
         worker.replica.optimizer.step(gradient.vector, scale, step.momentum)
-        worker.local_steps += 1
+        worker.local_samples += step.lease.samples
 
     def _apply(self, steps: list[Step], weights: tuple[float, ...] | None) -> None:
         """One update; the schedule stands where it stood before these mini-batches."""
