@@ -5,6 +5,7 @@ Servers listen on this host only, unless they are told otherwise and the job has
 """
 
 import array
+import contextlib
 import errno
 import os
 import socket
@@ -82,6 +83,7 @@ class Channel:
         self.watcher: Watcher | None = None
         self._takes_fds = takes_fds
         self._queue: deque[Outgoing] = deque()
+        self._reason = ""
 
     @property
     def closed(self) -> bool:
@@ -113,7 +115,7 @@ class Channel:
         for part in parts:
             self._queue.append(Outgoing(part, tuple(fds) if part is frame else ()))
         if len(self._queue) > MAX_QUEUED:
-            self.end(f"{self.peer} does not read; {len(self._queue)} messages wait for it")
+            self._give_up()
         elif self._queue and self.watcher is not None:
             self.watcher.wants_write(self)
 
@@ -167,6 +169,13 @@ class Channel:
         while self.fds:
             os.close(self.fds.popleft())
 
+    def _give_up(self) -> None:
+        """End at the next turn of the loop, because the sender may not be prepared for it now."""
+        self._queue.clear()
+        self._reason = f"{self.peer} does not read; more than {MAX_QUEUED} messages waited for it"
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def _receive(self) -> int:
         """Bytes received; 0 at the end, -1 if there were none after all."""
         try:
@@ -198,6 +207,8 @@ class Channel:
         return self.handler.place(message, payload)
 
     def _end_reason(self) -> str:
+        if self._reason:
+            return self._reason
         cut = "" if self.parser.between_messages else " in the middle of a message"
         return f"{self.peer} closed the connection{cut}"
 

@@ -108,12 +108,16 @@ class Open(Message):
 
 
 class Opened(Message):
-    """This is shard `index` of `count`. With `shared`, descriptors of the parameters and of slot 0 come along."""
+    """This is shard `index` of `count`.
+
+    With `shared`, descriptors of slot 0 and of the parameters come along; with `direct` the worker may read the latter.
+    """
 
     index: int
     count: int
     version: int
     shared: bool
+    direct: bool = False
 
 
 class Push(Message):
@@ -221,5 +225,5 @@ FromShard: TypeAlias = Welcome | Rejected | Opened | Pulled | Slot | Loaded | Do
 FromHub: TypeAlias = Apply | Drop | Forget
 """To a shard in another process."""
 
-ToHubFromShard: TypeAlias = Welcome | Rejected | Arrived | Loaded
+ToHubFromShard: TypeAlias = Welcome | Rejected | Arrived
 """From a shard in another process."""

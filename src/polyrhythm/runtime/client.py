@@ -1,0 +1,349 @@
+"""A worker's side of the parameter shards: push a gradient, pull parameters, move state at a switch.
+
+The same calls over shared memory and over TCP, from one thread. What else comes from the hub on the first connection
+is handed on.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.channel import Channel
+from polyrhythm.runtime.frames import FrameError, Payload, WireDtype
+from polyrhythm.runtime.handshake import join
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import (
+    Download,
+    Downloaded,
+    Hello,
+    Layout,
+    Loaded,
+    MoreRoom,
+    Open,
+    Opened,
+    OptimizerSpec,
+    Pull,
+    Pulled,
+    Push,
+    Rejected,
+    Slot,
+    Upload,
+)
+from polyrhythm.runtime.places import HELD, as_bytes, wire_name
+from polyrhythm.runtime.segments import (
+    Span,
+    cut_spans,
+    group_sizes,
+    join_states,
+    pack_state,
+    packed_elements,
+    slice_state,
+    unpack_state,
+)
+from polyrhythm.runtime.shard import read_untorn
+from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.training.optimizer import OptimizerState
+
+
+class ServerLostError(PolyrhythmError):
+    """A server has died or does not answer; the job cannot go on."""
+
+
+class Port:
+    """The connection to one shard."""
+
+    def __init__(self, control: Callable[[Any], None]) -> None:
+        self.channel: Channel | None = None
+        self.opened: Opened | None = None
+        self.span = Span(0, 0, ())
+        self.wire: WireDtype = "float32"
+        self.parameters: SharedVector | None = None
+        self.slots: list[SharedVector] = []
+        self.answer: Pulled | Loaded | Downloaded | None = None
+        self.reason: str | None = None
+        self._control = control
+        self._room: Tensor | None = None
+        self.pulled_into = 0
+
+    # -- what the channel tells (see `Handler`) ------------------------------------------------------------------------
+
+    def received(self, message: Any) -> None:
+        """An answer of the shard, or something for the caller."""
+        match message:
+            case Opened():
+                self._take_memory(message)
+            case Slot():
+                self.slots.append(self._next_memory())
+            case Pulled() | Loaded() | Downloaded():
+                self.answer = message
+            case Rejected(reason=reason):
+                self.reason = reason
+            case _:
+                self._control(message)
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """Where parameters and state go."""
+        if isinstance(message, Downloaded):
+            elements = packed_elements(message.state, self.span.elements)
+            if elements > 64 * max(self.span.elements, 1):
+                raise FrameError(f"the server announced an optimizer state of {elements} numbers")
+            self._room = torch.empty(elements)
+        if self._room is None or payload != Payload(wire_name(self._room), self._room.numel()):
+            raise FrameError(f"the server announced {payload.elements} numbers that were not asked for")
+        return as_bytes(self._room)
+
+    def lost(self, reason: str) -> None:
+        """The connection has ended."""
+        self.reason = self.reason or reason
+
+    # -- shared memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:
+        """Whether gradients travel through shared memory."""
+        return bool(self.slots)
+
+    @property
+    def free_slot(self) -> int | None:
+        """A slot whose gradient was applied or dropped."""
+        return next((i for i, slot in enumerate(self.slots) if not slot.words[HELD]), None)
+
+    def _take_memory(self, message: Opened) -> None:
+        self.opened = message
+        if message.shared:
+            self.slots.append(self._next_memory())
+            self.parameters = self._next_memory(writable=False)
+
+    def _next_memory(self, writable: bool = True) -> SharedVector:
+        assert self.channel is not None
+        if not self.channel.fds:
+            raise FrameError("the server announced shared memory without handing it over")
+        return SharedVector(self.channel.fds.popleft(), self.span.elements, writable)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def send(self, message: Any, numbers: Tensor | None = None) -> None:
+        """Send a message and, behind it, numbers, which must not change before they are sent."""
+        assert self.channel is not None
+        if numbers is None:
+            self.channel.send(message)
+        else:
+            self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
+
+    def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
+        """Send a request; its answer's numbers go to `room`."""
+        self.answer, self._room = None, room
+        self.send(message, numbers)
+
+    @property
+    def room(self) -> Tensor:
+        """Where the numbers of the last answer are."""
+        assert self._room is not None
+        return self._room
+
+
+class ShardClient:
+    """Pushes to and pulls from all shards of a job.
+
+    Args:
+        loop: serves the connections; nothing is received while it is not stepped.
+        rank: of this worker, for error messages.
+        control: called with every message that is not for the data plane.
+        timeout_s: how long a server may take to answer.
+
+    Every call raises `ServerLostError` when a server has gone or is silent for too long.
+    """
+
+    def __init__(self, loop: Loop, rank: int, control: Callable[[Any], None], timeout_s: float = 60.0) -> None:
+        self.loop = loop
+        self.rank = rank
+        self.version = 0
+        self._control = control
+        self._timeout_s = timeout_s
+        self._ports: list[Port] = []
+        self._spans: tuple[Span, ...] = ()
+        self._sizes: tuple[int, ...] = ()
+
+    def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]") -> Channel:
+        """Connect to the next shard; the first is the one beside the hub.
+
+        Raises:
+            PolyrhythmError: see `join`.
+        """
+        port = Port(self._control)
+        port.channel = join(self.loop, address, hello, decoder, port, self._timeout_s)
+        self._ports.append(port)
+        return port.channel
+
+    def open(self, layout: Layout, optimizer: OptimizerSpec, wire: WireDtype = "float32") -> None:
+        """Describe the model to every shard; the first worker's description is the job's.
+
+        Raises:
+            PolyrhythmError: if the model or the optimizer differs from that of the other workers.
+        """
+        self._sizes = group_sizes(layout)
+        self._spans = cut_spans(self._sizes, len(self._ports))
+        for port, span in zip(self._ports, self._spans, strict=True):
+            port.span, port.wire = span, wire
+            port.send(Open(layout, optimizer, wire))
+        self.wait(lambda: all(port.opened for port in self._ports), "while it opened the shards")
+        for number, port in enumerate(self._ports):
+            assert port.opened is not None
+            if (port.opened.index, port.opened.count) != (number, len(self._ports)):
+                raise PolyrhythmError(
+                    f"shard {number} of {len(self._ports)} calls itself {port.opened.index} of {port.opened.count}; "
+                    "give every worker the same addresses"
+                )
+
+    def gradient_slot(self) -> Tensor | None:
+        """Shared memory of the model's length for the next gradient, if there is one shard on this host.
+
+        What is written there needs no copy at the push. Valid from a pull to the push after it.
+        """
+        if len(self._ports) != 1 or not self._ports[0].shared:
+            return None
+        return self._slot(self._ports[0])[1].values
+
+    def push(self, number: int, gradient: Tensor, behind: Any = None) -> None:
+        """Send the gradient of step `number`; it may be changed when this returns.
+
+        Args:
+            number: of the step; never used again by this worker.
+            gradient: flat, float32, of the model's length, on any device.
+            behind: a message for the hub that follows on the first connection.
+        """
+        for port, span in zip(self._ports, self._spans, strict=True):
+            part = gradient[span.start : span.stop]
+            self._push_shared(port, number, part) if port.shared else port.send(Push(number), on_wire(part, port.wire))
+        if behind is not None:
+            self._ports[0].send(behind)
+        self.wait(self._all_sent, f"while step {number} was pushed")
+
+    def pull(self, out: Tensor, version: int = 0) -> int:
+        """Copy parameters of at least `version` into `out`; the version read, the oldest of all shards.
+
+        Args:
+            out: flat, float32, of the model's length, on any device.
+            version: wait until every shard has it.
+        """
+        parts = [out[span.start : span.stop] for span in self._spans]
+        versions = [self._read(port, part, version) for port, part in zip(self._ports, parts, strict=True)]
+        asked = [(port, part) for port, part, read in zip(self._ports, parts, versions, strict=True) if read is None]
+        for port, part in asked:
+            self._ask_parameters(port, part, version)
+        self.wait(lambda: all(port.answer for port, _ in asked), f"while version {version} was pulled")
+        for port, part in asked:
+            source = port.slots[port.pulled_into].values if port.shared else port.room
+            if source.data_ptr() != part.data_ptr():
+                part.copy_(source)
+        read = [v for v in versions if v is not None] + [p.answer.version for p, _ in asked if p.answer]
+        self.version = min(read)
+        return self.version
+
+    def upload(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
+        """Make these the parameters and the optimizer's state of the job, under this version.
+
+        Args:
+            parameters: flat, of the model's length.
+            state: as `FlatOptimizer.state` gives it: for elementwise optimizers, one piece for each parameter group.
+            version: at least that of the shards.
+        """
+        kept = []
+        for port, span in zip(self._ports, self._spans, strict=True):
+            part = parameters[span.start : span.stop].cpu()
+            shape, packed = pack_state(part, slice_state(state, self._sizes, span))
+            kept.append(packed)  # until it is sent
+            port.ask(Upload(version, shape), numbers=packed)
+        self.wait(lambda: all(port.answer for port in self._ports), "while its state went to the servers")
+
+    def download(self, version: int = 0) -> tuple[Tensor, OptimizerState, int]:
+        """Parameters of at least `version`, the optimizer's state (see `upload`) and the version read."""
+        for port in self._ports:
+            port.ask(Download(version))
+        self.wait(lambda: all(port.answer for port in self._ports), "while the servers' state was fetched")
+        parameters, states, versions = [], [], []
+        for port in self._ports:
+            assert isinstance(port.answer, Downloaded)
+            part, state = unpack_state(port.answer.state, port.room, port.span.elements)
+            parameters.append(part)
+            states.append(state)
+            versions.append(port.answer.version)
+        return torch.cat(parameters), join_states(states, self._spans), min(versions)
+
+    def wait(self, done: Callable[[], object], phase: str, timeout_s: float | None = None) -> None:
+        """Step the loop until `done`.
+
+        Raises:
+            PolyrhythmError: the reason, if a server has rejected this worker.
+            ServerLostError: if a server has gone or the timeout is over.
+        """
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        in_time = self.loop.run_until(lambda: done() or self._failed(), limit)
+        for number, port in enumerate(self._ports):
+            if port.reason is not None:
+                raise ServerLostError(
+                    f"rank {self.rank} lost server {number} {phase}: {port.reason}; see the server's log, and start "
+                    "the job again from its last checkpoint"
+                )
+        if not in_time:
+            raise ServerLostError(f"rank {self.rank} got no answer within {limit:g} s {phase}; is the server stopped?")
+
+    def close(self) -> None:
+        """Leave the job."""
+        for port in self._ports:
+            if port.channel is not None:
+                port.channel.close()
+
+    # -- details -------------------------------------------------------------------------------------------------------
+
+    def _failed(self) -> bool:
+        return any(port.reason is not None for port in self._ports)
+
+    def _all_sent(self) -> bool:
+        return not any(port.channel and port.channel.sending for port in self._ports)
+
+    def _slot(self, port: Port) -> tuple[int, SharedVector]:
+        """A free slot; a further one if all are held."""
+        number = port.free_slot
+        if number is None:
+            before = len(port.slots)
+            port.send(MoreRoom())
+            self.wait(lambda: len(port.slots) > before, "while it asked for another slot")
+            number = before
+        return number, port.slots[number]
+
+    def _push_shared(self, port: Port, number: int, part: Tensor) -> None:
+        index, slot = self._slot(port)
+        if slot.values.data_ptr() != part.data_ptr():
+            slot.values.copy_(part)
+        slot.words[HELD] = 1
+        port.send(Push(number, index))
+
+    def _read(self, port: Port, part: Tensor, version: int) -> int | None:
+        """Read shared parameters directly; None if that did not work and the shard must be asked."""
+        if port.opened is None or not port.opened.direct or port.parameters is None:
+            return None
+        return read_untorn(port.parameters, part, version)
+
+    def _ask_parameters(self, port: Port, part: Tensor, version: int) -> None:
+        if port.shared:
+            port.pulled_into = self._slot(port)[0]
+            port.ask(Pull(version, port.pulled_into))
+        else:
+            port.ask(Pull(version), room=room_for(part, port.wire))
+
+
+def on_wire(part: Tensor, wire: WireDtype) -> Tensor:
+    """The numbers as they travel; the same tensor if it can be sent as it is."""
+    return part.to(device="cpu", dtype=getattr(torch, wire))
+
+
+def room_for(part: Tensor, wire: WireDtype) -> Tensor:
+    """Where received numbers go: `part` itself if they fit."""
+    if part.device.type == "cpu" and wire == "float32":
+        return part
+    return torch.empty(part.numel(), dtype=getattr(torch, wire))

@@ -1,0 +1,222 @@
+"""All shards of a job as its hub sees them: one beside it in its own process, the others in processes of their own."""
+
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from polyrhythm.runtime.channel import Channel, address_of, listen
+from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.handshake import Door, join
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import (
+    Apply,
+    Arrived,
+    Drop,
+    Forget,
+    FromHub,
+    Hello,
+    ToHubFromShard,
+    ToShard,
+)
+from polyrhythm.runtime.service import ShardService
+from polyrhythm.runtime.shard import warm_up
+
+Gradient: TypeAlias = tuple[int, int]
+"""Worker and step number."""
+
+
+class ShardSettings(msgspec.Struct, frozen=True):
+    """What a shard process is started with."""
+
+    job: str
+    token: str
+    index: int
+    count: int
+    compensation: str = "none"
+    allowed: tuple[str, ...] = ()
+    threads: int = 1
+
+
+class ShardGroup:
+    """Tells every shard the same, and knows which gradients have arrived at all of them.
+
+    Args:
+        service: the shard in this process.
+        arrived: called when a gradient is complete at every shard.
+
+    The service must report its arrivals to `at_one_shard`.
+    """
+
+    def __init__(self, service: ShardService, arrived: Callable[[int, int], None]) -> None:
+        self.service = service
+        self._others: list[Channel] = []
+        self._arrived = arrived
+        self._counts: Counter[Gradient] = Counter()
+
+    def add(self, channel: Channel) -> None:
+        """A shard in another process; its channel's handler passes `Arrived` to `at_one_shard`."""
+        self._others.append(channel)
+
+    def at_one_shard(self, worker: int, number: int) -> None:
+        """A gradient is complete at one of the shards."""
+        self._counts[worker, number] += 1
+        if self._counts[worker, number] == 1 + len(self._others):
+            del self._counts[worker, number]
+            self._arrived(worker, number)
+
+    def apply(self, message: Apply) -> None:
+        """One optimizer step on every shard, in the same order everywhere."""
+        self.service.apply(message)
+        self._tell(message)
+
+    def drop(self, message: Drop) -> None:
+        """Forget gradients, arrived or not."""
+        self.service.drop(message)
+        self._tell(message)
+        for gradient in message.gradients:
+            self._counts.pop(gradient, None)
+
+    def forget(self, worker: int) -> None:
+        """A worker is gone."""
+        self.service.forget(worker)
+        self._tell(Forget(worker))
+        self._counts = Counter({key: count for key, count in self._counts.items() if key[0] != worker})
+
+    def _tell(self, message: Any) -> None:
+        for channel in self._others:
+            channel.send(message)
+
+
+class RemoteShard:
+    """Handler of the hub's connection to a shard in another process."""
+
+    def __init__(self, group: ShardGroup, lost: Callable[[str], None]) -> None:
+        self._group = group
+        self._lost = lost
+
+    def received(self, message: Any) -> None:
+        """A gradient has arrived there."""
+        if not isinstance(message, Arrived):
+            raise FrameError(f"a shard sent {type(message).__name__} to the hub")
+        self._group.at_one_shard(message.worker, message.number)
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """Shards send no tensors to the hub."""
+        raise FrameError(f"a shard announced {payload.nbytes} bytes to the hub")
+
+    def lost(self, reason: str) -> None:
+        """A part of the parameters is gone."""
+        self._lost(reason)
+
+
+class ShardProcess:
+    """A started shard process, which ends by itself when the hub's connection to it does."""
+
+    def __init__(self, settings: ShardSettings, address: str) -> None:
+        listener = listen(address, settings.token)
+        self.address = address_of(listener)
+        command = [sys.executable, "-m", "polyrhythm.runtime.shards", str(listener.fileno())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(listener.fileno(),))
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode(settings))
+        self.process.stdin.close()
+        listener.close()
+
+    def join(self, loop: Loop, settings: ShardSettings, group: ShardGroup, lost: Callable[[str], None]) -> None:
+        """Connect the hub to it."""
+        hello = Hello(settings.job, "hub", 0, settings.token)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToHubFromShard)
+        group.add(join(loop, self.address, hello, decoder, RemoteShard(group, lost)))
+
+
+class WorkerPort:
+    """Handler of a worker's connection to a shard in a process of its own."""
+
+    def __init__(self, service: ShardService, worker: int, channel: Channel) -> None:
+        self._service = service
+        self._worker = worker
+        self._channel = channel
+
+    def received(self, message: Any) -> None:
+        """Everything goes to the shard."""
+        self._service.received(self._worker, self._channel, message)
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """Gradients and uploads."""
+        return self._service.place(self._worker, message, payload)
+
+    def lost(self, reason: str) -> None:
+        """The hub will say what becomes of what the worker has here."""
+        self._service.lost(self._worker, self._channel)
+
+
+class HubPort:
+    """Handler of the hub's connection at a shard in a process of its own; the process ends with it."""
+
+    def __init__(self, service: ShardService, loop: Loop) -> None:
+        self._service = service
+        self._loop = loop
+
+    def received(self, message: Any) -> None:
+        """What the policy has decided."""
+        match message:
+            case Apply():
+                self._service.apply(message)
+            case Drop():
+                self._service.drop(message)
+            case Forget(worker=worker):
+                self._service.forget(worker)
+            case _:
+                raise FrameError(f"the hub sent {type(message).__name__} to a shard")
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """The hub sends no tensors."""
+        raise FrameError(f"the hub announced {payload.nbytes} bytes to a shard")
+
+    def lost(self, reason: str) -> None:
+        """Nobody is left to say what to do."""
+        self._loop.stop()
+
+
+class ShardServer:
+    """One shard in a process of its own."""
+
+    def __init__(self, settings: ShardSettings, listener: socket.socket) -> None:
+        self.loop = Loop()
+        self._hub: Channel | None = None
+        self._service = ShardService(
+            settings.index, settings.count, self._arrived, settings.compensation, settings.allowed
+        )
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | FromHub)
+        Door(self.loop, listener, settings.job, settings.token, decoder, self._admit)
+
+    def _admit(self, channel: Channel, hello: Hello) -> "WorkerPort | HubPort":
+        if hello.role == "worker":
+            return WorkerPort(self._service, hello.rank, channel)
+        self._hub = channel
+        return HubPort(self._service, self.loop)
+
+    def _arrived(self, worker: int, number: int) -> None:
+        assert self._hub is not None, "the hub connects before it tells workers the address"
+        self._hub.send(Arrived(worker, number))
+
+
+def main(fd: int) -> None:
+    """Entry point of a shard process: the listener's descriptor; settings come on standard input."""
+    import torch
+
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=ShardSettings)
+    torch.set_num_threads(settings.threads)
+    warm_up()
+    server = ShardServer(settings, socket.socket(fileno=fd))
+    server.loop.run()
+    server.loop.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
