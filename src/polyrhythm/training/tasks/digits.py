@@ -1,9 +1,6 @@
 """Handwritten digits, 8x8 pixels, embedded in scikit-learn: 1,437 samples to learn from and 360 to test."""
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-
 from polyrhythm.training.data import Split, Task
 from polyrhythm.training.tasks.vision import vision_model
 
@@ -15,6 +12,9 @@ def digits_task(model: str = "mlp") -> Task:
     >>> len(task.train), len(task.test), tuple(task.train.inputs.shape[1:])
     (1437, 360, (1, 8, 8))
     """
+    from sklearn.datasets import load_digits  # takes a second, which other tasks need not wait for
+    from sklearn.model_selection import train_test_split
+
     data = load_digits()
     pixels = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)
     targets = torch.tensor(data.target, dtype=torch.int64)
