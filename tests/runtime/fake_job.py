@@ -73,7 +73,9 @@ class FakeWorker:
         """One arbitrated step; what has arrived meanwhile is looked at before the push."""
         self.leases.extend(go.leases)
         lease = self.leases.popleft()
-        if not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
+        if self.job.random.random() < self.job.skip:
+            self._tell(control.Skipped(lease.samples))
+        elif not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
             self.job.pushed[self.rank, go.number] = lease
             self._tell(control.Pushed(go.number, lease.samples, 1.0, 0.0))
         return (yield None)
@@ -113,10 +115,18 @@ class FakeJob:
     """Office and world of the coordinator."""
 
     def __init__(
-        self, policy: str, workers: int, samples: int, batch_size: int, epochs: int, seed: int, ahead: int = 0
+        self,
+        policy: str,
+        workers: int,
+        samples: int,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        ahead: int = 0,
+        skip: float = 0.0,
     ):
         self.samples, self.batch_size, self.epochs = samples, batch_size, epochs
-        self.random = random.Random(seed)
+        self.random, self.skip = random.Random(seed), skip
         self.ticks = 0
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
         self.pushed: dict[tuple[int, int], Lease] = {}

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from polyrhythm.core.types import Exchange, Proceed, Sync
 from polyrhythm.errors import PolicyError
 
-DropReason: TypeAlias = Literal["cancelled", "left", "unfinished"]
-"""Why a contribution was not applied: a `Cancel`; its worker left; the run ended first."""
+DropReason: TypeAlias = Literal["cancelled", "left", "skipped", "unfinished"]
+"""Why a contribution was not applied: a `Cancel`; its worker left; its script made no step; the run ended first."""
 
 
 class Ticket(NamedTuple):
@@ -117,6 +117,14 @@ class Ledger:
     def cancel(self, workers: Iterable[int]) -> list[Ticket]:
         """Drop what these workers have in flight and their pending gradients; the tickets that are void now."""
         return [t for worker in workers for t in self._abandon(self._live(worker, "Cancel"), "cancelled")]
+
+    def skip(self, worker: int) -> None:
+        """The step in flight came to nothing; what the worker has pending stays."""
+        account = self.accounts[worker]
+        assert account.running is not None, f"worker {worker} skipped without a step in flight"
+        account.running = None
+        self.computed += 1
+        self._drop(1, "skipped")
 
     def finish(self) -> list[Ticket]:
         """End of the run: gradients that nobody combined are dropped; a closing average takes the local steps."""

@@ -6,7 +6,7 @@ from typing import Any
 from polyrhythm.core import Alarm, Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
-from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed
+from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed, Skipped
 from polyrhythm.runtime.job import Job, Member
 
 
@@ -49,6 +49,23 @@ class Arbitration:
             self._arrive_late(report)
         else:
             self._arbiter.report(report)
+
+    def skipped(self, worker: int, message: Skipped) -> None:
+        """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""
+        member = self._job.members[worker]
+        if member.step is None:
+            return
+        member.step = None
+        member.leases.popleft()
+        self._job.skipped_samples += message.samples
+        self._job.ledger.skip(worker)
+        if self._stopping:
+            return
+        if self.has_batch(worker):
+            decision = Proceed((worker,))
+            self.go(self._job.ledger.proceed(decision)[0], decision)
+        else:
+            self._arbiter.leave(worker, self._job.clock(), "finished")
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; what it had in hand goes to the others."""

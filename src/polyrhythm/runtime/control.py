@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.messages import Value
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -38,7 +39,13 @@ class Pushed(Message):
     transfer_s: float
     loss: float | None = None
     grad_sq_norm: float | None = None
-    settings: tuple[dict[str, float | tuple[float, float]], ...] = ()
+    settings: tuple[dict[str, Value], ...] = ()
+
+
+class Skipped(Message):
+    """The script made no optimizer step with its mini-batch, as a GradScaler does that has found infinities."""
+
+    samples: int
 
 
 class Stepped(Message):
@@ -82,14 +89,15 @@ class SwitchTo(Message):
     policy: str
 
 
-ToHub: TypeAlias = Ready | Pushed | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo
+ToHub: TypeAlias = Ready | Pushed | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo
 
 
 class Phase(Message):
     """A policy starts on these members.
 
     First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
-    all are equal already. Then `state` flows, from `source` if it is uploaded.
+    all are equal already. Then `state` flows, from `source` if it is uploaded. `version` is that of the parameters; the
+    last two say, with the members, which cluster the policy is told of.
     """
 
     number: int
@@ -98,6 +106,9 @@ class Phase(Message):
     source: int
     contributors: tuple[int, ...]
     state: StateFlow
+    version: int
+    batch_size: int
+    workload_samples: int
 
 
 class Lockstep(Message):

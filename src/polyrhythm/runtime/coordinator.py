@@ -30,6 +30,7 @@ from polyrhythm.runtime.control import (
     Pushed,
     Ready,
     Refused,
+    Skipped,
     StateFlow,
     Stepped,
     SwitchTo,
@@ -69,7 +70,6 @@ class Coordinator:
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
         self._debts: dict[int, tuple[Lease, ...]] = {}
-        self.skipped_samples = 0
         self._mode: Arbitration | LockstepRun | None = None
         self._next_policy: Policy[Any] | None = None
         self._stop_wanted = False
@@ -91,6 +91,8 @@ class Coordinator:
                 self._ready(worker, message)
             case Pushed() if isinstance(self._mode, Arbitration):
                 self._mode.pushed(worker, message)
+            case Skipped() if isinstance(self._mode, Arbitration):
+                self._mode.skipped(worker, message)
             case Stepped() if isinstance(self._mode, LockstepRun):
                 self._mode.stepped(worker, message)
             case Poisoned():
@@ -311,8 +313,19 @@ class Coordinator:
     def _send_phase(
         self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]
     ) -> None:
+        cluster = self._cluster()
         for worker in workers:
-            message = Phase(self.phase, self.policy.spec, self.job.present, source, contributors, state)
+            message = Phase(
+                self.phase,
+                self.policy.spec,
+                self.job.present,
+                source,
+                contributors,
+                state,
+                self.job.version,
+                cluster.batch_size,
+                cluster.workload_samples,
+            )
             self.job.office.send(worker, message)
 
     def _uploaded(self, phase: int) -> None:
@@ -325,7 +338,7 @@ class Coordinator:
         assert self._mode is not None, "a phase has started"
         left, workers = self.job.workload.left, len(self.job.present)
         if isinstance(self._mode, LockstepRun) and left < workers:
-            self.skipped_samples += left
+            self.job.skipped_samples += left
             self.job.workload.drain()
             self._finish_epoch()
         else:

@@ -64,6 +64,7 @@ class Job:
     epoch: int = -1
     version: int = 0
     samples: int = 0
+    skipped_samples: int = 0
 
     @property
     def present(self) -> tuple[int, ...]:

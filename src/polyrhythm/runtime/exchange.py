@@ -1,0 +1,156 @@
+"""How a worker's model takes part in lockstep: DistributedDataParallel behind the model's own forward, and averages."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import HashStore, Store
+from torch.nn.parallel import DistributedDataParallel
+
+from polyrhythm.runtime.collectives import ReplicaMean, broadcast, mean
+from polyrhythm.runtime.epoch import Epoch
+from polyrhythm.runtime.group import BACKEND, SwitchGroup
+from polyrhythm.runtime.messages import StateShape
+from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.segments import pack_state, packed_elements, unpack_state
+
+
+class Core(nn.Module):
+    """What DistributedDataParallel wraps: the model with its own forward, whatever stands in its place now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = model.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward."""
+        return self._forward(*args, **kwargs)
+
+
+class Exchange:
+    """The model's side of collectives.
+
+    In a lockstep phase the model's forward runs through a DistributedDataParallel on the switchable group, made anew
+    for each phase: all members then start without buckets, so their layouts cannot differ. Evaluation, and forwards
+    without gradients, never communicate.
+
+    Args:
+        replica: the script's model and optimizer.
+        worker: rank in the job.
+        timeout: limit of one collective.
+    """
+
+    def __init__(self, replica: Replica, worker: int, timeout: timedelta) -> None:
+        self._replica = replica
+        self._worker = worker
+        self._timeout = timeout
+        self._model = replica.model
+        self._core = Core(replica.model)
+        self._ddp: DistributedDataParallel | None = None
+        self._mean: ReplicaMean | None = None
+        self.group: SwitchGroup | None = None
+        self.reduces = False
+
+    def meet(self, store: Store, members: Sequence[int], name: str) -> None:
+        """Form the group of a new phase.
+
+        Raises:
+            GroupError: if not all members arrive.
+        """
+        self._ddp = None
+        if self.group is None:
+            self.group = make_group(store, self._worker, self._timeout)
+        self.group.set_epoch(tuple(members), name)
+
+    def part(self) -> None:
+        """Leave the group: from now on this worker goes its own way."""
+        self.reduces, self._ddp = False, None
+        self._model.__dict__.pop("forward", None)
+        if self.group is not None:
+            self.group.set_local()
+
+    def reduce_gradients(self, wanted: bool) -> None:
+        """Whether backward passes from now on end in the mean gradient of all members."""
+        self.reduces = wanted
+        if wanted and self._ddp is None:
+            self._ddp = DistributedDataParallel(self._core, process_group=self.group, init_sync=False)
+        if wanted:
+            self._model.forward = self._through_ddp
+        else:
+            self._model.__dict__.pop("forward", None)
+
+    def average(self, share: float | None = None) -> None:
+        """Average the replicas: parameters and floating-point buffers.
+
+        Raises:
+            GroupError: when a member is lost; the replica is unchanged then.
+        """
+        assert self.group is not None, "an average needs a group"
+        assert self.group.epoch is not None, "an average needs a group"
+        self._mean = self._mean or ReplicaMean(self._replica.model)
+        self._mean(self.group.epoch, share)
+
+    def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
+        """Give all members the mean of the contributors' parameters, buffers and optimizer state.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        assert self.group is not None, "members agree over their group"
+        assert self.group.epoch is not None, "members agree over their group"
+        epoch, contributes = self.group.epoch, self._worker in contributors
+        share = 1.0 / len(contributors) if contributes else 0.0
+        self.average(share)
+        shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
+        source = list(members).index(contributors[0])
+        agreed = msgspec.msgpack.decode(share_bytes(epoch, msgspec.msgpack.encode(shape), source), type=StateShape)
+        flat = vectors if contributes and shape == agreed else torch.zeros(packed_elements(agreed, 0))
+        if flat.numel():
+            mean(epoch, flat, share)
+        self._replica.import_state(unpack_state(agreed, flat, 0)[1])
+
+    @property
+    def failure(self) -> str | None:
+        """Why a collective of this phase has failed; None while all is well."""
+        return self.group.failure if self.group is not None else None
+
+    def _through_ddp(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and self._model.training:
+            assert self._ddp is not None
+            return self._ddp(*args, **kwargs)
+        return self._core(*args, **kwargs)
+
+
+def make_group(store: Store, worker: int, timeout: timedelta) -> SwitchGroup:
+    """A switchable group that torch knows, for the epochs of a job that meets at `store`.
+
+    A script that has initialised torch.distributed keeps its default group and gets this one beside it, which is
+    collective; otherwise this one becomes the default, without a rendezvous.
+    """
+    if dist.is_initialized():
+        group = dist.new_group(backend=BACKEND, timeout=timeout)
+    else:
+        dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        group = dist.group.WORLD
+    assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
+    group.bind(store, worker)
+    return group
+
+
+def share_bytes(epoch: Epoch, data: bytes, source: int) -> bytes:
+    """The bytes of the member of rank `source`, on everyone.
+
+    Raises:
+        GroupError: when a member is lost.
+    """
+    length = torch.tensor([len(data)])
+    broadcast(epoch, length, source)
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    shared = own if epoch.rank == source else torch.empty(int(length), dtype=torch.uint8)
+    broadcast(epoch, shared, source)
+    return bytes(shared.tolist())

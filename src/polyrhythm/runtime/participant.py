@@ -1,0 +1,388 @@
+"""A worker's side of the job: what it does at the edges of its steps, and what it does when the hub speaks.
+
+The loader calls `begin_epoch`, `draw` and `end_epoch`; the optimizer's hooks call `before_step` and `after_step`.
+Between them the script computes, and nothing happens here. Messages are followed where the worker has to wait for the
+hub anyway, and looked at just before a push.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from polyrhythm.core import Cluster
+from polyrhythm.core.workload import Lease
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.control import (
+    AtEnd,
+    Cancelled,
+    EpochDone,
+    Go,
+    Lockstep,
+    Over,
+    Phase,
+    Poisoned,
+    Pushed,
+    Ready,
+    Refused,
+    Skipped,
+    Stepped,
+    SwitchTo,
+    ToHub,
+    Token,
+    ToWorker,
+    Uploaded,
+)
+from polyrhythm.runtime.epoch import GroupError
+from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.schedule import Schedule
+from polyrhythm.runtime.strides import Strides
+
+log = logging.getLogger(__name__)
+
+
+class JobError(PolyrhythmError):
+    """The job cannot go on for this worker: it was refused, removed, or the hub is gone."""
+
+
+class Link(Protocol):
+    """A worker's line to the hub and to the parameter servers."""
+
+    def send(self, message: ToHub) -> None:
+        """Send to the hub."""
+
+    def receive(self) -> ToWorker:
+        """Wait for the hub's next message."""
+
+    def poll(self) -> ToWorker | None:
+        """The hub's next message if it is there."""
+
+    def push(self, number: int) -> None:
+        """Send the replica's gradients to the servers."""
+
+    def pull(self, version: int) -> None:
+        """Give the replica the servers' parameters, of at least `version`."""
+
+    def upload(self, version: int) -> None:
+        """Send the replica's parameters and optimizer state to the servers, and wait until they are in place."""
+
+    def download(self, version: int) -> None:
+        """Give the replica the servers' parameters and optimizer state."""
+
+    def meet(self, exchange: Exchange, members: tuple[int, ...], name: str) -> None:
+        """Form a group with these members at the job's meeting point."""
+
+
+@dataclass(slots=True)
+class Draw:
+    """A mini-batch that the loader has drawn: its positions, and the phase in which it was granted."""
+
+    leases: tuple[Lease, ...]
+    generation: int
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(lease.samples for lease in self.leases)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this worker has done so far; durations are its own."""
+
+    steps: int = 0
+    samples: int = 0
+    skipped_steps: int = 0
+    waited_s: float = 0.0
+    computed_s: float = 0.0
+    transferred_s: float = 0.0
+
+
+class Participant:
+    """Follows the hub.
+
+    Args:
+        rank: this worker's.
+        link: see `Link`.
+        replica: the script's model and optimizer.
+        exchange: the model's side of collectives.
+        clock: seconds, for durations only.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        link: Link,
+        replica: Replica,
+        exchange: Exchange,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.rank = rank
+        self.tally = Tally()
+        self.phase: Phase | None = None
+        self.generation = 0
+        self.version = 0
+        self._link = link
+        self._replica = replica
+        self._exchange = exchange
+        self._clock = clock
+        self._epoch = -1
+        self._schedule: Schedule | None = None
+        self._index = 0
+        self._steps = 0
+        self._drawn = 0
+        self._leases: deque[Lease] = deque()
+        self._tokens: deque[Token] = deque()
+        self._go: Go | None = None
+        self._cancelled = False
+        self._hidden = False
+        self._poisoned = False
+        self._over = False
+        self._done = False
+        self._may_step = False
+        self._started_s = 0.0
+        self._pulled_s = 0.0
+        self._computed_s = 0.0
+
+    # -- what the loader calls ---------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+        """Stand before an epoch until there is a step to make, or until it is over without one."""
+        self._epoch = epoch
+        self._over = self._done = False
+        self._link.send(Ready(epoch, dataset_samples, batch_size, ahead))
+        self._wait()
+
+    def draw(self) -> Draw | None:
+        """The next mini-batch that this worker may fetch; None when there is none for now."""
+        if self._schedule is not None:
+            plan = self._schedule.plan
+            if plan is None or self._drawn >= plan.steps or self._done:
+                return None
+            self._drawn += 1
+            return Draw(plan.batch(self._drawn - 1, self._index), self.generation)
+        if not self._leases:
+            return None
+        return Draw((self._leases.popleft(),), self.generation)
+
+    def end_epoch(self) -> bool:
+        """Stand at the end of the epoch until everyone does; False if there is more to process after all."""
+        if self._done:
+            return True
+        if not self._may_step:
+            self._link.send(AtEnd(self._epoch))
+            self._wait()
+        return self._done
+
+    # -- what the optimizer's hooks call -----------------------------------------------------------------------------
+
+    def before_step(self, samples: int) -> None:
+        """The gradients are there. If they are not for the script's optimizer, hide them from it."""
+        self._computed_s = self._clock() - self._started_s
+        if self._go is not None:
+            self._push(samples)
+            self._hide()
+        elif self._exchange.reduces and self._exchange.failure is not None:
+            self._poisoned = True
+            self._hide()
+
+    def after_step(self, samples: int) -> None:
+        """The step is complete, but for what the policy makes of it."""
+        if self._hidden:
+            self._replica.show_gradients()
+            self._hidden = False
+        self.tally.steps += 1
+        self.tally.samples += samples
+        self.tally.computed_s += self._computed_s
+        if self._schedule is None:
+            self._wait()
+        else:
+            self._complete(samples)
+
+    def skip_step(self, samples: int) -> None:
+        """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
+        self.tally.skipped_steps += 1
+        self._computed_s = self._clock() - self._started_s
+        if self._go is not None:
+            self._go, self._may_step = None, False
+            self._link.send(Skipped(samples))
+            self._wait()
+        elif self._schedule is not None:
+            self._complete(samples)
+
+    def switch(self, policy: str) -> None:
+        """Ask for another policy."""
+        self._link.send(SwitchTo(policy))
+
+    # -- arbitrated steps --------------------------------------------------------------------------------------------
+
+    def _push(self, samples: int) -> None:
+        """Send the gradients, unless the step was cancelled meanwhile."""
+        while (message := self._link.poll()) is not None:
+            self._follow(message)
+        go, self._go, self._may_step = self._go, None, False
+        if go is None or self._cancelled:
+            return
+        start = self._clock()
+        self._link.push(go.number)
+        transfer_s = self._pulled_s + self._clock() - start
+        settings = self._replica.settings()
+        self._link.send(Pushed(go.number, samples, self._computed_s, transfer_s, settings=settings))
+
+    def _hide(self) -> None:
+        self._replica.hide_gradients()
+        self._hidden = True
+
+    # -- steps in lockstep -------------------------------------------------------------------------------------------
+
+    def _complete(self, samples: int) -> None:
+        """End a step in lockstep: with an average if the policy wants one, there is a stop, or the epoch ends."""
+        schedule = self._schedule
+        assert schedule is not None, "a step in lockstep has a schedule"
+        if self._poisoned:
+            self._poison(schedule.step, "the gradients' exchange failed")
+            return
+        step, exchanged = schedule.step, schedule.exchange == "gradients"
+        stop = step + 1 < self._steps and self._token(step)
+        sync = schedule.advance()
+        waited_from = self._clock()
+        if not exchanged and (sync is not None or stop or schedule.done):
+            try:
+                self._exchange.average()
+            except GroupError as error:
+                self._poison(step + 1, str(error))
+                return
+            exchanged = True
+        wait_s = self._clock() - waited_from
+        self._link.send(Stepped(step, samples, self._computed_s, exchanged, wait_s))
+        self._exchange.reduce_gradients(schedule.exchange == "gradients")
+        self._started_s = self._clock()
+        if stop:
+            self._wait()
+        elif schedule.done:
+            self._may_step = False
+
+    def _token(self, step: int) -> bool:
+        """Whether everyone stops behind this step; normally the answer is there already."""
+        while not self._tokens or self._tokens[0].step < step:
+            if self._tokens:
+                self._tokens.popleft()
+            else:
+                self._follow(self._link.receive())
+        return self._tokens[0].stop
+
+    def _poison(self, completed: int, detail: str) -> None:
+        """Tell the hub that the phase has failed here, and wait for the next."""
+        assert self.phase is not None
+        self._poisoned = True
+        self._exchange.part()
+        self._link.send(Poisoned(self.phase.number, completed, detail))
+        self._wait()
+
+    # -- following the hub -------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Follow messages until there is a step to make, or none for now."""
+        self._may_step = self._over = False
+        start = self._clock()
+        while not (self._may_step or self._over or self._done):
+            self._follow(self._link.receive())
+        self._started_s = self._clock()
+        self.tally.waited_s += self._started_s - start
+
+    def _follow(self, message: ToWorker) -> None:
+        if isinstance(message, Phase):
+            self._enter(message)
+        elif isinstance(message, Refused):
+            raise JobError(f"rank {self.rank} cannot take part: {message.reason}")
+        elif isinstance(message, EpochDone):
+            self._finish_epoch(message)
+        elif not self._poisoned:  # else it belongs to a phase that has failed for this rank
+            self._follow_steps(message)
+
+    def _follow_steps(self, message: ToWorker) -> None:
+        match message:
+            case Lockstep():
+                self._start_lockstep(message)
+            case Token():
+                self._tokens.append(message)
+            case Go():
+                self._start_step(message)
+            case Cancelled(number=number):
+                self._cancel(number)
+            case Over():
+                self._over = True
+
+    def _enter(self, phase: Phase) -> None:
+        """A phase starts: forget what was granted, agree on the state, and move it where the policy needs it."""
+        log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
+        policy = parse(phase.policy)
+        lockstep = policy.traits.venue == "scheduled"
+        self.phase = phase
+        self.generation += 1
+        self._leases.clear()
+        self._tokens.clear()
+        self._go, self._schedule, self._poisoned = None, None, False
+        self._exchange.part()
+        if lockstep or phase.contributors:
+            try:
+                self._meet(phase)
+            except GroupError as error:
+                self._poisoned = True
+                self._link.send(Poisoned(phase.number, 0, str(error)))
+                return
+        self._move_state(phase)
+        if lockstep:
+            cluster = Cluster(len(phase.members), phase.batch_size, phase.workload_samples)
+            self._schedule = Schedule(policy, cluster, phase.members, self.rank)
+        else:
+            self._exchange.part()
+
+    def _meet(self, phase: Phase) -> None:
+        self._link.meet(self._exchange, phase.members, f"phase-{phase.number}")
+        if phase.contributors:
+            self._exchange.agree(phase.members, phase.contributors)
+
+    def _move_state(self, phase: Phase) -> None:
+        self.version = phase.version
+        if phase.state == "pull":
+            self._link.download(phase.version)
+        elif phase.state == "upload" and self.rank == phase.source:
+            self._link.upload(phase.version)
+            self._link.send(Uploaded(phase.number))
+
+    def _start_lockstep(self, message: Lockstep) -> None:
+        assert self.phase is not None
+        assert self._schedule is not None, "lockstep follows a phase with a scheduled policy"
+        plan = Strides(message.ranges, len(self.phase.members), message.batch_size)
+        self._index = self.phase.members.index(self.rank)
+        self._schedule.start(plan)
+        self._steps, self._drawn = plan.steps, 0
+        self._exchange.reduce_gradients(self._schedule.exchange == "gradients")
+        self._may_step = True
+
+    def _start_step(self, go: Go) -> None:
+        """Read the parameters that the step is to start from."""
+        start = self._clock()
+        if go.version > self.version or self._cancelled:
+            self._link.pull(go.version)
+            self.version = go.version
+        self._pulled_s = self._clock() - start
+        self.tally.transferred_s += self._pulled_s
+        self._leases.extend(go.leases)
+        self._go, self._cancelled, self._may_step = go, False, True
+
+    def _cancel(self, number: int) -> None:
+        if self._go is not None and self._go.number == number:
+            self._go, self._cancelled = None, True
+
+    def _finish_epoch(self, message: EpochDone) -> None:
+        """Everyone is at the end: take over the final parameters, if the servers have them."""
+        if self._schedule is None and self.phase is not None and message.version > self.version:
+            self._link.pull(message.version)
+            self.version = message.version
+        self._done = message.epoch == self._epoch
