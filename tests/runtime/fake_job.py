@@ -74,7 +74,7 @@ class FakeWorker:
         self.leases.extend(go.leases)
         lease = self.leases.popleft()
         if self.job.random.random() < self.job.skip:
-            self._tell(control.Skipped(lease.samples))
+            self._tell(control.Skipped(go.number, lease.samples))
         elif not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
             self.job.pushed[self.rank, go.number] = lease
             self._tell(control.Pushed(go.number, lease.samples, 1.0, 0.0))

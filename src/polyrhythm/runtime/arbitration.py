@@ -53,8 +53,8 @@ class Arbitration:
     def skipped(self, worker: int, message: Skipped) -> None:
         """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""
         member = self._job.members[worker]
-        if member.step is None:
-            return
+        if member.step != message.number:
+            return  # cancelled while the message was under way
         member.step = None
         member.leases.popleft()
         self._job.skipped_samples += message.samples

@@ -43,8 +43,9 @@ class Pushed(Message):
 
 
 class Skipped(Message):
-    """The script made no optimizer step with its mini-batch, as a GradScaler does that has found infinities."""
+    """The script made no optimizer step `number`, as a GradScaler does that has found infinities."""
 
+    number: int
     samples: int
 
 

@@ -208,8 +208,8 @@ class Participant:
         self.tally.skipped_steps += 1
         self._computed_s = self._clock() - self._started_s
         if self._go is not None:
-            self._go, self._may_step = None, False
-            self._link.send(Skipped(samples))
+            self._link.send(Skipped(self._go.number, samples))
+            self._go, self._cancelled = None, True
             self._wait()
         elif self._schedule is not None:
             self._complete(samples)
