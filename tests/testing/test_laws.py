@@ -54,6 +54,9 @@ class RestartsARunningWorker(Plain):
 
 
 class ForgetsWhoWaited(BSP):
+    def bounds(self, cluster: Cluster) -> Bounds:
+        return Bounds()
+
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         state, decisions = super().decide(state, event)
         if not isinstance(event, Left) or not state.waiting:
@@ -170,7 +173,7 @@ class DiffersInTheReplay(ChangesBetweenRuns):
 HEALTHY = Script(workers=2)
 UNEVEN = Script(workers=2, durations=((1.0,), (5.0,)))
 DEADLY = Script(workers=2, faults=(Fault(worker=0, step=1),))
-LOSSY = Script(workers=3, durations=((5.0,), (1.0,), (9.0,)), faults=(Fault(worker=0, step=0),))
+LOSSY = Script(workers=3, durations=((5.0,), (1.0,), (3.0,)), faults=(Fault(worker=0, step=0),))
 GROWING = Script(workers=2, arrivals=(Arrival(time_s=0.5),))
 
 

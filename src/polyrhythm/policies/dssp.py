@@ -1,6 +1,6 @@
 """Dynamic stale synchronous parallel: the fastest worker may run ahead if the wait that follows is shorter."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import ClassVar, NamedTuple
 
@@ -77,20 +77,27 @@ class DSSP(Policy[DSSPState]):
             case Joined(workers=workers, clock=clock):
                 return DSSPState(state.clocks.add(clock, workers), state.parked, state.pushes), (Proceed(workers),)
             case Left(worker=worker, clock=clock):
-                clocks, parked = state.clocks.remove(clock, worker), state.parked.remove(clock, worker)
-                return self.release(DSSPState(clocks, parked, state.pushes.remove(worker)), ())
+                return self.after_left(state, worker, clock)
             case Alarm():
                 return state, ()
 
     def after_report(self, state: DSSPState, worker: int, clock: int, time_s: float) -> tuple[DSSPState, Decisions]:
-        """Apply the gradient, then let its worker go on or park it."""
+        """Apply the gradient; then park its worker, or let it go on, and with it all whom it held up."""
         clocks = state.clocks.move(worker, clock)
         before = state.pushes.get(worker)
         pushes = Pushes(time_s, before.last_s, before.granted) if before else Pushes(time_s)
         starts, pushes = self.may_start(clocks, state.pushes, clock, pushes)
-        parked = state.parked if starts else state.parked.add(clock, (worker,))
-        update: Decisions = (Sync((worker,)), Proceed((worker,))) if starts else (Sync((worker,)),)
-        return self.release(DSSPState(clocks, parked, state.pushes.set(worker, pushes)), update)
+        after = DSSPState(clocks, state.parked, state.pushes.set(worker, pushes))
+        if not starts:
+            return replace(after, parked=state.parked.add(clock, (worker,))), (Sync((worker,)),)
+        after, released = self.release(after)
+        return after, (Sync((worker,)), Proceed(tuple(sorted((worker, *released)))))
+
+    def after_left(self, state: DSSPState, worker: int, clock: int) -> tuple[DSSPState, Decisions]:
+        """Forget the worker; if it was the last of the slowest, others may go on."""
+        clocks, parked = state.clocks.remove(clock, worker), state.parked.remove(clock, worker)
+        after, released = self.release(DSSPState(clocks, parked, state.pushes.remove(worker)))
+        return after, (Proceed(tuple(sorted(released))),) if released else ()
 
     def may_start(
         self, clocks: ClockGroups, others: WorkerMap[Pushes], clock: int, pushes: Pushes
@@ -106,13 +113,11 @@ class DSSP(Policy[DSSPState]):
                 granted = best_grant(self.s_high - lead + 1, pushes, slowest)
         return granted > 0, pushes._replace(granted=max(granted - 1, 0))
 
-    def release(self, state: DSSPState, decisions: Decisions) -> tuple[DSSPState, Decisions]:
-        """Start everyone who is parked and by now within s_low of the slowest."""
+    def release(self, state: DSSPState) -> tuple[DSSPState, tuple[int, ...]]:
+        """Take out everyone who is parked and by now within s_low of the slowest."""
         limit = state.clocks.minimum + self.s_low
         workers = state.parked.up_to(limit)
-        if not workers:
-            return state, decisions
-        return DSSPState(state.clocks, state.parked.above(limit), state.pushes), (*decisions, Proceed(workers))
+        return replace(state, parked=state.parked.above(limit)) if workers else state, workers
 
 
 def best_grant(limit: int, fastest: Pushes, slowest: Pushes) -> int:

@@ -63,22 +63,22 @@ class SSP(Policy[SSPState]):
             case Joined(workers=workers, clock=clock):
                 return SSPState(state.clocks.add(clock, len(workers)), state.parked), (Proceed(workers),)
             case Left(worker=worker, clock=clock):
-                parked = state.parked.remove(worker)
-                return release_if_advanced(SSPState(state.clocks.remove(clock), parked), state.clocks.minimum, ())
+                return self.after_left(state, worker, clock)
             case Alarm():
                 return state, ()
 
     def after_report(self, state: SSPState, worker: int, clock: int) -> tuple[SSPState, Decisions]:
-        """Apply the gradient, then let its worker go on or park it."""
+        """Apply the gradient; then park its worker, or let it and all whom it held up go on."""
         clocks = state.clocks.advance(clock)
-        if clock - clocks.minimum <= self.s:
-            go_on: Decisions = (Sync((worker,)), Proceed((worker,)))
-            return release_if_advanced(SSPState(clocks, state.parked), state.clocks.minimum, go_on)
-        return SSPState(clocks, state.parked.set(worker, True)), (Sync((worker,)),)
+        if clock - clocks.minimum > self.s:
+            return SSPState(clocks, state.parked.set(worker, True)), (Sync((worker,)),)
+        if clocks.minimum == state.clocks.minimum or not state.parked:
+            return SSPState(clocks, state.parked), (Sync((worker,)), Proceed((worker,)))
+        return SSPState(clocks), (Sync((worker,)), Proceed(tuple(state.parked.set(worker, True))))
 
-
-def release_if_advanced(state: SSPState, minimum: int, decisions: Decisions) -> tuple[SSPState, Decisions]:
-    """Start everyone who is parked if the smallest clock is no longer `minimum`."""
-    if not state.parked or state.clocks.minimum == minimum:
-        return state, decisions
-    return SSPState(state.clocks), (*decisions, Proceed(tuple(state.parked)))
+    def after_left(self, state: SSPState, worker: int, clock: int) -> tuple[SSPState, Decisions]:
+        """Forget the worker; if it was the last of the slowest, whoever is parked goes on."""
+        clocks, parked = state.clocks.remove(clock), state.parked.remove(worker)
+        if clocks.minimum == state.clocks.minimum or not parked:
+            return SSPState(clocks, parked), ()
+        return SSPState(clocks), (Proceed(tuple(parked)),)

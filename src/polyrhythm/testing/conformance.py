@@ -49,7 +49,7 @@ def scripts(
     """
     return st.builds(
         Script,
-        workers=workers or st.integers(1, MOST_WORKERS),
+        workers=st.integers(1, MOST_WORKERS) if workers is None else workers,
         durations=st.one_of(equal, mixed),
         total_samples=st.integers(1, 60),
         dataset_samples=st.integers(1, 40),

@@ -1,0 +1,102 @@
+"""Parity laws at the level of decisions and schedules, on random clusters."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrhythm.core import Entry, Left, Policy, Proceed, Report, Sync
+from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.testing import Script, Stage, scripts
+
+quiet = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+
+ONE_OF_EACH = [
+    "bsp",
+    "asp",
+    "ssp:3",
+    "dssp:1,4",
+    "k-sync:3",
+    "k-batch-sync:3",
+    "k-async:3",
+    "k-batch-async:3",
+    "backup:2",
+    "local:3",
+    "post-local:3,0.4",
+    "k-group:3",
+]
+
+
+def decided(policy: Policy[Any], script: Script) -> list[Entry]:
+    return Stage(policy, script).play().entries
+
+
+def schedule(policy: Policy[Any], script: Script) -> list[tuple[str, int, int, float]]:
+    """Who completed which step, or left, and when."""
+    events = [event for event, _ in decided(policy, script) if isinstance(event, Report | Left)]
+    return [(type(event).__name__, event.worker, event.clock, event.time_s) for event in events]
+
+
+def while_running(script: Script) -> Script:
+    """The same faults, but nobody leaves while it waits: what is lost with its gradient depends on the rule."""
+    return replace(script, faults=tuple(replace(fault, at=0.5) for fault in script.faults))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ssp:inf", "asp"),
+        ("k-async:1", "asp"),
+        ("k-batch-async:1", "asp"),
+        ("k-group:1", "asp"),
+        ("k-sync:99", "bsp"),
+        ("k-async:99", "bsp"),
+        ("backup:0", "bsp"),
+        ("post-local:h=3,at=1", "bsp"),
+        ("post-local:h=3,at=0", "local:3"),
+        ("k-batch-sync:1", "k-sync:1"),
+        ("backup:99", "k-sync:1"),
+    ],
+)
+@quiet
+@given(script=scripts())
+def test_same_decisions(one: str, other: str, script: Script) -> None:
+    assert decided(parse(one), script) == decided(parse(other), script)
+
+
+@quiet
+@given(script=scripts(), s=st.integers(0, 3))
+def test_dssp_without_a_range_is_ssp(script: Script, s: int) -> None:
+    assert decided(parse(f"dssp:{s},{s}"), script) == decided(parse(f"ssp:{s}"), script)
+
+
+@pytest.mark.parametrize("one", ["ssp:0", "local:1", "k-group:99"])
+@quiet
+@given(script=scripts().map(while_running))
+def test_same_schedule_as_bsp(one: str, script: Script) -> None:
+    assert schedule(parse(one), script) == schedule(parse("bsp"), script)
+
+
+@pytest.mark.parametrize("spec", ONE_OF_EACH)
+@quiet
+@given(script=scripts(workers=st.just(1), most_faults=0, most_arrivals=0))
+def test_one_worker_is_plain_training(spec: str, script: Script) -> None:
+    """Step after step without a wait; a gradient is applied before the next step, and nothing is stale or dropped."""
+    stage = Stage(parse(spec), script).play()
+    now_s = 0.0
+    for event, decisions in stage.entries[1:-1]:
+        assert isinstance(event, Report)
+        now_s += event.step_s
+        assert (event.time_s, event.staleness) == (now_s, 0)
+        go_on = decisions[-1]
+        assert isinstance(go_on, Proceed)
+        assert go_on.workers == (0,)
+        assert decisions[:-1] in ((Sync((0,)),), (Sync((0,), "parameters"),), ())
+        assert decisions[:-1] or go_on.exchange == "replicas"
+    assert not stage.ledger.dropped
+
+
+def test_every_policy_is_there() -> None:
+    assert {parse(spec).name for spec in ONE_OF_EACH} == set(BUILT_IN)
