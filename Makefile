@@ -8,9 +8,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: demo test test-browser test-network test-gpu bench lint docs constraints clean
 
-demo: .venv/ready  ## compare policies on a simulated cluster with stragglers; the report is out/demo.html
+demo: .venv/ready  ## compare policies on a simulated cluster with stragglers
 	mkdir -p out
-	$(BIN)/polyrhythm compare stragglers-moderate --policies bsp,asp,ssp:3,k-sync:6,local:8 --json out/demo.json --report out/demo.html
+	$(BIN)/polyrhythm compare stragglers-moderate --policies bsp,asp,ssp:3,k-sync:7,local:8 --seeds 3 \
+		--json out/demo.json --report out/demo.html
+	@echo "report: $(CURDIR)/out/demo.html"
 
 test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
 	$(PYTEST) --numprocesses auto --maxprocesses 8
@@ -33,6 +35,7 @@ lint: .venv/ready  ## style, format and types
 	$(BIN)/mypy
 
 docs: .venv/ready  ## the site, in site/
+	$(BIN)/python docs/pictures/make.py
 	$(BIN)/mkdocs build --strict
 
 # pip first: --group needs 25.1.
