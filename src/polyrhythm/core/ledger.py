@@ -2,7 +2,7 @@
 
 Both shells and the conformance kit keep one `Ledger` and show it every event and decision. It refuses a decision
 that breaks the contract of `polyrhythm.core.policy` and says which contributions a decision touches; the shell maps
-those to tensors. It keeps no history, so its size is that of the live workers and of what they have pending.
+those to tensors. It keeps no history, so its size is that of the workers and of what they have pending.
 
 A gradient is pending from its report until a `Sync` takes it. A step on a replica is pending from its report until
 the replica is averaged: it is already in the replica, and is lost if the worker leaves before.
@@ -52,6 +52,8 @@ class Ledger:
     applied: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
     latest_clock: int = 0
+    past_steps: dict[int, int] = field(default_factory=dict)
+    """Steps that workers which have left had started: a worker that comes back never uses a number twice."""
 
     @property
     def pending(self) -> int:
@@ -64,12 +66,13 @@ class Ledger:
         for worker in workers:
             if worker in self.accounts:
                 raise PolicyError(f"worker {worker} joined twice; it must leave before it joins again")
-            self.accounts[worker] = Account(clock)
+            self.accounts[worker] = Account(clock, self.past_steps.pop(worker, 0))
         return clock
 
     def leave(self, worker: int) -> tuple[int, list[Ticket]]:
         """Close an account and drop what it holds; its last clock and the tickets that are void now."""
         account = self.accounts.pop(worker)
+        self.past_steps[worker] = account.started
         void = self._abandon(account, "left")
         self._drop(account.local_steps, "left")
         return account.clock, void
