@@ -12,12 +12,12 @@ The data plane, from the wire up:
 - `shard`: parameters and optimizer; `places`, `service`: how workers reach them; `shards`: all shards of a job;
   `client`: a worker's side.
 
-A hub keeps ``ShardGroup(service, arrived)`` with ``service = ShardService(0, count, group.at_one_shard)`` in its own
-process and starts a `ShardProcess` for each further shard. The handler of a worker's channel hands messages of type
-`ToShard` to ``service.received(worker, channel, message)`` and all payloads to ``service.place(worker, message,
-payload)``; when the channel is lost it calls ``service.lost(worker, channel)``, and ``group.forget(worker)`` once the
-policy knows. ``arrived(worker, number)`` says that a gradient is held by every shard; then `Apply` or `Drop` through the
-group say what becomes of it. An `Apply` also answers workers that wait for its version.
+A hub keeps one ``ShardGroup(count, arrived, compensation, allowed)``, whose ``service`` is shard 0, in its own process,
+and starts a `ShardProcess` for each further shard. The handler of a worker's channel hands every `ToShard` message to
+``service.received(worker, channel, message)`` and every payload to ``service.place(worker, message, payload)``; when
+the channel is lost it calls ``service.lost(worker, channel)``, and ``group.forget(worker)`` once the policy knows.
+``arrived(worker, number)`` says that a gradient is held by every shard; then `Apply` or `Drop` through the group say
+what becomes of it. An `Apply` also answers workers that wait for its version.
 
 A worker makes one `Loop` and one ``ShardClient(loop, rank, control)``; ``connect`` once for each shard (the first
 connection is also that to the hub, whose other messages go to ``control``), then ``open``, ``push``, ``pull``,

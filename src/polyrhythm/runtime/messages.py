@@ -59,6 +59,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     groups: tuple[tuple[Parameter, ...], ...]
 
+    def __post_init__(self) -> None:
+        for row in self.groups:
+            for name, shape in row:
+                if any(length < 0 for length in shape):
+                    raise ValueError(f"parameter {name} cannot have shape {shape}")
+
     def difference(self, other: "Layout") -> str | None:
         """The first difference between two layouts, or None."""
         mine, theirs = self._rows(), other._rows()

@@ -54,6 +54,8 @@ class ParameterShard:
         self.span: Span = cut_spans(group_sizes(layout), count)[index]
         self.memory = SharedVector.create(self.span.elements) if AVAILABLE else None
         self.vector = self.memory.values if self.memory else torch.zeros(self.span.elements)
+        if len(optimizer.groups) not in (0, len(layout.groups)):
+            raise PolyrhythmError(f"optimizer has {len(optimizer.groups)} groups but the model {len(layout.groups)}")
         flat = shard_layout(layout, self.span, whole=count == 1)
         kind = find_optimizer(optimizer.kind, allowed)
         groups = [as_tuples(optimizer.groups[p.group]) for p in self.span.pieces] if optimizer.groups else None
@@ -61,6 +63,7 @@ class ParameterShard:
         if count > 1 and not self._optimizer.elementwise:
             raise PolyrhythmError(f"optimizer {optimizer.kind} needs whole tensors; use one shard instead of {count}")
         self._global = GlobalParameters(self.vector, self._optimizer, compensation)
+        self._groups = len(layout.groups)
         self._settings: Sequence[dict[str, Value]] = ()
 
     @property
@@ -77,6 +80,8 @@ class ParameterShard:
             settings: for each group of the model, hyper-parameters that hold from now on.
         """
         if settings and settings != self._settings:
+            if len(settings) != self._groups:
+                raise PolyrhythmError(f"settings are for {len(settings)} groups but the model has {self._groups}")
             for position, piece in enumerate(self.span.pieces):
                 configure(self._optimizer, position, settings[piece.group])
             self._settings = settings

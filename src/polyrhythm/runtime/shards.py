@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import msgspec
@@ -46,20 +46,26 @@ class ShardGroup:
     """Tells every shard the same, and knows which gradients have arrived at all of them.
 
     Args:
-        service: the shard in this process.
-        arrived: called when a gradient is complete at every shard.
-
-    The service must report its arrivals to `at_one_shard`.
+        count: shards of the job; shard 0 is in this process.
+        arrived: called with worker and step number when a gradient is held by every shard.
+        compensation: spec of what is done about staleness.
+        allowed: see `ParameterShard`.
     """
 
-    def __init__(self, service: ShardService, arrived: Callable[[int, int], None]) -> None:
-        self.service = service
+    def __init__(
+        self,
+        count: int,
+        arrived: Callable[[int, int], None],
+        compensation: str = "none",
+        allowed: Collection[str] = (),
+    ) -> None:
+        self.service = ShardService(0, count, self.at_one_shard, compensation, allowed)
         self._others: list[Channel] = []
         self._arrived = arrived
         self._counts: Counter[Gradient] = Counter()
 
     def add(self, channel: Channel) -> None:
-        """A shard in another process; its channel's handler passes `Arrived` to `at_one_shard`."""
+        """A shard in another process; the handler of its channel is a `RemoteShard`."""
         self._others.append(channel)
 
     def at_one_shard(self, worker: int, number: int) -> None:
