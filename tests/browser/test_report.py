@@ -20,9 +20,7 @@ POLICIES = ("bsp", "asp", "k-sync:6")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of the report of a short real comparison."""
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
-    call = (
-        f"compare stragglers-moderate --policies {','.join(POLICIES)} --seeds 2 --set training.epochs=2 --report {path}"
-    )
+    call = f"compare stragglers-moderate --policies {','.join(POLICIES)} --seeds 2 --jobs 1 --set training.epochs=2 --report {path}"
     done = CliRunner().invoke(app, call.split())
     assert done.exit_code == 0, done.output
     return path.as_uri()

@@ -105,7 +105,7 @@ def test_shares_of_a_real_run_are_those_of_its_result(tmp_path: Path) -> None:
         network=Network(message_bytes=1e6, server_gbps=1.0),
         workload=TimingWorkload(batch_size=16, samples=640),
     )
-    for spec in ("bsp", "asp", "ssp:2", "dssp:1,3", "k-async:2", "k-group:2"):
+    for spec in ("bsp", "asp", "ssp:2", "dssp:1,3", "k-async:2", "k-group:2", "local:4", "post-local:4,at=0.5"):
         result = simulate(scenario, parse(spec), trace=tmp_path / "trace")
         timeline = load_timeline(tmp_path / "trace")
         lengths = {kind: sum(s.end_s - s.start_s for s in timeline.spans if s.kind == kind) for kind in KINDS}
