@@ -1,5 +1,7 @@
 """Small models and steps for tests that run DistributedDataParallel in worker processes."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -35,7 +37,7 @@ class Branches(nn.Module):
 class Trainer:
     """A model under DistributedDataParallel, momentum SGD, and a stream of batches of its own."""
 
-    def __init__(self, group: dist.ProcessGroup | None, seed: int, model: nn.Module | None = None, **options: bool):
+    def __init__(self, group: dist.ProcessGroup | None, seed: int, model: nn.Module | None = None, **options: Any):
         self.model = model or network()
         self.ddp = DistributedDataParallel(self.model, process_group=group, bucket_cap_mb=BUCKET_MB, **options)
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.1, momentum=0.9)

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.group
 from polyrhythm.runtime import collectives, layout
+from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, Trainer, equal, network
@@ -27,8 +29,8 @@ KINDS: dict[str, Callable[[dist.ProcessGroup | None, int], Trainer]] = {
 
 
 @pytest.fixture
-def store() -> dist.TCPStore:
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def with_fp16_hook(trainer: Trainer) -> Trainer:
@@ -36,9 +38,9 @@ def with_fp16_hook(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def connect(rank: int, size: int, port: int) -> tuple[dist.TCPStore, SwitchGroup]:
+def connect(rank: int, size: int, port: int) -> tuple[TCPStore, SwitchGroup]:
     """A job whose default group is plain gloo, and a switchable group beside it."""
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     group = dist.new_group(backend=polyrhythm.runtime.group.BACKEND)
     assert isinstance(group, SwitchGroup)
@@ -73,7 +75,7 @@ def uneven(group: dist.ProcessGroup | None, rank: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_bsp_has_the_bits_of_plain_ddp(store: dist.TCPStore, size: int) -> None:
+def test_bsp_has_the_bits_of_plain_ddp(store: TCPStore, size: int) -> None:
     assert run_workers(bsp_worker, size, size, store.port) == [dict.fromkeys([*KINDS, "uneven inputs"], True)] * size
 
 
@@ -103,7 +105,7 @@ def phases(name: str, trainer: Trainer, group: SwitchGroup, rank: int) -> tuple[
     return census[0] == census[-1], apart, own.layout
 
 
-def test_unequal_steps_between_two_lockstep_phases(store: dist.TCPStore) -> None:
+def test_unequal_steps_between_two_lockstep_phases(store: TCPStore) -> None:
     first, second = run_workers(phases_worker, 2, 2, store.port)
     for name in KINDS:
         together, apart, buckets = first[name]
@@ -115,13 +117,15 @@ def test_unequal_steps_between_two_lockstep_phases(store: dist.TCPStore) -> None
 
 def script_worker(rank: int, port: int) -> dict[str, Any]:
     """Collectives of a script on the default group, in lockstep, apart, and in lockstep among fewer."""
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("polyrhythm", store=store, rank=rank, world_size=3)
     group = dist.group.WORLD
     assert isinstance(group, SwitchGroup)
     together = use_everything(rank)
     group.set_local()
     apart = use_everything(rank)
+    with pytest.raises(GroupError, match="send and recv need the other worker"):
+        dist.send(torch.zeros(1), group_dst=(rank + 1) % 3)
     group.set_epoch([2, 0], "fewer") if rank != 1 else group.set_local([2, 0])
     fewer = (dist.get_rank(), dist.get_world_size(), group.getSize(), use_everything(rank) if rank != 1 else None)
     group.shutdown()
@@ -139,16 +143,23 @@ def use_everything(rank: int) -> dict[str, Any]:
     part = torch.zeros(1)
     dist.reduce_scatter_tensor(part, torch.arange(float(size)))
     piece = torch.zeros(1)
-    dist.reduce_scatter(piece, list(torch.arange(float(size)).split(1)))
+    dist.reduce_scatter(piece, list(torch.arange(float(size)).view(-1, 1)))
     total, root = me.clone(), me.clone()
     dist.all_reduce(total)
     dist.broadcast(root, group_src=0)
     collected = [torch.zeros(1) for _ in range(size)] if dist.get_rank() == 0 else None
     dist.gather(me, collected, group_dst=0)
     dealt = torch.zeros(1)
-    dist.scatter(dealt, list(torch.arange(float(size)).split(1)) if dist.get_rank() == 0 else None, group_src=0)
+    dist.scatter(dealt, list(torch.arange(float(size)).view(-1, 1)) if dist.get_rank() == 0 else None, group_src=0)
+    neighbour = torch.zeros(1)
+    if together_now():
+        receipt = dist.irecv(neighbour, group_src=(dist.get_rank() - 1) % size)
+        dist.send(me, group_dst=(dist.get_rank() + 1) % size)
+        assert receipt is not None
+        receipt.wait()
     dist.barrier()
     return {
+        "neighbour": neighbour.item(),
         "objects": objects,
         "all_gather": [t.item() for t in gathered],
         "all_gather_into_tensor": together.tolist(),
@@ -160,10 +171,15 @@ def use_everything(rank: int) -> dict[str, Any]:
     }
 
 
-def test_the_collectives_of_a_script(store: dist.TCPStore) -> None:
+def together_now() -> bool:
+    return isinstance(dist.group.WORLD, SwitchGroup) and dist.group.WORLD.epoch is not None
+
+
+def test_the_collectives_of_a_script(store: TCPStore) -> None:
     workers = run_workers(script_worker, 3, store.port)
     for rank, worker in enumerate(workers):
         assert worker["together"] == {
+            "neighbour": (rank - 1) % 3,
             "objects": ["rank 0", "rank 1", "rank 2"],
             "all_gather": [0.0, 1.0, 2.0],
             "all_gather_into_tensor": [0.0, 1.0, 2.0],
@@ -174,6 +190,7 @@ def test_the_collectives_of_a_script(store: dist.TCPStore) -> None:
             "scatter": float(rank),
         }
         assert worker["apart"] == {
+            "neighbour": 0.0,
             "objects": [f"rank {rank}"] * 3,
             "all_gather": [rank] * 3,
             "all_gather_into_tensor": [rank] * 3,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.runtime.epoch import Epoch, GroupError, first_line
+from polyrhythm.runtime.work import guard
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 
 
@@ -26,7 +27,7 @@ def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.S
     """
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
-    finish(epoch, "allreduce", tensor.device, [tensor], options)
+    finish(epoch, "allreduce", [tensor], [tensor], options)
 
 
 def mean(epoch: Epoch, vector: Tensor, share: float | None = None) -> None:
@@ -52,7 +53,7 @@ def broadcast(epoch: Epoch, tensor: Tensor, source: int = 0) -> None:
     """
     options = dist.BroadcastOptions()
     options.rootRank = source
-    finish(epoch, "broadcast", tensor.device, [tensor], options)
+    finish(epoch, "broadcast", [tensor], [tensor], options)
 
 
 def gather_bytes(epoch: Epoch, record: bytes) -> list[bytes]:
@@ -63,16 +64,18 @@ def gather_bytes(epoch: Epoch, record: bytes) -> list[bytes]:
     """
     own = torch.frombuffer(bytearray(record), dtype=torch.uint8)
     records = [torch.empty_like(own) for _ in range(epoch.size)]
-    finish(epoch, "allgather", own.device, [records], [own])
+    finish(epoch, "allgather", records, [records], [own])
     return [bytes(found.tolist()) for found in records]
 
 
-def finish(epoch: Epoch, collective: str, device: torch.device, *arguments: object) -> None:
-    """Run a collective to its end; a failure ends the epoch."""
+def finish(epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
+    """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
     try:
-        getattr(epoch.backend(device), collective)(*arguments).wait()
+        work = getattr(epoch.backend(outputs[0].device), collective)(*arguments)
     except RuntimeError as error:
         epoch.verdict.fail(first_line(error))
+    else:
+        guard(work, epoch.verdict, outputs).wait()
     if epoch.failure is not None:
         raise GroupError(f"{collective} in epoch {epoch.prefix!r} among {epoch.members} failed: {epoch.failure}")
 

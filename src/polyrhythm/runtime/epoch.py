@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,13 @@ class GroupError(PolyrhythmError):
     """A collective or the building of a group failed: a member died, hangs, or does something else."""
 
 
+class Pending(Protocol):
+    """A collective that someone waits for."""
+
+    def end(self) -> None:
+        """Let them go on."""
+
+
 class Verdict:
     """Whether an epoch still stands. Handles of collectives hold this and not the group.
 
@@ -44,15 +51,32 @@ class Verdict:
     def __init__(self, sockets: GlooSockets) -> None:
         self.failure: str | None = None
         self._sockets = sockets
+        self._pending: set[Pending] = set()
         self._lock = threading.Lock()
 
+    def watch(self, work: Pending) -> None:
+        """End this collective if the epoch fails first."""
+        with self._lock:
+            self._pending.add(work)
+            failed = self.failure is not None
+        if failed:
+            work.end()
+
+    def forget(self, work: Pending) -> None:
+        """It has ended by itself."""
+        with self._lock:
+            self._pending.discard(work)
+
     def fail(self, reason: str) -> None:
-        """Note the first reason and cut the connections: pending operations end, here and at the peers."""
+        """Note the first reason, cut the connections so that the peers notice, and end what is pending here."""
         with self._lock:
             if self.failure is not None:
                 return
             self.failure = reason
+            pending = list(self._pending)
         self._sockets.shut_down()
+        for work in pending:
+            work.end()
 
 
 class Epoch:
@@ -83,7 +107,7 @@ class Epoch:
         if worker not in self.members:
             raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
         self._store, self._timeout = PrefixStore(prefix, store), timeout
-        self._gloo = self._meet(connect_timeout)
+        self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
         self._nccl: dist.ProcessGroupNCCL | None = None
 
     @property
@@ -103,13 +127,22 @@ class Epoch:
 
     def backend(self, device: torch.device) -> Backend:
         """The group for tensors on this device."""
-        return self._nccl_group() if device.type == "cuda" else self._gloo
+        group = self._nccl_group() if device.type == "cuda" else self._gloo
+        assert group is not None, f"epoch {self.prefix!r} is closed"
+        return group
 
     def abort(self, reason: str) -> None:
         """Give up, from any thread: pending collectives return at once."""
         self.verdict.fail(reason)
         if self._nccl is not None:
             self._nccl.abort()
+
+    def close(self) -> None:
+        """Drop the groups, at once. After a failure gloo's destructor may wait for an operation until its limit."""
+        grave, self._gloo = [self._gloo], None
+        self._nccl = None
+        if self.failure is not None:
+            threading.Thread(target=grave.clear, daemon=True).start()
 
     def _meet(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
         try:

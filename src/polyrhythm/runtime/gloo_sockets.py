@@ -44,12 +44,12 @@ class GlooSockets:
 
     def close_after_fork(self) -> None:
         """In a forked child: close the copies, which would hide the parent's death from the other members."""
-        for descriptor, connection in list(self._connections()):
+        for descriptor, connection in self._connections():
             connection.close()
             os.close(descriptor)
 
     def _connections(self) -> Iterator[tuple[int, socket.socket]]:
-        """Descriptors of the group's connections, each with a duplicate to act on.
+        """Descriptors of the group's connections, each with a duplicate to act on, and to close before the next.
 
         Listeners are not connected, so they are not among them: gloo aborts the process when one is shut down.
         """

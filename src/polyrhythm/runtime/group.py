@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError, first_line
-from polyrhythm.runtime.work import FinishedWork, GuardedWork
+from polyrhythm.runtime.work import FinishedWork, guard
 
 BACKEND = "polyrhythm"
 
@@ -73,6 +73,8 @@ class SwitchGroup(dist.ProcessGroup):
 
     def set_local(self, members: Sequence[int] | None = None) -> None:
         """Let every collective be the identity from now on; optionally with another membership."""
+        if self.epoch:
+            self.epoch.close()
         self.epoch = None
         if members is not None:
             self.members = tuple(members)
@@ -82,10 +84,16 @@ class SwitchGroup(dist.ProcessGroup):
         """Why the epoch's collectives have failed: the step is poisoned, and the next epoch must be set."""
         return self.epoch.failure if self.epoch else None
 
-    def abort(self, reason: str = "aborted") -> None:
-        """Give up the epoch from any thread: pending collectives return at once, and the step is poisoned."""
-        if self.epoch:
-            self.epoch.abort(reason)
+    def abort(self, reason: str = "aborted", prefix: str | None = None) -> None:
+        """Give up the epoch, from any thread: pending collectives return at once, and the step is poisoned.
+
+        Args:
+            reason: what `failure` will say.
+            prefix: which epoch; None is the current one. Who hears of a loss late must not end the next one.
+        """
+        epoch = self.epoch
+        if epoch and prefix in (None, epoch.prefix):
+            epoch.abort(reason)
 
     def shutdown(self) -> None:
         """Drop the epoch's group."""
@@ -199,7 +207,7 @@ class SwitchGroup(dist.ProcessGroup):
         except RuntimeError as error:
             epoch.verdict.fail(first_line(error))
             return FinishedWork(outputs)
-        return GuardedWork(work, epoch.verdict, outputs)
+        return guard(work, epoch.verdict, outputs)
 
 
 def register() -> None:
