@@ -20,8 +20,9 @@ POLICIES = ("bsp", "asp", "k-sync:6")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of the report of a short real comparison."""
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
-    call = f"compare stragglers-moderate --policies {','.join(POLICIES)} --seeds 2 --jobs 1 --set training.epochs=2 --report {path}"
-    done = CliRunner().invoke(app, call.split())
+    words = ["compare", "stragglers-moderate", "--policies", ",".join(POLICIES), "--seeds", "2", "--jobs", "1"]
+    words += ["--set", "training.samples=20000", "--report", str(path)]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     return path.as_uri()
 
@@ -48,10 +49,11 @@ def shown_range(browser: Chrome) -> tuple[float, float]:
 
 def test_every_figure_is_drawn_with_data(report: Chrome) -> None:
     figures = report.find_elements(By.CSS_SELECTOR, ".figure")
-    assert {figure.get_attribute("id") for figure in figures} == CURVES | {"timeline", "staleness", "bytes"}
+    assert {figure.get_attribute("id") for figure in figures} == CURVES | {"overview", "timeline", "staleness", "bytes"}
     for figure in figures:
         assert figure.size["height"] > 100
-        assert len(figure.find_elements(By.CSS_SELECTOR, ".scatterlayer path[d], .barlayer path[d]")) >= len(POLICIES)
+        marks = figure.find_elements(By.CSS_SELECTOR, ".scatterlayer path[d], .barlayer path[d], .heatmaplayer image")
+        assert len(marks) >= len(POLICIES)
         assert figure.get_attribute("aria-label")
 
 

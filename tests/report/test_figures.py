@@ -1,11 +1,13 @@
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from polyrhythm.core import Trace
 from polyrhythm.report.figures import Runs, bytes_chart, curve_charts, staleness_chart
+from polyrhythm.report.overview_figure import STRETCHES, busy_shares, overview_chart
 from polyrhythm.report.palette import COLOURS, looks
-from polyrhythm.report.timeline import Timeline
+from polyrhythm.report.timeline import Span, Timeline
 from polyrhythm.report.timeline_figure import kind_shares, timeline_chart
 from polyrhythm.telemetry.result import RunResult
 from tests.report.results import result
@@ -94,3 +96,22 @@ def test_a_long_run_is_cut_and_the_page_says_so(bsp_trace: Trace, monkeypatch: p
 def test_shares_of_the_time(bsp_trace: Trace) -> None:
     shares = kind_shares(Timeline.of(bsp_trace))
     assert shares == pytest.approx({"compute": 8 / 18, "transfer": 2 / 18, "wait": 8 / 18, "lost": 0})
+
+
+def test_a_run_that_is_cut_has_an_overview_of_the_whole(bsp_trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    timelines = [Timeline.of(bsp_trace)]
+    assert overview_chart(timelines, LOOKS) is None
+    monkeypatch.setattr("polyrhythm.report.timeline_figure.SPANS", 6)
+    chart = overview_chart(timelines, LOOKS)
+    assert chart is not None
+    assert chart.rows == [["bsp", "33 %", "100 %"]]
+    assert chart.description.startswith("The first seed, 6 s in stretches of 0.025 s.")
+    (heatmap,) = chart.figure.data
+    assert heatmap.z.shape == (3, STRETCHES)
+    assert heatmap.z[0, [0, STRETCHES // 4]].tolist() == [1, 0]
+
+
+def test_a_worker_that_is_not_there_is_neither_busy_nor_idle() -> None:
+    spans = (Span(0, "compute", 0.0, 2.0), Span(0, "wait", 2.0, 3.0), Span(1, "lost", 2.0, 4.0))
+    busy = busy_shares(Timeline("asp", spans, (), (), 4.0), np.array([0.0, 1.0, 3.0, 4.0]))
+    assert np.array_equal(busy, [[1, 0.5, np.nan], [np.nan, 1, 1]], equal_nan=True)

@@ -13,8 +13,8 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.report.timeline import Timeline, load_timeline
 from polyrhythm.telemetry.result import RunResult
 
-PAGE_ENTRIES = 24_000
-"""Most trace entries that a page reads, all policies together; it shows no more spans than that."""
+PAGE_ENTRIES = 200_000
+"""Most trace entries that a page reads, all policies together: some seconds."""
 
 PICTURE_ENTRIES = 400
 """Entries of the picture of one run."""

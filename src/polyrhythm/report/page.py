@@ -11,11 +11,15 @@ from polyrhythm import __version__
 from polyrhythm.report.cells import cells, columns
 from polyrhythm.report.facts import facts, target_of, troubles
 from polyrhythm.report.figures import Chart, bytes_chart, curve_charts, staleness_chart
+from polyrhythm.report.overview_figure import overview_chart
 from polyrhythm.report.palette import Look, looks
 from polyrhythm.report.table import rows
 from polyrhythm.report.timeline import Timeline
 from polyrhythm.report.timeline_figure import timeline_chart
 from polyrhythm.telemetry.result import RunResult
+
+WIDE = ("overview", "timeline")
+"""Figures that take the width of the page, have a layout of their own, and show their description."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ def render(comparison: Comparison) -> str:
         columns=columns(has_target),
         table=list(zip((look_of[row.policy] for row in ranking), cells(ranking, has_target), strict=True)),
         charts=charts,
+        wide=WIDE,
         charts_json=embedded({chart.key: styled(chart) for chart in charts}),
         plotly=get_plotlyjs(),
     )
@@ -68,7 +73,7 @@ def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Cha
     runs = {policy: group for policy, group in by_policy.items() if group}
     charts: list[Chart | None] = [*curve_charts(runs, look_of, target_of(comparison.results))]
     if comparison.timelines:
-        charts.append(timeline_chart(comparison.timelines, look_of))
+        charts += [overview_chart(comparison.timelines, look_of), timeline_chart(comparison.timelines, look_of)]
     charts += [staleness_chart(runs, look_of), bytes_chart(runs, look_of)]
     return [chart for chart in charts if chart is not None]
 
@@ -77,7 +82,7 @@ def styled(chart: Chart) -> dict[str, object]:
     """The figure as data, with the layout that all figures share; colours of the theme are set in the browser."""
     clear = "rgba(0,0,0,0)"
     chart.figure.update_layout(template="none", paper_bgcolor=clear, plot_bgcolor=clear, autosize=True)
-    if chart.key != "timeline":
+    if chart.key not in WIDE:
         legend = {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0}
         chart.figure.update_layout(height=380, margin={"t": 16, "r": 16, "b": 48, "l": 64}, legend=legend)
         chart.figure.update_xaxes(automargin=True)

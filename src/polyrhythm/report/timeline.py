@@ -1,8 +1,9 @@
 """Who computed, transferred, waited or worked in vain, and when: read from a trace."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -108,14 +109,14 @@ def load_timeline(path: str | Path, entries: int | None = None) -> Timeline:
         raise TraceError(f"cannot read trace {str(path)!r}: {error}") from error
 
 
-def common_window(timelines: Iterable[Timeline], spans: int) -> float:
+def common_window(timelines: Sequence[Timeline], spans: float = inf) -> float:
     """The longest window in which no timeline has more than about `spans` spans, in seconds from the start.
 
     A timeline that was read in part ends the window where it ends.
     """
     ends = []
     for timeline in timelines:
-        ends += [timeline.spans[spans].start_s] if len(timeline.spans) > spans else []
+        ends += [timeline.spans[int(spans)].start_s] if len(timeline.spans) > spans else []
         ends += [] if timeline.complete else [timeline.end_s]
     return min(ends, default=max((timeline.end_s for timeline in timelines), default=0.0))
 

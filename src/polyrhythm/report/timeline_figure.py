@@ -28,9 +28,7 @@ FIRST_VIEW = 400
 def timeline_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> Chart:
     """The timelines above each other; a long run is cut to a window, the same for all, and the description says so."""
     workers = max(len(timeline.workers) for timeline in timelines)
-    narrowed = [timeline.until(timeline.end_s, WORKERS) for timeline in timelines]
-    end_s = common_window(narrowed, SPANS // len(narrowed))
-    shown = [timeline.until(end_s) for timeline in narrowed]
+    shown = shown_part(timelines)
     figure = rows_of_axes(shown)
     for position, timeline in enumerate(shown, 1):
         add_timeline(figure, position, timeline, looks[timeline.policy].colour)
@@ -47,6 +45,13 @@ def timeline_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> 
         headings=("policy", *KINDS.values()),
         rows=[[policy, *map(percent, share.values())] for policy, share in shares.items()],
     )
+
+
+def shown_part(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """As many workers and as much time as a page can hold; the same time of every timeline."""
+    narrowed = [timeline.until(timeline.end_s, WORKERS) for timeline in timelines]
+    end_s = common_window(narrowed, SPANS // len(narrowed))
+    return [timeline.until(end_s) for timeline in narrowed]
 
 
 def describe_window(timelines: Sequence[Timeline], workers: int) -> str:
@@ -88,6 +93,11 @@ def add_timeline(figure: go.Figure, position: int, timeline: Timeline, colour: s
     }
     for kind, style in styles.items():
         add_kind(figure, position, [span for span in timeline.spans if span.kind == kind], KINDS[kind], style)
+    name_rows(figure, position, timeline)
+
+
+def name_rows(figure: go.Figure, position: int, timeline: Timeline) -> None:
+    """Workers from top to bottom; zooming is a matter of time alone."""
     rows = timeline.workers
     figure.update_yaxes(
         tickvals=rows,
