@@ -1,9 +1,11 @@
 """Policy specs: ``name``, ``name:3``, ``name:h=8,at=0.5``; a nested policy stands in parentheses.
 
-Positional values fill the fields of the policy's dataclass in order; none may follow a value with a name. A name with
-a dot is a reference to a class elsewhere, ``./my_policy.py:Mine`` or ``package.module:Mine``; the registry loads it.
+A value without a name fills the field of the policy's dataclass at its position; those before it must do so too. A name
+with a dot is a reference to a class elsewhere, ``./my_policy.py:Mine`` or ``package.module:Mine``, which the registry
+loads.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeAlias, get_type_hints
@@ -12,6 +14,9 @@ from polyrhythm.core.policy import Policy
 from polyrhythm.errors import SpecError, did_you_mean
 
 Registry: TypeAlias = Mapping[str, type[Policy[Any]]]
+
+KEYWORD = re.compile(r"\s*(\w+)\s*=")
+"""Start of a value with a name; a nested policy starts with a parenthesis."""
 
 
 def split(text: str, separator: str = ",") -> list[str]:
@@ -81,15 +86,15 @@ def read_arguments(cls: type[Policy[Any]], spec: str, parts: list[str], registry
     types = get_type_hints(cls)
     values: dict[str, Any] = {}
     for position, part in enumerate(parts):
-        key, equals, value = part.strip().partition("=")
-        if not equals:
-            key, value = positional(spec, names, values, position), part.strip()
+        keyword = KEYWORD.match(part)
+        key = keyword[1] if keyword else positional(spec, names, values, position)
         if key not in names:
             raise SpecError(f"policy {spec!r} has no parameter {key!r}: {did_you_mean(key, names)}")
         if key in values:
             raise SpecError(f"policy {spec!r} gives {key!r} twice")
-        values[key] = convert(spec, key, types[key], value.strip(), registry)
-    missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+        values[key] = convert(spec, key, types[key], part[keyword.end() if keyword else 0 :].strip(), registry)
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in values]
     if missing:
         raise SpecError(f"policy {spec!r} needs {', '.join(missing)}, as in '{cls.name}:{missing[0]}=...'")
     return values
@@ -100,7 +105,7 @@ def positional(spec: str, names: list[str], values: dict[str, Any], position: in
     if position >= len(names):
         accepted = f"takes at most {len(names)}: {', '.join(names)}" if names else "takes none"
         raise SpecError(f"policy {spec!r} has too many values; it {accepted}")
-    if len(values) != position or names[position] in values:
+    if list(values) != names[:position]:
         raise SpecError(f"policy {spec!r} has a value without a name after one with a name")
     return names[position]
 

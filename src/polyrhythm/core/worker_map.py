@@ -46,9 +46,9 @@ class WorkerMap(Generic[Value]):
         """This map with `value` for `worker`."""
         root, capacity = self.root, self.capacity
         while worker >= capacity:
-            root, capacity = (root, *EMPTY[1:]), capacity * WIDTH
+            root, capacity = (root if self.size else ABSENT, *EMPTY[1:]), capacity * WIDTH
         grown = self.size + (self.get(worker) is None)
-        return WorkerMap(replaced(root, worker, capacity // WIDTH, value), capacity, grown)
+        return WorkerMap(replaced(root, worker, capacity // WIDTH, value) or EMPTY, capacity, grown)
 
     def set_all(self, workers: Iterable[int], value: Value) -> "WorkerMap[Value]":
         """This map with `value` for each of `workers`."""
@@ -61,7 +61,12 @@ class WorkerMap(Generic[Value]):
         """This map without `worker`; itself if it is not there."""
         if self.get(worker) is None:
             return self
-        return WorkerMap(replaced(self.root, worker, self.capacity // WIDTH, ABSENT), self.capacity, self.size - 1)
+        capacity = self.capacity
+        root = replaced(self.root, worker, capacity // WIDTH, ABSENT) or EMPTY
+        # Maps of equal content are equal, whoever was in them once.
+        while capacity > WIDTH and root[1:] == EMPTY[1:]:
+            root, capacity = root[0] or EMPTY, capacity // WIDTH
+        return WorkerMap(root, capacity, self.size - 1)
 
     def items(self) -> Iterator[tuple[int, Value]]:
         """Workers and values in order of workers."""
@@ -77,12 +82,13 @@ class WorkerMap(Generic[Value]):
         return self.get(worker) is not None
 
 
-def replaced(node: tuple[Any, ...] | None, worker: int, span: int, value: Any) -> tuple[Any, ...]:
-    """`node` with the value of `worker` replaced; each slot covers `span` workers."""
+def replaced(node: tuple[Any, ...] | None, worker: int, span: int, value: Any) -> tuple[Any, ...] | None:
+    """`node` with the value of `worker` replaced, None if it is empty then; each slot covers `span` workers."""
     node = node or EMPTY
     slot = worker // span % WIDTH
     child = value if span == 1 else replaced(node[slot], worker, span // WIDTH, value)
-    return (*node[:slot], child, *node[slot + 1 :])
+    result = (*node[:slot], child, *node[slot + 1 :])
+    return ABSENT if child is ABSENT and result == EMPTY else result
 
 
 def walk(node: tuple[Any, ...], base: int, span: int) -> Iterator[tuple[int, Any]]:

@@ -11,21 +11,22 @@ from polyrhythm.policies.checks import require_at_least
 from polyrhythm.policies.clocks import ClockGroups
 
 
-class Pushes(NamedTuple):
-    """The last two push times of a worker, and how many steps beyond s_low it may still start."""
+class Pace(NamedTuple):
+    """The last push of a worker, the time that its step took, when its next step started, and its grant left."""
 
     last_s: float
-    previous_s: float | None = None
+    interval_s: float | None
+    started_s: float
     granted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DSSPState:
-    """Clocks of the live workers, those of them that are parked, and the pushes of each."""
+    """Clocks of the live workers, those of them that are parked, and the pace of each."""
 
     clocks: ClockGroups = field(default_factory=ClockGroups)
     parked: ClockGroups = field(default_factory=ClockGroups)
-    pushes: WorkerMap[Pushes] = field(default_factory=WorkerMap)
+    paces: WorkerMap[Pace] = field(default_factory=WorkerMap)
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,19 @@ class DSSP(Policy[DSSPState]):
     """Dynamic SSP (Zhao et al. 2019): SSP(s_low) whose fastest worker is granted up to s_high - s_low extra steps.
 
     When a fastest worker p would be parked, its push times t_p + r * d_p after r more steps and those of a slowest
-    worker q, t_q + k * d_q for k = 1, 2, ..., are predicted from the last two pushes of each (d is their distance).
-    p is granted the r from 0 to s_high - s_low after which it waits least for the next push of q; ties go to the
-    smaller r. Each step that it then starts uses one grant. Without two pushes of both, r = 0. ``s_low=s_high`` is
-    SSP(s_low).
+    worker q, t_q + k * d_q for k = 1, 2, ..., are predicted from the last two pushes of each, d apart. p is granted the
+    r from 0 to s_high - s_low after which it waits least for the next push of q; ties go to the smaller r. Each step
+    that it then starts uses one grant. Without two pushes of both, r = 0. ``s_low=s_high`` is SSP(s_low).
 
     Args:
         s_low: the bound that always holds without a grant.
         s_high: the bound that no grant exceeds.
 
-    Differs from the paper where a worker that has used its grant is still a fastest one beyond s_low: the next grant
-    is limited to what is left up to s_high, so that s_high is a bound; without that limit grants add up. Of several
-    slowest workers the one with the smallest number is asked.
+    Differs from the paper in two points. Time that a worker was parked between two pushes is no part of d: with it, a
+    worker that is parked once after every push seems as slow as the slowest and is never granted a step again. And
+    where a worker has used its grant but is still a fastest one beyond s_low, the next grant is limited to what is left
+    up to s_high; without that limit grants add up and s_high is no bound. Of several slowest workers the one with the
+    smallest number is asked.
 
     Example:
         >>> wait_after(1, last_s=10.0, interval_s=2.0, slowest_last_s=6.0, slowest_interval_s=7.0)
@@ -75,57 +77,61 @@ class DSSP(Policy[DSSPState]):
             case Report(worker=worker, clock=clock, time_s=time_s):
                 return self.after_report(state, worker, clock, time_s)
             case Joined(workers=workers, clock=clock):
-                return DSSPState(state.clocks.add(clock, workers), state.parked, state.pushes), (Proceed(workers),)
-            case Left(worker=worker, clock=clock):
-                return self.after_left(state, worker, clock)
+                return replace(state, clocks=state.clocks.add(clock, workers)), (Proceed(workers),)
+            case Left(worker=worker, clock=clock, time_s=time_s):
+                return self.after_left(state, worker, clock, time_s)
             case Alarm():
                 return state, ()
 
     def after_report(self, state: DSSPState, worker: int, clock: int, time_s: float) -> tuple[DSSPState, Decisions]:
         """Apply the gradient; then park its worker, or let it go on, and with it all whom it held up."""
         clocks = state.clocks.move(worker, clock)
-        before = state.pushes.get(worker)
-        pushes = Pushes(time_s, before.last_s, before.granted) if before else Pushes(time_s)
-        starts, pushes = self.may_start(clocks, state.pushes, clock, pushes)
-        after = DSSPState(clocks, state.parked, state.pushes.set(worker, pushes))
+        before = state.paces.get(worker)
+        pace = Pace(time_s, time_s - before.started_s if before else None, time_s, before.granted if before else 0)
+        starts, granted = self.grant(clocks, state.paces, clock, pace)
+        paces = state.paces.set(worker, pace._replace(granted=granted))
         if not starts:
-            return replace(after, parked=state.parked.add(clock, (worker,))), (Sync((worker,)),)
-        after, released = self.release(after)
+            return DSSPState(clocks, state.parked.add(clock, (worker,)), paces), (Sync((worker,)),)
+        after, released = self.release(DSSPState(clocks, state.parked, paces), time_s)
         return after, (Sync((worker,)), Proceed(tuple(sorted((worker, *released)))))
 
-    def after_left(self, state: DSSPState, worker: int, clock: int) -> tuple[DSSPState, Decisions]:
+    def after_left(self, state: DSSPState, worker: int, clock: int, time_s: float) -> tuple[DSSPState, Decisions]:
         """Forget the worker; if it was the last of the slowest, others may go on."""
         clocks, parked = state.clocks.remove(clock, worker), state.parked.remove(clock, worker)
-        after, released = self.release(DSSPState(clocks, parked, state.pushes.remove(worker)))
+        after, released = self.release(DSSPState(clocks, parked, state.paces.remove(worker)), time_s)
         return after, (Proceed(tuple(sorted(released))),) if released else ()
 
-    def may_start(
-        self, clocks: ClockGroups, others: WorkerMap[Pushes], clock: int, pushes: Pushes
-    ) -> tuple[bool, Pushes]:
-        """Whether a worker at `clock` starts its next step, and its pushes with the grant that this uses."""
-        granted = pushes.granted
+    def grant(self, clocks: ClockGroups, paces: WorkerMap[Pace], clock: int, pace: Pace) -> tuple[bool, int]:
+        """Whether a worker at `clock` starts its next step, and what is left of its grant then."""
+        granted = pace.granted
         if granted == 0:
             lead = clock - clocks.minimum
             if lead <= self.s_low:
-                return True, pushes
-            slowest = others.get(clocks.first)
+                return True, 0
+            slowest = paces.get(clocks.first)
             if clock == clocks.maximum and slowest:
-                granted = best_grant(self.s_high - lead + 1, pushes, slowest)
-        return granted > 0, pushes._replace(granted=max(granted - 1, 0))
+                granted = best_grant(self.s_high - lead + 1, pace, slowest)
+        return granted > 0, max(granted - 1, 0)
 
-    def release(self, state: DSSPState) -> tuple[DSSPState, tuple[int, ...]]:
-        """Take out everyone who is parked and by now within s_low of the slowest."""
+    def release(self, state: DSSPState, time_s: float) -> tuple[DSSPState, tuple[int, ...]]:
+        """Take out everyone who is parked and by now within s_low of the slowest; their next steps start now."""
         limit = state.clocks.minimum + self.s_low
         workers = state.parked.up_to(limit)
-        return replace(state, parked=state.parked.above(limit)) if workers else state, workers
+        if not workers:
+            return state, ()
+        paces = state.paces
+        for worker in workers:
+            pace = paces.get(worker)
+            assert pace is not None, "who is parked has pushed"
+            paces = paces.set(worker, pace._replace(started_s=time_s))
+        return DSSPState(state.clocks, state.parked.above(limit), paces), workers
 
 
-def best_grant(limit: int, fastest: Pushes, slowest: Pushes) -> int:
+def best_grant(limit: int, fastest: Pace, slowest: Pace) -> int:
     """The number of extra steps, from 0 to `limit`, after which the fastest worker waits least for the slowest."""
-    if fastest.previous_s is None or slowest.previous_s is None or slowest.last_s <= slowest.previous_s:
+    interval_s, slowest_interval_s = fastest.interval_s, slowest.interval_s
+    if interval_s is None or not slowest_interval_s:
         return 0
-    interval_s = fastest.last_s - fastest.previous_s
-    slowest_interval_s = slowest.last_s - slowest.previous_s
 
     def wait_s(steps: int) -> float:
         return wait_after(steps, fastest.last_s, interval_s, slowest.last_s, slowest_interval_s)
