@@ -16,6 +16,7 @@ from polyrhythm.runtime import collectives, layout
 from polyrhythm.runtime.collectives import Census
 from polyrhythm.runtime.epoch import Epoch, GroupError
 from polyrhythm.runtime.group import SwitchGroup
+from polyrhythm.runtime.handover import hand_over
 from polyrhythm.testing.processes import Outcome, run_workers, workers
 from tests.runtime.ddp_models import Trainer, equal, network
 
@@ -58,10 +59,7 @@ def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
     own = Census(applied, collectives.fingerprint(trainer.model.parameters()), layout.fingerprint(trainer.ddp))
     census = collectives.take_census(epoch, own)
     assert len({c.layout for c in census}) == 1
-    source = collectives.most_advanced(census)
-    for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
-        collectives.broadcast(epoch, tensor.detach(), source)
-    trainer.optimizer.state.clear()
+    hand_over(epoch, trainer.model, trainer.optimizer, collectives.most_advanced(census))
 
 
 def lost_worker(rank: int, port: int, how: str, batch_norm: bool) -> dict[str, Any]:
@@ -157,9 +155,7 @@ def joining_worker(rank: int, port: int) -> dict[str, Any]:
         assert all(p.grad is None for p in trainer.model.parameters())
     epoch = group.set_epoch([0, 1, 2], "warm")
     warm = census(trainer, epoch)
-    for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
-        collectives.broadcast(epoch, tensor.detach(), 0)
-    trainer.optimizer.state.clear()
+    hand_over(epoch, trainer.model, trainer.optimizer, 0)
     trainer.steps(3)
     return {"cold": cold, "by hand": by_hand, "warm": warm, "after": census(trainer, epoch), "failure": group.failure}
 
@@ -167,8 +163,7 @@ def joining_worker(rank: int, port: int) -> dict[str, Any]:
 def cold_step(trainer: Trainer, group: SwitchGroup) -> list[float]:
     """A step without buckets: the gradients' mean in the step's pre-hook."""
     assert group.epoch is not None
-    trainer.ddp.require_backward_grad_sync = False
-    trainer.ddp.require_forward_param_sync = False
+    layout.enter_unbucketed(trainer.ddp)
     trainer.optimizer.zero_grad()
     trainer.backward()
     collectives.mean_gradients(group.epoch, list(trainer.model.parameters()))

@@ -36,6 +36,15 @@ def enter_lockstep(ddp: DistributedDataParallel) -> None:
     ddp.require_forward_param_sync = True
 
 
+def enter_unbucketed(ddp: DistributedDataParallel) -> None:
+    """Before steps in lockstep with members whose buckets differ: their owner averages gradients as one vector.
+
+    See `polyrhythm.runtime.collectives.mean_gradients`. Buffers are not broadcast then; their owner does that too.
+    """
+    ddp.require_backward_grad_sync = False
+    ddp.require_forward_param_sync = False
+
+
 def is_settled(ddp: DistributedDataParallel) -> bool:
     """Whether the buckets have their final layout. With unused parameters to find they never change."""
     return bool(ddp._has_rebuilt_buckets) or (ddp.find_unused_parameters and not ddp.static_graph)

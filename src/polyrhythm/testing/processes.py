@@ -6,6 +6,7 @@ milliseconds instead of seconds.
 
 import faulthandler
 import os
+import pickle
 import signal
 import threading
 import time
@@ -95,7 +96,8 @@ class Workers:
     def _outcome(self, rank: int) -> Outcome:
         """The end of a connection that is readable: a message, or end of file if the process was killed."""
         try:
-            value, trace = self.connections[rank].recv()
+            # Plain pickle: multiprocessing's own would send handles to memory that dies with the worker.
+            value, trace = pickle.loads(self.connections[rank].recv_bytes())  # noqa: S301 (our own child)
         except (EOFError, ConnectionResetError):
             value, trace = None, ""
         self.processes[rank].join()
@@ -149,10 +151,10 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
     torch.set_num_threads(threads)
     exit_code = 0
     try:
-        connection.send((function(rank, *args), ""))
+        connection.send_bytes(pickle.dumps((function(rank, *args), "")))
     except BaseException:
         exit_code = 1
-        connection.send((None, traceback.format_exc()))
+        connection.send_bytes(pickle.dumps((None, traceback.format_exc())))
     # No destructors: those of gloo's threads may abort a process that has done its work (torch 2.13, 3 of 6 runs).
     os._exit(exit_code)
 
