@@ -194,7 +194,7 @@ def test_run_until_gives_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["tcp:1", "tcp::1", "tcp:host:70000", "unix:", "unix:@", "udp:host:1", "host:1", ""]
+    "address", ["tcp:1", "tcp::1", "tcp:host:70000", "unix:", "unix:@", "unix:/x", "udp:host:1", "host:1", ""]
 )
 def test_bad_addresses_are_refused(address: str) -> None:
     with pytest.raises(PolyrhythmError, match=r"address must be tcp:HOST:PORT"):

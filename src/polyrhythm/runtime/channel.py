@@ -1,6 +1,6 @@
 """A connection that carries frames, the addresses it can have, and what goes wrong with them.
 
-An address is ``tcp:HOST:PORT``, ``unix:PATH`` or ``unix:@NAME`` (Linux's abstract names, which leave no file behind).
+An address is ``tcp:HOST:PORT`` or ``unix:@NAME``, one of Linux's abstract names, which leave no file behind.
 Servers listen on this host only, unless they are told otherwise and the job has a token.
 """
 
@@ -141,6 +141,8 @@ class Channel:
             self.dispatch()
         except PolyrhythmError as error:
             self.end(str(error))
+        except ConnectionResetError:  # it ended with something unread
+            self.end(self._end_reason())
         except OSError as error:
             self.end(f"{self.peer} is gone ({error.strerror or error})")
 
@@ -274,7 +276,7 @@ def address_of(sock: socket.socket) -> str:
     """The address under which a listening socket can be reached; says the port that was chosen for port 0."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
-        return f"unix:@{name[1:].decode()}" if isinstance(name, bytes) else f"unix:{name}"
+        return f"unix:@{name[1:].decode()}"
     return f"tcp:{name[0]}:{name[1]}"
 
 
@@ -285,12 +287,12 @@ def parse_address(address: str) -> tuple[int, Any]:
     (('127.0.0.1', 80), '\\x00job')
     """
     scheme, _, rest = address.partition(":")
-    if scheme == "unix" and rest not in ("", "@"):
-        return socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
+    if scheme == "unix" and rest.startswith("@") and len(rest) > 1:
+        return socket.AF_UNIX, "\0" + rest[1:]
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isdecimal() and int(port) < 65536:
         return socket.AF_INET, (host, int(port))
-    raise PolyrhythmError(f"address must be tcp:HOST:PORT, unix:PATH or unix:@NAME but got {address!r}")
+    raise PolyrhythmError(f"address must be tcp:HOST:PORT or unix:@NAME but got {address!r}")
 
 
 def is_loopback(host: str) -> bool:

@@ -64,6 +64,7 @@ class Port:
         self.parameters: SharedVector | None = None
         self.slots: list[SharedVector] = []
         self.answer: Pulled | Loaded | Downloaded | None = None
+        self.refusal: str | None = None
         self.reason: str | None = None
         self._control = control
         self._room: Tensor | None = None
@@ -81,7 +82,7 @@ class Port:
             case Pulled() | Loaded() | Downloaded():
                 self.answer = message
             case Rejected(reason=reason):
-                self.reason = reason
+                self.refusal = reason
             case _:
                 self._control(message)
 
@@ -284,27 +285,35 @@ class ShardClient:
         limit = self._timeout_s if timeout_s is None else timeout_s
         in_time = self.loop.run_until(lambda: done() or self._failed(), limit)
         for number, port in enumerate(self._ports):
+            if port.refusal is not None:
+                raise PolyrhythmError(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
             if port.reason is not None:
                 raise ServerLostError(
                     f"rank {self.rank} lost server {number} {phase}: {port.reason}; see the server's log, and start "
                     "the job again from its last checkpoint"
                 )
         if not in_time:
-            raise ServerLostError(f"rank {self.rank} got no answer within {limit:g} s {phase}; is the server stopped?")
+            raise ServerLostError(
+                f"rank {self.rank} got no answer within {limit:g} s {phase}; a server hangs or is overloaded"
+            )
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The connections, the one to the hub first."""
+        return [port.channel for port in self._ports if port.channel is not None]
 
     def close(self) -> None:
         """Leave the job."""
-        for port in self._ports:
-            if port.channel is not None:
-                port.channel.close()
+        for channel in self.channels:
+            channel.close()
 
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _failed(self) -> bool:
-        return any(port.reason is not None for port in self._ports)
+        return any(port.reason or port.refusal for port in self._ports)
 
     def _all_sent(self) -> bool:
-        return not any(port.channel and port.channel.sending for port in self._ports)
+        return not any(channel.sending for channel in self.channels)
 
     def _slot(self, port: Port) -> tuple[int, SharedVector]:
         """A free slot; a further one if all are held."""

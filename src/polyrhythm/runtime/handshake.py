@@ -110,16 +110,20 @@ def peer_uid(sock: socket.socket) -> int:
 
 
 class Applicant:
-    """Handler of a connection that waits for the answer to its `Hello`."""
+    """Handler of a connection that waits for the answer to its `Hello`, and hands it to `handler` with the Welcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel, handler: Handler) -> None:
         self.answer: Welcome | Rejected | None = None
+        self._channel = channel
+        self._handler = handler
 
     def received(self, message: Any) -> None:
-        """Nothing but an answer can come now."""
+        """Nothing but an answer can come now; what comes behind a Welcome is for the handler."""
         if not isinstance(message, Welcome | Rejected):
             raise FrameError(f"the server sent {type(message).__name__} before Welcome")
         self.answer = message
+        if isinstance(message, Welcome):
+            self._channel.handler = self._handler
 
     def place(self, message: Any, payload: Payload) -> memoryview:
         """Nobody sends tensors before the handshake."""
@@ -142,12 +146,11 @@ def join(
     """
     channel = Channel(connect(address, timeout_s), decoder, f"the server at {address}", takes_fds=True)
     close_in_children(channel)
-    applicant = Applicant()
+    applicant = Applicant(channel, handler)
     loop.add(channel, applicant)
     channel.send(hello)
     loop.run_until(lambda: applicant.answer, timeout_s)
     if isinstance(applicant.answer, Welcome):
-        loop.add(channel, handler)
         return channel
     channel.close()
     reason = applicant.answer.reason if applicant.answer else f"no answer within {timeout_s:g} s"

@@ -11,8 +11,8 @@ import msgspec
 
 from polyrhythm.runtime.frames import WireDtype
 
-Role: TypeAlias = Literal["worker", "hub", "control"]
-"""Who connects: a worker, the job's hub to a shard in another process, or someone who watches or steers the job."""
+Role: TypeAlias = Literal["worker", "pulse", "hub", "control"]
+"""Who connects: a worker, its pulse, the hub to a shard in another process, or someone who steers the job."""
 
 Value: TypeAlias = float | tuple[float, ...] | bool | None
 """A hyper-parameter that changes while training: a rate, a momentum, a pair of betas."""

@@ -75,7 +75,7 @@ class ShardService:
         self._allowed = allowed
         self._layout: Layout | None = None
         self._optimizer: OptimizerSpec | None = None
-        self._places: dict[int, Place] = {}
+        self.places: dict[int, Place] = {}
 
     # -- from a worker -------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class ShardService:
 
     def lost(self, worker: int, channel: Channel) -> None:
         """A worker's connection has ended; what it has pushed stays until the hub decides."""
-        place = self._places.get(worker)
+        place = self.places.get(worker)
         if place is not None and place.channel is channel:
             place.waiting = None
 
@@ -130,14 +130,14 @@ class ShardService:
         self.shard.apply(pushes, message.lr_scale, message.settings)
         for _, place, item in held:
             place.free(item.slot)
-        for place in self._places.values():
+        for place in self.places.values():
             if place.waiting is not None:
                 self._answer(place)
 
     def drop(self, message: Drop) -> None:
         """Forget gradients, also those that are still to come."""
         for worker, number in message.gradients:
-            place = self._places.get(worker)
+            place = self.places.get(worker)
             if place is None:
                 continue
             item = place.held.pop(number, None)
@@ -148,7 +148,7 @@ class ShardService:
 
     def forget(self, worker: int) -> None:
         """A worker is gone, with all that it has here."""
-        self._places.pop(worker, None)
+        self.places.pop(worker, None)
 
     # -- details -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class ShardService:
             channel.send(Rejected(str(error)))
             raise
         assert self.shard is not None
-        place = self._places[worker] = Place(channel, message.wire)
+        place = self.places[worker] = Place(channel, message.wire)
         memory = self.shard.memory
         if self._compensation.needs_backup:
             place.backup = self.shard.vector.clone()
@@ -192,9 +192,9 @@ class ShardService:
             )
 
     def _place_of(self, worker: int) -> Place:
-        if worker not in self._places:
+        if worker not in self.places:
             raise FrameError(f"rank {worker} did not open the shard before it used it")
-        return self._places[worker]
+        return self.places[worker]
 
     def _push(self, worker: int, place: Place, message: Push) -> None:
         slot = message.slot if place.shared else self._received_slot(worker, place)
@@ -242,7 +242,7 @@ class ShardService:
         return memory
 
     def _take(self, contribution: Contribution) -> Held:
-        held = self._places[contribution.worker].held
+        held = self.places[contribution.worker].held
         assert contribution.number in held, f"gradient {contribution} is not here"
         return held.pop(contribution.number)
 
@@ -293,6 +293,6 @@ class ShardService:
         parameters, state = unpack_state(message.state, place.incoming, self.shard.span.elements)
         self.shard.load(parameters, state, message.version)
         place.incoming = None
-        for other in self._places.values():
+        for other in self.places.values():
             other.remember(self.shard.vector)
         place.channel.send(Loaded(message.version))

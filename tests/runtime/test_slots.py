@@ -1,0 +1,57 @@
+"""Shared vectors."""
+
+import fcntl
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.slots import SharedVector, memory_bytes
+
+
+def test_two_mappings_see_the_same_numbers_and_words() -> None:
+    mine = SharedVector.create(1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yours = SharedVector(os.dup(mine.fd), 1000, writable=False)
+    mine.values.copy_(torch.arange(1000.0))
+    mine.words[3] = 7
+    assert torch.equal(yours.values, torch.arange(1000.0))
+    assert yours.words[3] == 7
+    assert mine.values.data_ptr() % 64 == 0
+
+
+def test_readers_cannot_write() -> None:
+    mine = SharedVector.create(4)
+    yours = SharedVector(os.dup(mine.fd), 4, writable=False)
+    with pytest.raises(TypeError, match="read-only"):
+        yours.words[0] = 1
+
+
+def test_the_size_is_sealed() -> None:
+    vector = SharedVector.create(4)
+    with pytest.raises(PermissionError):
+        os.ftruncate(vector.fd, 0)
+
+
+def test_memory_that_is_not_ours_is_refused() -> None:
+    unsealed = os.memfd_create("foreign", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, memory_bytes(4))
+    with pytest.raises(PolyrhythmError, match="not sealed"):
+        SharedVector(os.dup(unsealed), 4)
+    fcntl.fcntl(unsealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    SharedVector(os.dup(unsealed), 4)
+    with pytest.raises(PolyrhythmError, match="shared memory for 5 numbers has 80 bytes"):
+        SharedVector(unsealed, 5)
+
+
+def test_descriptors_are_closed_with_the_vector() -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    vector = SharedVector.create(4)
+    assert len(list(descriptors.iterdir())) > before
+    del vector
+    assert len(list(descriptors.iterdir())) == before
