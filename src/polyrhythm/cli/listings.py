@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from polyrhythm.cli.terminal import console, print_table
+from polyrhythm.cli.terminal import console, print_texts
 from polyrhythm.core import Bounds, Cluster, Policy
 from polyrhythm.core.policy import text
 from polyrhythm.policies import KNOWN
@@ -17,7 +17,7 @@ WORKERS = 8
 def print_policies() -> None:
     """Every built-in or installed policy: how its spec is written, what it does, what it promises and who decides."""
     heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "venue")
-    print_table(heads, (describe(cls) for _, cls in sorted(KNOWN.items())), numeric=False)
+    print_texts(heads, (describe(cls) for _, cls in sorted(KNOWN.items())))
     console().print(
         "lead: steps between the fastest and the slowest worker. staleness: updates between a gradient's read and its "
         "arrival.\nvenue: scheduled decides from clocks alone, replicated from everyone's scalars, arbitrated from the "
@@ -63,4 +63,4 @@ def print_scenarios() -> None:
     """Every built-in scenario."""
     from polyrhythm.sim import built_in_scenarios
 
-    print_table(("scenario", "what it is"), built_in_scenarios().items(), numeric=False)
+    print_texts(("scenario", "what it is"), built_in_scenarios().items())

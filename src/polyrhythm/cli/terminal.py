@@ -1,9 +1,11 @@
 """Tables and progress in a terminal."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,22 +18,40 @@ from polyrhythm.telemetry.result import RunResult
 FILE_WIDTH = 1000
 """Columns where there is no terminal: wide enough to break no line."""
 
+HEAD_WIDTH = 10
+"""Columns of a heading before it takes another line."""
 
-def console() -> Console:
-    """Standard output; a file is not broken into the width of a terminal."""
+
+def console(least: int = 0) -> Console:
+    """Standard output, at least so wide: a terminal breaks lines that are too long, rich would drop columns."""
     plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+    return Console(highlight=False, width=max(least, plain.width if plain.is_terminal else FILE_WIDTH))
 
 
-def print_table(heads: Sequence[str], body: Iterable[Sequence[str]], numeric: bool) -> None:
-    """A table; all columns but the first are aligned to the right if they are figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for position, head in enumerate(heads):
-        figures = numeric and position > 0
-        table.add_column(head, justify="right" if figures else "left", no_wrap=figures, overflow="fold")
+def print_texts(heads: Sequence[str], body: Iterable[Sequence[str]]) -> None:
+    """A table of texts, folded into the width of the terminal."""
+    table = blank_table()
+    for head in heads:
+        table.add_column(head, overflow="fold")
     for row in body:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     console().print(table)
+
+
+def print_figures(heads: Sequence[str], body: Iterable[Sequence[str]]) -> None:
+    """A table with names in the first column and figures in the others; no cell is folded."""
+    table = blank_table()
+    for position, head in enumerate(heads):
+        lines = fill(head, HEAD_WIDTH, break_on_hyphens=False)
+        table.add_column(lines, justify="right" if position else "left", vertical="bottom", no_wrap=True)
+    for row in body:
+        table.add_row(*map(Text, row))
+    console(Measurement.get(console(FILE_WIDTH), console(FILE_WIDTH).options, table).maximum).print(table)
+
+
+def blank_table() -> Table:
+    """The look of all tables."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def print_results(results: Sequence[RunResult]) -> None:
@@ -41,7 +61,7 @@ def print_results(results: Sequence[RunResult]) -> None:
     for name, value in said.items():
         console().print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
     has_target = target_of(results) is not None
-    print_table(headings(has_target), cells(rows(results), has_target), numeric=True)
+    print_figures(headings(has_target), cells(rows(results), has_target))
 
 
 def runs_progress() -> Progress:
