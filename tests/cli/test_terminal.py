@@ -1,6 +1,10 @@
+import re
+
 import pytest
 
 from polyrhythm.cli.terminal import print_figures, print_texts
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.mark.parametrize("columns", ["40", "200"])
@@ -20,7 +24,7 @@ def test_texts_fold_into_the_terminal(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     print_texts(["name", "what it is"], [["uniform", "many words that say what this is about"]])
-    lines = capsys.readouterr().out.splitlines()
+    lines = [ESCAPE.sub("", line) for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 40
     assert len(lines) > 5
 
