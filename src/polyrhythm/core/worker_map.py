@@ -84,10 +84,10 @@ class WorkerMap(Generic[Value]):
 
 def replaced(node: tuple[Any, ...] | None, worker: int, span: int, value: Any) -> tuple[Any, ...] | None:
     """`node` with the value of `worker` replaced, None if it is empty then; each slot covers `span` workers."""
-    node = node or EMPTY
+    slots = list(node or EMPTY)
     slot = worker // span % WIDTH
-    child = value if span == 1 else replaced(node[slot], worker, span // WIDTH, value)
-    result = (*node[:slot], child, *node[slot + 1 :])
+    child = slots[slot] = value if span == 1 else replaced(slots[slot], worker, span // WIDTH, value)
+    result = tuple(slots)
     return ABSENT if child is ABSENT and result == EMPTY else result
 
 

@@ -116,10 +116,9 @@ class DSSP(Policy[DSSPState]):
     def release(self, state: DSSPState, time_s: float) -> tuple[DSSPState, tuple[int, ...]]:
         """Take out everyone who is parked and by now within s_low of the slowest; their next steps start now."""
         limit = state.clocks.minimum + self.s_low
-        workers = state.parked.up_to(limit)
-        if not workers:
+        if not state.parked.groups or state.parked.minimum > limit:
             return state, ()
-        paces = state.paces
+        workers, paces = state.parked.up_to(limit), state.paces
         for worker in workers:
             pace = paces.get(worker)
             assert pace is not None, "who is parked has pushed"
