@@ -151,7 +151,7 @@ class FakeJob:
         else:
             self.workers[worker].inbox.append(message)
 
-    def apply(self, tickets: Sequence[Ticket], weights: tuple[float, ...] | None) -> None:
+    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
         for ticket in tickets:
             self._count([self.pushed.pop((ticket.worker, ticket.number))])
 

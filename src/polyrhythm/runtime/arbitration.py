@@ -1,13 +1,21 @@
 """A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyrhythm.core import Alarm, Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed, Skipped
 from polyrhythm.runtime.job import Job, Member
+
+
+class Arrival(NamedTuple):
+    """What is known of a gradient that has arrived."""
+
+    lease: Lease
+    samples: int
+    staleness: int
 
 
 class Arbitration:
@@ -20,8 +28,8 @@ class Arbitration:
         self._job = job
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
-        self._arrived: dict[Ticket, tuple[Lease, int]] = {}
-        """Lease and samples of every gradient that has arrived and is not yet applied or dropped."""
+        self._arrived: dict[Ticket, Arrival] = {}
+        """Every gradient that has arrived and is not yet applied or dropped."""
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
@@ -43,8 +51,9 @@ class Arbitration:
         member.step = None
         ticket = self._job.ledger.accounts[worker].running
         assert ticket is not None, f"worker {worker} steps without a ticket"
-        self._arrived[ticket] = member.leases.popleft(), message.samples
-        report = self._report(worker, member, message, self._job.ledger.accounts[worker].clock + 1)
+        staleness = self._job.version - member.read_version
+        self._arrived[ticket] = Arrival(member.leases.popleft(), message.samples, staleness)
+        report = self._report(worker, message, staleness)
         if self._stopping:
             self._arrive_late(report)
         else:
@@ -105,10 +114,11 @@ class Arbitration:
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """One optimizer step on the servers."""
         assert decision.what == "gradients", f"servers hold no replicas to combine {decision.what}"
-        self._job.office.apply(tickets, decision.weights)
+        arrivals = [self._arrived.pop(ticket) for ticket in tickets]
+        weights = decision.weights or (1.0,) * len(tickets)
+        self._job.office.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
         self._job.version += 1
-        for ticket in tickets:
-            self._job.samples += self._arrived.pop(ticket)[1]
+        self._job.samples += sum(arrival.samples for arrival in arrivals)
 
     def has_batch(self, worker: int) -> bool:
         """Whether the worker holds a lease or can get one; one that cannot is told that its epoch is over."""
@@ -136,7 +146,7 @@ class Arbitration:
         for ticket in tickets:
             member = self._job.members.get(ticket.worker)
             if ticket in self._arrived:
-                self._job.workload.give_back(self._arrived.pop(ticket)[0])
+                self._job.workload.give_back(self._arrived.pop(ticket).lease)
             elif member is not None and member.step == ticket.number:
                 member.step = None
                 self._job.workload.give_back(member.leases.popleft())
@@ -148,15 +158,15 @@ class Arbitration:
 
     # -- details ---------------------------------------------------------------------------------------------------
 
-    def _report(self, worker: int, member: Member, message: Pushed, clock: int) -> Report:
+    def _report(self, worker: int, message: Pushed, staleness: int) -> Report:
         return Report(
             worker,
-            clock,
+            self._job.ledger.accounts[worker].clock + 1,
             self._job.clock(),
             message.samples,
             message.step_s,
             message.transfer_s,
-            self._job.version - member.read_version,
+            staleness,
             message.loss,
             message.grad_sq_norm,
         )

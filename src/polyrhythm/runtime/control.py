@@ -11,14 +11,59 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.frames import WireDtype
 from polyrhythm.runtime.messages import Value
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
 
 
-class Message(msgspec.Struct, tag=True):
+class Message(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Base of all control messages."""
+
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a job's hub is and what opens its door; travels in the environment of the workers."""
+
+    hub: str
+    job: str
+    token: str = ""
+
+
+class JobInfo(Message):
+    """The hub's first words to a worker: where the other shards and the meeting point are, and how often to beat."""
+
+    shards: tuple[str, ...]
+    store: tuple[str, int]
+    pulse_s: float
+    wire: WireDtype = "float32"
+
+
+class Pulse(Message):
+    """The process of this worker is running."""
+
+
+class AskStatus(Message):
+    """How is the job?"""
+
+
+class Status(Message):
+    """How the job is. `samples` counts what was processed, `skipped` what was not; `dropped` counts gradients."""
+
+    policy: str
+    phase: int
+    epoch: int
+    members: tuple[int, ...]
+    samples: int
+    skipped: int
+    version: int
+    applied: int
+    dropped: dict[str, int]
+    switching_to: str | None = None
+
+
+class Bye(Message):
+    """The script is through; the worker leaves."""
 
 
 class Ready(Message):
@@ -90,7 +135,7 @@ class SwitchTo(Message):
     policy: str
 
 
-ToHub: TypeAlias = Ready | Pushed | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo
+ToHub: TypeAlias = Ready | Pushed | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
 
 
 class Phase(Message):

@@ -24,6 +24,7 @@ from polyrhythm.policies import parse
 from polyrhythm.runtime.arbitration import Arbitration
 from polyrhythm.runtime.control import (
     AtEnd,
+    Bye,
     EpochDone,
     Phase,
     Poisoned,
@@ -71,7 +72,7 @@ class Coordinator:
         self._contributors: tuple[int, ...] = ()
         self._debts: dict[int, tuple[Lease, ...]] = {}
         self._mode: Arbitration | LockstepRun | None = None
-        self._next_policy: Policy[Any] | None = None
+        self.next_policy: Policy[Any] | None = None
         self._stop_wanted = False
         self._uploading: int | None = None
 
@@ -104,6 +105,8 @@ class Coordinator:
                 self._uploaded(message.phase)
             case SwitchTo():
                 self.switch(parse(message.policy))
+            case Bye():
+                self.lost(worker, "finished")
             case _:
                 raise PolyrhythmError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
         self._go_on_if_standing()
@@ -126,9 +129,9 @@ class Coordinator:
 
     def switch(self, policy: Policy[Any]) -> None:
         """Change the policy at the next moment at which everyone can be brought to a stop."""
-        if policy == (self._next_policy or self.policy):
+        if policy == (self.next_policy or self.policy):
             return
-        self._next_policy = policy
+        self.next_policy = policy
         self._request_stop_for_switch()
         self._go_on_if_standing()
 
@@ -178,7 +181,7 @@ class Coordinator:
             if present and self._uploading is None and all(self.job.members[w].at_end for w in present):
                 self._end_epoch()
             return
-        enough = len(started) >= (self._expected if self.job.epoch < 0 else 1)
+        enough = len(started) >= (max(self._expected, 1) if self.job.epoch < 0 else 1)
         if enough and all(m.ready and m.ready.epoch == self.job.epoch + 1 for m in started):
             self._begin_epoch(started[0].ready)
 
@@ -190,7 +193,7 @@ class Coordinator:
         else:
             self.job.workload.extend(ready.dataset_samples)
         self._stepping = True
-        if self._mode is None or self._next_policy is not None or set(self.job.present) != set(self._phase_members):
+        if self._mode is None or self.next_policy is not None or set(self.job.present) != set(self._phase_members):
             self._start_phase()
         else:
             self._start_steps()
@@ -252,7 +255,7 @@ class Coordinator:
     def _start_phase(self) -> None:
         """End the phase under way, if any, and start one on whoever is present."""
         contributors = self._end_phase()
-        self.policy, self._next_policy = self._next_policy or self.policy, None
+        self.policy, self.next_policy = self.next_policy or self.policy, None
         scheduled = self.policy.traits.venue == "scheduled"
         state: StateFlow = "keep"
         if scheduled and self._home == "servers":

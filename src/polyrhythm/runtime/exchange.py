@@ -8,7 +8,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import HashStore, Store
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.runtime.collectives import ReplicaMean, broadcast, mean
@@ -73,6 +74,17 @@ class Exchange:
         self._model.__dict__.pop("forward", None)
         if self.group is not None:
             self.group.set_local()
+
+    def close(self) -> None:
+        """Give the model its own forward back, and torch its state before, if this session has made the default group.
+
+        torch waits for its groups in destructors, so they are dropped while everything else still stands.
+        """
+        self.part()
+        self._mean = None
+        if self.group is not None and self.group is dist.group.WORLD:
+            dist.destroy_process_group()
+        self.group = None
 
     def reduce_gradients(self, wanted: bool) -> None:
         """Whether backward passes from now on end in the mean gradient of all members."""

@@ -16,7 +16,7 @@ class Office(Protocol):
     def send(self, worker: int, message: ToWorker) -> None:
         """Send to a worker."""
 
-    def apply(self, tickets: Sequence[Ticket], weights: tuple[float, ...] | None) -> None:
+    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
         """Make one optimizer step on the servers with the weighted mean of these gradients."""
 
     def drop(self, tickets: Sequence[Ticket]) -> None:

@@ -138,7 +138,6 @@ class Participant:
         self._leases: deque[Lease] = deque()
         self._tokens: deque[Token] = deque()
         self._go: Go | None = None
-        self._cancelled = False
         self._hidden = False
         self._poisoned = False
         self._over = False
@@ -209,7 +208,7 @@ class Participant:
         self._computed_s = self._clock() - self._started_s
         if self._go is not None:
             self._link.send(Skipped(self._go.number, samples))
-            self._go, self._cancelled = None, True
+            self._go = None
             self._wait()
         elif self._schedule is not None:
             self._complete(samples)
@@ -222,11 +221,11 @@ class Participant:
 
     def _push(self, samples: int) -> None:
         """Send the gradients, unless the step was cancelled meanwhile."""
-        while (message := self._link.poll()) is not None:
+        while self._go is not None and (message := self._link.poll()) is not None:
             self._follow(message)
-        go, self._go, self._may_step = self._go, None, False
-        if go is None or self._cancelled:
-            return
+        go, self._go = self._go, None
+        if go is None:
+            return  # cancelled; the Go behind it waits until the step is over
         start = self._clock()
         self._link.push(go.number)
         transfer_s = self._pulled_s + self._clock() - start
@@ -368,17 +367,17 @@ class Participant:
     def _start_step(self, go: Go) -> None:
         """Read the parameters that the step is to start from."""
         start = self._clock()
-        if go.version > self.version or self._cancelled:
+        if go.version > self.version:
             self._link.pull(go.version)
             self.version = go.version
         self._pulled_s = self._clock() - start
         self.tally.transferred_s += self._pulled_s
         self._leases.extend(go.leases)
-        self._go, self._cancelled, self._may_step = go, False, True
+        self._go, self._may_step = go, True
 
     def _cancel(self, number: int) -> None:
         if self._go is not None and self._go.number == number:
-            self._go, self._cancelled = None, True
+            self._go = None
 
     def _finish_epoch(self, message: EpochDone) -> None:
         """Everyone is at the end: take over the final parameters, if the servers have them."""

@@ -1,0 +1,331 @@
+"""The hub: the process that holds a job together, with the coordinator, shard 0 and the meeting point in one loop.
+
+It ends when the last worker has left, or if none comes. Workers reach it over a Unix socket named after the job, and
+over TCP if it is told to listen there.
+"""
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from polyrhythm.core import Cluster, Decisions, Event, Header, LeftReason, Policy, Ticket, TraceWriter
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.channel import Channel, listen
+from polyrhythm.runtime.control import (
+    AskStatus,
+    JobInfo,
+    Pulse,
+    Pushed,
+    Status,
+    SwitchTo,
+    ToHub,
+    ToWorker,
+)
+from polyrhythm.runtime.coordinator import Coordinator
+from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.handshake import Door
+from polyrhythm.runtime.hub_settings import HubSettings
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
+from polyrhythm.runtime.shard import warm_up
+from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
+
+log = logging.getLogger(__name__)
+
+
+class Hub:
+    """The `Office` of a coordinator, with sockets and shards.
+
+    Args:
+        settings: see `HubSettings`.
+        listener: bound to `hub_address`, so that a second job of the same id has failed before.
+
+    Raises:
+        PolyrhythmError: for a policy that cannot be read, or an address that cannot be listened on.
+    """
+
+    def __init__(self, settings: HubSettings, listener: socket.socket) -> None:
+        self.settings = settings
+        self.loop = Loop()
+        self.coordinator = Coordinator(parse(settings.policy), settings.workers, self, self._elapsed, settings.epochs)
+        self.shards = ShardGroup(settings.shards, self._arrived, settings.compensation)
+        self._started_s = time.monotonic()
+        self._channels: dict[int, Channel] = {}
+        self._beats: dict[int, float] = {}
+        self._pushed: dict[tuple[int, int], Pushed] = {}
+        self._complete: set[tuple[int, int]] = set()
+        self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
+        self._trace: TextIO | None = None
+        self._writer: TraceWriter | None = None
+        self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._open_doors(listener)
+        self._addresses = self._start_shards()
+        self.loop.call_later(settings.patience_s, self._give_up_waiting)
+        self.loop.call_later(settings.pulse_s, self._look_for_hangs)
+
+    def run(self) -> None:
+        """Serve the job until its end."""
+        try:
+            self.loop.run()
+        finally:
+            if self._trace is not None:
+                self._trace.close()
+            self.loop.close()
+
+    # -- what the coordinator asks (see `Office`) --------------------------------------------------------------------
+
+    def send(self, worker: int, message: ToWorker) -> None:
+        """Send to a worker."""
+        if worker in self._channels:
+            self._channels[worker].send(message)
+
+    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
+        """One optimizer step on every shard."""
+        rows = zip(tickets, weights, staleness, strict=True)
+        contributions = tuple(Contribution(t.worker, t.number, weight, stale) for t, weight, stale in rows)
+        linear = self.settings.lr_convention == "linear"
+        settings = [self._settings.pop((t.worker, t.number), ()) for t in tickets][-1]
+        self.shards.apply(Apply(contributions, len(tickets) / self.settings.workers if linear else 1.0, settings))
+
+    def drop(self, tickets: Sequence[Ticket]) -> None:
+        """Forget these gradients."""
+        if tickets:
+            self.shards.drop(Drop(tuple((t.worker, t.number) for t in tickets)))
+            for ticket in tickets:
+                self._settings.pop((ticket.worker, ticket.number), None)
+
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
+        """Open the phase's trace."""
+        log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
+        if self.settings.trace is None:
+            return
+        if self._trace is not None:
+            self._trace.close()
+        folder = Path(self.settings.trace)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._trace = open(folder / f"{self.settings.job}-phase-{number}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self.settings.job}))
+
+    def record(self, event: Event, decisions: Decisions) -> None:
+        """Trace one event."""
+        if self._writer is not None:
+            self._writer.write(event, decisions)
+
+    def wake(self, time_s: float) -> None:
+        """Call back at a time of the job's clock."""
+        self.loop.call_at(self._started_s + time_s, self.coordinator.alarm)
+
+    # -- what workers do -----------------------------------------------------------------------------------------------
+
+    def received(self, worker: int, message: Any) -> None:
+        """A worker's message."""
+        channel = self._channels[worker]
+        if isinstance(message, ToShard):
+            self.shards.service.received(worker, channel, message)
+        elif isinstance(message, Pushed):
+            self._match_push(worker, message)
+        else:
+            self.coordinator.receive(worker, message)
+
+    def lost(self, worker: int, reason: LeftReason) -> None:
+        """A worker's connection has ended, or it hangs."""
+        channel = self._channels.pop(worker, None)
+        self._beats.pop(worker, None)
+        if channel is not None:
+            channel.close()
+        self.coordinator.lost(worker, reason)
+        self.shards.forget(worker)
+        self._pushed = {key: message for key, message in self._pushed.items() if key[0] != worker}
+        self._complete = {key for key in self._complete if key[0] != worker}
+        if not self._channels:
+            self.loop.stop()
+
+    def beat(self, worker: int) -> None:
+        """A worker's process is running."""
+        self._beats[worker] = self.loop.clock()
+
+    def status(self) -> Status:
+        """How the job is."""
+        job, coordinator = self.coordinator.job, self.coordinator
+        following = coordinator.next_policy
+        return Status(
+            coordinator.policy.spec,
+            coordinator.phase,
+            job.epoch,
+            job.present,
+            job.samples,
+            job.skipped_samples,
+            job.version,
+            job.ledger.applied,
+            {str(reason): count for reason, count in job.ledger.dropped.items()},
+            following.spec if following else None,
+        )
+
+    # -- details -------------------------------------------------------------------------------------------------------
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _open_doors(self, listener: socket.socket) -> None:
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | ToHub | Pulse | AskStatus)
+        for sock in (listener, *(listen(address, self.settings.token) for address in self.settings.listen)):
+            Door(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
+
+    def _start_shards(self) -> tuple[str, ...]:
+        addresses = []
+        for index in range(1, self.settings.shards):
+            settings = ShardSettings(
+                self.settings.job, self.settings.token, index, self.settings.shards, self.settings.compensation
+            )
+            process = ShardProcess(settings, f"unix:@polyrhythm-{self.settings.job}-shard-{index}")
+            process.join(self.loop, settings, self.shards, self._shard_lost)
+            addresses.append(process.address)
+        return tuple(addresses)
+
+    def _admit(self, channel: Channel, hello: Hello) -> "WorkerDoor | PulseDoor | ControlDoor":
+        if hello.role == "pulse":
+            return PulseDoor(self, hello.rank)
+        if hello.role == "control":
+            return ControlDoor(self, channel)
+        self.coordinator.connect(hello.rank)
+        self._channels[hello.rank] = channel
+        store = (self._store_host(channel), self._store.port)
+        info = JobInfo(self._addresses, store, self.settings.pulse_s, self.settings.wire)
+        self.loop.call_later(0.0, lambda: channel.send(info))
+        return WorkerDoor(self, hello.rank)
+
+    def _store_host(self, channel: Channel) -> str:
+        """The host under which this worker reaches the meeting point: the one at which it has reached the hub."""
+        return "127.0.0.1" if channel.local else str(channel.socket.getsockname()[0])
+
+    def _match_push(self, worker: int, message: Pushed) -> None:
+        """A push counts when its scalars are here and its gradient is at every shard."""
+        key = worker, message.number
+        if key in self._complete:
+            self._complete.discard(key)
+            self._deliver(worker, message)
+        else:
+            self._pushed[key] = message
+
+    def _arrived(self, worker: int, number: int) -> None:
+        message = self._pushed.pop((worker, number), None)
+        if message is None:
+            self._complete.add((worker, number))
+        else:
+            self._deliver(worker, message)
+
+    def _deliver(self, worker: int, message: Pushed) -> None:
+        self._settings[worker, message.number] = message.settings
+        self.coordinator.receive(worker, message)
+
+    def _look_for_hangs(self) -> None:
+        limit = self.loop.clock() - self.settings.hang_s
+        for worker, beat in list(self._beats.items()):
+            if beat < limit:
+                log.warning("rank %d has not answered for %g s; going on without it", worker, self.settings.hang_s)
+                self.lost(worker, "hung")
+        self.loop.call_later(self.settings.pulse_s, self._look_for_hangs)
+
+    def _give_up_waiting(self) -> None:
+        if not self._channels and self.coordinator.job.epoch < 0:
+            log.error("no worker has joined job %s within %g s", self.settings.job, self.settings.patience_s)
+            self.loop.stop()
+
+    def _shard_lost(self, reason: str) -> None:
+        """A part of the parameters is gone, and with it the job."""
+        for channel in self._channels.values():
+            channel.send(Rejected(f"a parameter server is gone: {reason}"))
+        self.loop.stop()
+
+
+class WorkerDoor:
+    """Handler of a worker's connection."""
+
+    def __init__(self, hub: Hub, worker: int) -> None:
+        self._hub = hub
+        self._worker = worker
+
+    def received(self, message: Any) -> None:
+        """Everything goes to the hub."""
+        self._hub.received(self._worker, message)
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """Gradients and uploads go to shard 0."""
+        return self._hub.shards.service.place(self._worker, message, payload)
+
+    def lost(self, reason: str) -> None:
+        """End of file is a death; one that has said goodbye is not known here any more."""
+        log.info("rank %d: %s", self._worker, reason)
+        self._hub.lost(self._worker, "died")
+
+
+class PulseDoor:
+    """Handler of a worker's second connection, on which it only shows that it runs."""
+
+    def __init__(self, hub: Hub, worker: int) -> None:
+        self._hub = hub
+        self._worker = worker
+
+    def received(self, message: Any) -> None:
+        """A beat."""
+        if not isinstance(message, Pulse):
+            raise FrameError(f"the pulse of rank {self._worker} sent {type(message).__name__}")
+        self._hub.beat(self._worker)
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """A pulse has no numbers."""
+        raise FrameError(f"the pulse of rank {self._worker} announced {payload.nbytes} bytes")
+
+    def lost(self, reason: str) -> None:
+        """The worker's own connection tells of its end."""
+
+
+class ControlDoor:
+    """Handler of a connection from outside the job, such as that of ``polyrhythm ctl``."""
+
+    def __init__(self, hub: Hub, channel: Channel) -> None:
+        self._hub = hub
+        self._channel = channel
+
+    def received(self, message: Any) -> None:
+        """Steer or ask; the answer is always the status."""
+        if isinstance(message, SwitchTo):
+            try:
+                self._hub.coordinator.switch(parse(message.policy))
+            except PolyrhythmError as error:
+                self._channel.send(Rejected(str(error)))
+                return
+        elif not isinstance(message, AskStatus):
+            raise FrameError(f"a controller sent {type(message).__name__}")
+        self._channel.send(self._hub.status())
+
+    def place(self, message: Any, payload: Payload) -> memoryview:
+        """Controllers send no numbers."""
+        raise FrameError(f"a controller announced {payload.nbytes} bytes")
+
+    def lost(self, reason: str) -> None:
+        """It may come and go."""
+
+
+def main(fd: int) -> None:
+    """Entry point of a hub process: the listener's descriptor; settings come on standard input."""
+    import torch
+
+    logging.basicConfig(level=logging.INFO, format="polyrhythm hub: %(message)s")
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=HubSettings)
+    torch.set_num_threads(1)
+    hub = Hub(settings, socket.socket(fileno=fd))
+    warm_up()
+    hub.run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,46 @@
+"""What a hub is started with, and where it is found; known to those who start it, without torch."""
+
+import msgspec
+
+from polyrhythm.runtime.frames import WireDtype
+
+
+class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a hub is started with.
+
+    Args:
+        job: id of the job; names its socket on this host.
+        token: secret of the job; required for workers on other hosts.
+        policy: spec of the first policy.
+        workers: how many workers must be ready before the first step.
+        epochs: epochs that the job plans.
+        lr_convention: "linear": the script's rate is that of an update from all planned workers, and an update that
+            combines m of their n gradients moves m/n as far; "same": every update uses the script's rate.
+        compensation: what is done about staleness.
+        shards: parameter servers.
+        listen: further addresses, such as ``tcp:10.0.0.1:29400``.
+        wire: type of numbers that cross between hosts.
+        pulse_s: period of the workers' beats; `hang_s` without one is a hang.
+        patience_s: how long to wait for the first worker.
+        trace: folder for traces, one file for each phase.
+    """
+
+    job: str
+    token: str = ""
+    policy: str = "bsp"
+    workers: int = 1
+    epochs: int = 1
+    lr_convention: str = "linear"
+    compensation: str = "none"
+    shards: int = 1
+    listen: tuple[str, ...] = ()
+    wire: WireDtype = "float32"
+    pulse_s: float = 0.5
+    hang_s: float = 10.0
+    patience_s: float = 120.0
+    trace: str | None = None
+
+
+def hub_address(job: str) -> str:
+    """The address of a job's hub on its own host."""
+    return f"unix:@polyrhythm-{job}"

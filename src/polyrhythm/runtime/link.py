@@ -1,0 +1,170 @@
+"""A worker's line to the job: the hub's messages in order, and the servers behind the first connection."""
+
+import threading
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from polyrhythm.runtime.client import ShardClient
+from polyrhythm.runtime.control import Address, JobInfo, Pulse, ToHub, ToWorker
+from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.handshake import join
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import FromShard, Hello
+from polyrhythm.runtime.replica import Replica
+
+STORE_TIMEOUT = timedelta(seconds=30)
+"""How long the job's meeting point may take to answer."""
+
+
+FOREVER_S = 1e6
+"""Waiting for other workers has no limit of its own: the hub knows who is alive, and its own end is noticed."""
+
+
+class HubLink:
+    """Connects one worker to a job.
+
+    Args:
+        address: of the hub.
+        rank: of this worker.
+        replica: what travels.
+        timeout_s: how long a server may take to answer; waiting for other workers is not limited by it.
+
+    Raises:
+        PolyrhythmError: if the hub cannot be reached or refuses this worker.
+    """
+
+    def __init__(self, address: Address, rank: int, replica: Replica, timeout_s: float = 60.0) -> None:
+        self._loop = Loop()
+        self._replica = replica
+        self._inbox: deque[ToWorker] = deque()
+        self._info: JobInfo | None = None
+        self._store: TCPStore | None = None
+        self._client = ShardClient(self._loop, rank, self._control, timeout_s)
+        hello = Hello(address.job, "worker", rank, address.token)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
+        self._hub = self._client.connect(address.hub, hello, decoder)
+        self._client.wait(lambda: self._info, "while it joined the job")
+        for shard in self.info.shards:
+            self._client.connect(shard, hello, decoder)
+        self._client.open(replica.wire_layout, replica.spec(), self.info.wire)
+        self._flat: Tensor | None = None
+        self._pulse = PulseThread(address, rank, self.info.pulse_s)
+
+    @property
+    def info(self) -> JobInfo:
+        """What the hub has said about the job."""
+        assert self._info is not None
+        return self._info
+
+    def send(self, message: ToHub) -> None:
+        """Send to the hub."""
+        self._hub.send(message)
+
+    def receive(self) -> ToWorker:
+        """Wait for the hub's next message, as long as the hub lives."""
+        if not self._inbox:
+            self._client.wait(lambda: self._inbox, "while it waited for the hub", timeout_s=FOREVER_S)
+        return self._inbox.popleft()
+
+    def poll(self) -> ToWorker | None:
+        """The hub's next message if it is there."""
+        if not self._inbox:
+            self._client.wait(lambda: True, "between two steps")
+            self._loop.step(0.0)
+        return self._inbox.popleft() if self._inbox else None
+
+    def push(self, number: int) -> None:
+        """Send the replica's gradients to the servers, straight into shared memory where that is possible."""
+        slot = self._client.gradient_slot()
+        if slot is None or self._replica.device.type != "cpu":
+            slot = self._buffer()
+        self._replica.gather_gradients(slot)
+        self._client.push(number, slot)
+
+    def pull(self, version: int) -> None:
+        """Give the replica the servers' parameters, of at least `version`."""
+        flat = self._buffer()
+        self._client.pull(flat, version)
+        self._replica.scatter_parameters(flat)
+
+    def upload(self, version: int) -> None:
+        """Send the replica's parameters and optimizer state to the servers, and wait until they are in place."""
+        flat = self._buffer()
+        self._replica.gather_parameters(flat)
+        self._client.upload(flat, self._replica.export_state(), version)
+
+    def download(self, version: int) -> None:
+        """Give the replica the servers' parameters and optimizer state."""
+        parameters, state, _ = self._client.download(version)
+        self._replica.scatter_parameters(parameters)
+        self._replica.import_state(state)
+
+    def meet(self, exchange: Exchange, members: tuple[int, ...], name: str) -> None:
+        """Form a group with these members at the job's meeting point."""
+        if self._store is None:
+            host, port = self.info.store
+            self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
+        exchange.meet(self._store, members, name)
+
+    def close(self) -> None:
+        """Leave the job."""
+        self._pulse.stop()
+        self._client.close()
+        self._loop.close()
+
+    def _control(self, message: Any) -> None:
+        if isinstance(message, JobInfo):
+            self._info = message
+        else:
+            self._inbox.append(message)
+
+    def _buffer(self) -> Tensor:
+        """One flat copy of the parameters, made when it is first needed."""
+        if self._flat is None:
+            self._flat = torch.empty(self._replica.layout.size, device=self._replica.device)
+        return self._flat
+
+
+class PulseThread(threading.Thread):
+    """Tells the hub that this process is running, also while it computes; a stopped process misses its beats."""
+
+    def __init__(self, address: Address, rank: int, period_s: float) -> None:
+        super().__init__(name="polyrhythm-pulse", daemon=True)
+        self._loop = Loop()
+        self._period_s = period_s
+        self._stopping = threading.Event()
+        hello = Hello(address.job, "pulse", rank, address.token)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard)
+        self._channel = join(self._loop, address.hub, hello, decoder, Silent())
+        self.start()
+
+    def run(self) -> None:
+        """Beat until the job ends."""
+        while not self._stopping.wait(self._period_s) and not self._channel.closed:
+            self._channel.send(Pulse())
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._stopping.set()
+        self.join()
+        self._loop.close()
+
+
+class Silent:
+    """Handler of a connection on which nothing comes."""
+
+    def received(self, message: Any) -> None:
+        """Nothing is expected."""
+
+    def place(self, message: Any, payload: Any) -> memoryview:
+        """Nothing is expected."""
+        raise AssertionError("nobody sends numbers to a pulse")
+
+    def lost(self, reason: str) -> None:
+        """The worker's own connection tells it."""

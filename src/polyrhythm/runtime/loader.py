@@ -1,0 +1,131 @@
+"""The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.participant import Draw
+
+Sample = TypeVar("Sample", covariant=True)
+
+
+class Source(Protocol):
+    """Who grants mini-batches; see `polyrhythm.runtime.participant.Participant`."""
+
+    generation: int
+
+    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+        """Stand before an epoch."""
+
+    def draw(self) -> Draw | None:
+        """The next mini-batch."""
+
+    def end_epoch(self) -> bool:
+        """Stand at its end."""
+
+
+class SessionLoader(Generic[Sample]):
+    """Iterates over this worker's share of an epoch; the epoch's order is one permutation, the same on all workers.
+
+    Args:
+        dataset: map-style, the same on every worker.
+        batch_size: samples of one step.
+        source: grants mini-batches.
+        yielded: called with the samples of every mini-batch, just before the script gets it.
+        shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
+        accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
+        options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample],
+        batch_size: int,
+        source: Source,
+        yielded: Callable[[int, bool], None],
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        accumulate: int = 1,
+        first_epoch: int = 0,
+        **options: Any,
+    ) -> None:
+        check_dataset(dataset)
+        if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
+            raise PolyrhythmError(
+                f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.epoch = first_epoch - 1
+        self._samples = len(dataset)  # type: ignore[arg-type]
+        self._source = source
+        self._yielded = yielded
+        self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
+        self._options = options
+        self._drawn: deque[tuple[Draw, int, bool]] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch. Leaving the loop early leaves the epoch to the other workers."""
+        self.epoch += 1
+        order = self._order(self.epoch)
+        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead)
+        finished = False
+        while not finished:
+            yield from self._batches(order)
+            finished = self._source.end_epoch()
+
+    @property
+    def _ahead(self) -> int:
+        """Mini-batches that the loader's processes fetch in advance."""
+        workers = self._options.get("num_workers", 0)
+        return workers * (self._options.get("prefetch_factor") or 2) if workers else 0
+
+    def _order(self, epoch: int) -> list[int]:
+        """What stands at each position of an epoch."""
+        if not self._shuffle:
+            return list(range(self._samples))
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        return torch.randperm(self._samples, generator=generator).tolist()
+
+    def _batches(self, order: list[int]) -> Iterator[Any]:
+        """Mini-batches as they are granted; those that were fetched in advance and are void by now are left out."""
+        self._drawn.clear()
+        loader = DataLoader(self.dataset, batch_sampler=_Sampler(self._indices(order)), **self._options)
+        for batch in loader:
+            draw, samples, last = self._drawn.popleft()
+            if draw.generation == self._source.generation:
+                self._yielded(samples, last)
+                yield batch
+
+    def _indices(self, order: list[int]) -> Iterator[list[int]]:
+        """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
+        while (draw := self._source.draw()) is not None:
+            indices = [order[p] for lease in draw.leases for p in range(lease.start, lease.stop)]
+            size = -(-len(indices) // self._accumulate)
+            parts = [indices[start : start + size] for start in range(0, len(indices), size)]
+            for number, part in enumerate(parts):
+                self._drawn.append((draw, len(part), number == len(parts) - 1))
+                yield part
+
+
+class _Sampler:
+    """A batch sampler over an iterator, which DataLoader asks in this process, also for its worker processes."""
+
+    def __init__(self, batches: Iterator[list[int]]) -> None:
+        self._iterator = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._iterator
+
+
+def check_dataset(dataset: object) -> None:
+    """Only what has a length and an index can be shared out."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise PolyrhythmError(
+            f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
+        )

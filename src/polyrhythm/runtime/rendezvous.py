@@ -1,0 +1,89 @@
+"""How a worker finds its job: from the environment that a launcher has made, or by starting a hub of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.channel import connect, listen
+from polyrhythm.runtime.control import Address
+from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+
+HUB = "POLYRHYTHM_HUB"
+"""Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
+
+PATIENCE_S = 60.0
+"""How long workers that torchrun has started wait for the hub that the first of them starts."""
+
+
+def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
+    """This worker's rank and the address of its job's hub.
+
+    Raises:
+        PolyrhythmError: if the environment is incomplete or the hub does not come up.
+    """
+    rank = read_number("RANK", 0)
+    if HUB in os.environ:
+        return rank, msgspec.json.decode(os.environ[HUB].encode(), type=Address)
+    workers = read_number("WORLD_SIZE", 1)
+    if workers > read_number("LOCAL_WORLD_SIZE", workers):
+        raise PolyrhythmError("torchrun has started workers on several hosts; use polyrhythm run there")
+    job = (
+        f"{os.environ['TORCHELASTIC_RUN_ID']}-{os.environ.get('MASTER_PORT', '')}"
+        if "TORCHELASTIC_RUN_ID" in os.environ
+        else uuid.uuid4().hex
+    )
+    if rank == 0:
+        start_hub(HubSettings(job=job, policy=policy, workers=workers, epochs=epochs))
+    wait_for_hub(job)
+    return rank, Address(hub_address(job), job)
+
+
+def start_hub(settings: HubSettings) -> "subprocess.Popen[bytes]":
+    """Start a hub process; it ends by itself behind the last worker.
+
+    Raises:
+        PolyrhythmError: if a job of this id is running.
+    """
+    listener = listen(hub_address(settings.job), settings.token)
+    command = [sys.executable, "-m", "polyrhythm.runtime.hub", str(listener.fileno())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(listener.fileno(),))
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.close()
+    listener.close()
+    return process
+
+
+def wait_for_hub(job: str) -> None:
+    """Until somebody listens under the job's name."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connect(hub_address(job), PATIENCE_S).close()
+        except PolyrhythmError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def read_number(name: str, default: int) -> int:
+    """A number from the environment."""
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise PolyrhythmError(f"environment variable {name} must be a number but is {value!r}")
+    return int(value)
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody uses."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

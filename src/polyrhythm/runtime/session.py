@@ -1,0 +1,204 @@
+"""Train under a policy with a loop that stays as it is: the session hooks the optimizer's step and deals out the data.
+
+    with polyrhythm.session(model, optimizer, policy="ssp:3") as session:
+        for epoch in range(10):
+            for x, y in session.loader(dataset, batch_size=64):
+                optimizer.zero_grad()
+                loss_function(model(x), y).backward()
+                optimizer.step()
+
+Start it with ``polyrhythm run`` or torchrun, or by itself as a job of one worker.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.control import Bye
+from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.link import HubLink
+from polyrhythm.runtime.loader import SessionLoader
+from polyrhythm.runtime.participant import Participant
+from polyrhythm.runtime.rendezvous import find_hub
+from polyrhythm.runtime.replica import Replica
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Limit of one collective, torch's own; a dead worker is noticed long before."""
+
+
+class Session:
+    """One worker of a job, from ``with`` to its end; see `session`."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, policy: str, epochs: int) -> None:
+        refuse_wrapped(model)
+        self._replica = Replica(model, optimizer)
+        self._optimizer = optimizer
+        self._policy = policy
+        self._epochs = epochs
+        self._handles: list[Any] = []
+        self._samples = 0
+        self._stepped = True
+        self._first_epoch = 0
+        self._loader: SessionLoader[Any] | None = None
+
+    def __enter__(self) -> "Session":
+        self.rank, address = find_hub(self._policy, self._epochs)
+        self._link = HubLink(address, self.rank, self._replica)
+        exchange = Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
+        self._exchange = exchange
+        self._participant = Participant(self.rank, self._link, self._replica, exchange)
+        self._handles = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._exchange.close()
+        if kind is None:
+            self._link.send(Bye())
+        self._link.close()
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        accumulate: int = 1,
+        **options: Any,
+    ) -> SessionLoader[Any]:
+        """Batches of this worker; one call may serve all epochs, or each epoch may make its own.
+
+        Args:
+            dataset: map-style, the same on every worker.
+            batch_size: samples of one step on one worker.
+            shuffle: whether each epoch has a random order, from `seed`.
+            seed: the same on every worker.
+            accumulate: mini-batches whose gradients the script adds up before a step; each has
+                ``batch_size / accumulate`` samples.
+            options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
+        """
+        first = self._loader.epoch + 1 if self._loader else self._first_epoch
+        self._loader = SessionLoader(
+            dataset,
+            batch_size,
+            self._participant,
+            self._yielded,
+            shuffle=shuffle,
+            seed=seed,
+            accumulate=accumulate,
+            first_epoch=first,
+            **options,
+        )
+        return self._loader
+
+    def switch(self, policy: str | Policy[Any]) -> None:
+        """Change the policy of the whole job at its next common moment; any one worker may ask."""
+        self._participant.switch(policy.spec if isinstance(policy, Policy) else parse(policy).spec)
+
+    @property
+    def policy(self) -> str:
+        """Spec of the policy in force."""
+        return self._participant.phase.policy if self._participant.phase else self._policy
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What this worker has done: steps, samples, and seconds that it computed, waited and transferred."""
+        phase = self._participant.phase
+        return {
+            **asdict(self._participant.tally),
+            "rank": self.rank,
+            "policy": self.policy,
+            "phase": phase.number if phase else 0,
+            "members": phase.members if phase else (),
+            "version": self._participant.version,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside those of the model and the optimizer; for the end of an epoch."""
+        return {"epoch": self._loader.epoch if self._loader else self._first_epoch - 1, "policy": self.policy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the epoch of a checkpoint, with its policy; before the first loader.
+
+        Raises:
+            PolyrhythmError: for a dict that `state_dict` has not made.
+        """
+        if set(state) != {"epoch", "policy"}:
+            raise PolyrhythmError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
+        self._first_epoch = int(state["epoch"]) + 1
+        self.switch(str(state["policy"]))
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def _yielded(self, samples: int, last: bool) -> None:
+        """The script gets a mini-batch; if it made no step with the one before, that one came to nothing."""
+        if not self._stepped:
+            self._participant.skip_step(self._samples)
+            self._samples = 0
+        self._samples += samples
+        self._stepped = not last
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        refuse_closure(args, kwargs)
+        refuse_scaled(optimizer)
+        self._participant.before_step(self._samples)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        samples, self._samples, self._stepped = self._samples, 0, True
+        self._participant.after_step(samples)
+
+
+def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = "bsp", *, epochs: int = 1) -> Session:
+    """A worker's part in a job that trains `model` under `policy`.
+
+    Args:
+        model: the plain module, float32, on one device; not wrapped in DistributedDataParallel.
+        optimizer: any of torch.optim, or a subclass whose step leaves parameters without gradients alone.
+        policy: spec or policy that the job starts with; ``polyrhythm run --policy`` takes precedence.
+        epochs: epochs that the job plans; policies that count shares of the workload need it.
+
+    Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in lockstep on
+    gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas
+    averages them too; under an asynchronous policy each worker keeps its own.
+
+    Raises:
+        PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
+    """
+    spec = policy.spec if isinstance(policy, Policy) else parse(policy).spec
+    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", spec), epochs)
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """The session wraps the model itself."""
+    if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
+        raise PolyrhythmError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
+
+
+def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """A closure computes gradients inside the step, behind the hook; `args` begin with the optimizer itself."""
+    if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+        raise PolyrhythmError("optimizer.step was given a closure; call backward() before step() and pass none")
+
+
+def refuse_scaled(optimizer: Optimizer) -> None:
+    """A fused optimizer unscales inside its step, so the gradients that the hook sees are not the true ones."""
+    if getattr(optimizer, "grad_scale", None) is not None:
+        raise PolyrhythmError("GradScaler with a fused optimizer hides the true gradients; use fused=False")
