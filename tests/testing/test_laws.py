@@ -76,6 +76,11 @@ class ReturnsAList(Plain):
         return state, list(super().decide(state, event)[1])  # type: ignore[return-value]
 
 
+class ForgetsToReturn(Plain):
+    def decide(self, state: Any, event: Event) -> Any:
+        return None
+
+
 class WakesInThePast(Plain):
     def decide(self, state: Any, event: Event) -> tuple[Any, Decisions]:
         state, decisions = super().decide(state, event)
@@ -182,6 +187,7 @@ BROKEN = [
     ("contract", RestartsARunningWorker(), HEALTHY, "still running"),
     ("contract", NamesTheDead(), DEADLY, "not live"),
     ("contract", ReturnsAList(), HEALTHY, "a tuple of decisions"),
+    ("contract", ForgetsToReturn(), HEALTHY, "must return a state and decisions but returned None"),
     ("contract", WakesInThePast(), HEALTHY, "Wake asks for an alarm at"),
     ("contract", NeverEnds(), HEALTHY, "events and no end"),
     ("traits", CancelsWithoutSayingSo(k=1), HEALTHY, "cancels=True"),

@@ -48,7 +48,9 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a policy promises at all times, checked by the conformance kit.
+    """What a policy promises at all times on a cluster of n workers, checked by the conformance kit.
+
+    n counts everyone who ever takes part: a worker that joins later raises it.
 
     Args:
         lead: largest difference between the clocks of two live workers.

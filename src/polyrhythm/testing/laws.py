@@ -32,18 +32,16 @@ class Breach(Exception):  # noqa: N818 (a signal inside this module, not an erro
 def check(policy: Policy[Any], script: Script) -> Stage:
     """Play `script` under `policy` and check every law.
 
-    ============== ==================================================================================================
-    contract       only decisions that `polyrhythm.core.policy` allows; alarms are not in the past
-    traits         only the exchanges and cancellations that the policy's traits declare
-    pure           the same state and event give the same result, and the state stays as it was
-    picklable      a state is equal to itself after pickling, and the run goes on with the copy
-    bounds         lead and staleness stay within what `Policy.bounds` says
-    no deadlock    nobody is left waiting when nothing more is due
-    every gradient a `Sync` takes all that its workers have pending, so that none is forgotten and applied a round late
-    every sample   each sample is processed once, or was lost with a worker, and is counted
-    deterministic  a second run gives the same trace, byte for byte
-    replayable     the trace survives its codec, and the policy decides the same again
-    ============== ==================================================================================================
+    - contract: only decisions that `polyrhythm.core.policy` allows; no alarm in the past, and no end without progress;
+    - traits: only the exchanges and cancellations that the policy's traits declare;
+    - pure: the same state and event give the same result, and the state stays as it was;
+    - picklable: a state equals its unpickled copy, and the run goes on with the copy;
+    - bounds: lead and staleness stay within what `Policy.bounds` says;
+    - no deadlock: nobody is left waiting when nothing more is due;
+    - every gradient: a `Sync` takes all that its workers have pending, so that none is forgotten and applied later;
+    - every sample: each is processed once, or was lost with a worker and is counted;
+    - deterministic: a second run gives the same trace, byte for byte;
+    - replayable: the trace survives its codec, and the policy decides the same again.
 
     Raises:
         ConformanceError: if one is broken. An exception of the policy itself passes through, with the last events as
@@ -69,8 +67,11 @@ def examined(policy: Policy[Any]) -> Decide:
 
     def decide(state: Any, event: Event) -> tuple[Any, Decisions]:
         frozen = pickled(state)
-        after, decisions = policy.decide(state, event)
-        if policy.decide(state, event) != (after, decisions):
+        result = policy.decide(state, event)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise Breach("contract", f"decide must return a state and decisions but returned {result!r}")
+        after, decisions = result
+        if policy.decide(state, event) != result:
             raise Breach("pure", f"two calls of decide with the same state and {event} differ")
         if pickle.loads(frozen) != state:  # noqa: S301 (it was pickled above)
             raise Breach("pure", f"decide changed the state that it was given with {event}")
