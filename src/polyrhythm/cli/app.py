@@ -8,6 +8,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.experiment import Experiment, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
+from polyrhythm.cli.jobs import ctl, run
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.errors import PolyrhythmError
@@ -25,6 +26,8 @@ app = typer.Typer(
 )
 traces = typer.Typer(help="Work with recorded traces.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(traces, name="trace")
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})(run)
+app.command()(ctl)
 
 ScenarioName = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")

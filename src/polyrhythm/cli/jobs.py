@@ -1,0 +1,43 @@
+"""Commands about real jobs: start one, steer one."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from polyrhythm.errors import PolyrhythmError
+
+
+class Action(StrEnum):
+    """What can be asked of a running job."""
+
+    STATUS = "status"
+    SWITCH = "switch"
+
+
+def run(ctx: typer.Context) -> None:
+    """Start a training script's workers on this host under a policy; takes torchrun's flags.
+
+    polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
+    """
+    from polyrhythm.runtime.launch import launch
+
+    raise typer.Exit(launch(ctx.args))
+
+
+def ctl(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")],
+    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.STATUS,
+    policy: Annotated[str, typer.Argument(metavar="[SPEC]", help="The policy to switch to.")] = "",
+    token: Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")] = "",
+) -> None:
+    """Ask a running job how it is, or switch its policy."""
+    from polyrhythm.runtime import steer
+
+    if action is Action.SWITCH and not policy:
+        raise PolyrhythmError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
+    state = steer.switch(job, policy, token) if action is Action.SWITCH else steer.status(job, token)
+    following = f", switching to {state.switching_to}" if state.switching_to else ""
+    typer.echo(f"policy {state.policy}{following}; epoch {state.epoch}; workers {', '.join(map(str, state.members))}")
+    dropped = ", ".join(f"{count} {reason}" for reason, count in state.dropped.items()) or "none"
+    typer.echo(f"samples {state.samples}, skipped {state.skipped}; gradients {state.applied}, dropped: {dropped}")
