@@ -33,7 +33,7 @@ def report(browser: Chrome, page: str) -> Chrome:
     browser.get_log("browser")  # type: ignore[no-untyped-call]
     browser.get_log("performance")  # type: ignore[no-untyped-call]
     browser.get(page)
-    WebDriverWait(browser, 30).until(lambda b: js(b, "return document.documentElement.dataset.drawn") == "yes")
+    WebDriverWait(browser, 60).until(lambda b: js(b, "return document.documentElement.dataset.drawn") == "yes")
     return browser
 
 
@@ -78,14 +78,15 @@ def test_the_timeline_zooms_for_all_policies_at_once_and_back(report: Chrome) ->
     js(report, "arguments[0].scrollIntoView({block: 'center'})", plot)
     drag = ActionChains(report).move_to_element_with_offset(plot, -200, 0).click_and_hold()
     drag.move_by_offset(150, 0).move_by_offset(50, 0).release().perform()
-    WebDriverWait(report, 10).until(lambda b: shown_range(b) != before)
+    WebDriverWait(report, 60).until(lambda b: shown_range(b) != before)
     low, high = shown_range(report)
     assert before[0] < low < high < before[1]
     assert shown_range(report) == tuple(
         js(report, "return document.getElementById('timeline')._fullLayout.xaxis2.range")
     )
-    ActionChains(report).double_click(plot).perform()
-    WebDriverWait(report, 10).until(lambda b: shown_range(b)[1] > high)
+    # Not by a double click, which a busy machine may take for two single ones.
+    js(report, "document.querySelector('#timeline .modebar-btn[data-title=\"Reset axes\"]').click()")
+    WebDriverWait(report, 60).until(lambda b: shown_range(b) == before)
 
 
 def test_the_button_changes_page_and_figures(report: Chrome) -> None:
@@ -96,7 +97,7 @@ def test_the_button_changes_page_and_figures(report: Chrome) -> None:
 
     before = colours()
     report.find_element(By.ID, "theme").click()
-    WebDriverWait(report, 10).until(lambda _: all(a != b for a, b in zip(before, colours(), strict=True)))
+    WebDriverWait(report, 60).until(lambda _: all(a != b for a, b in zip(before, colours(), strict=True)))
     assert {before[0], colours()[0]} == {"rgb(255, 255, 255)", "rgb(20, 23, 28)"}
 
 
@@ -104,7 +105,7 @@ def test_the_page_follows_the_system(report: Chrome) -> None:
     for scheme in ("dark", "light"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         report.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        WebDriverWait(report, 10).until(lambda b: js(b, "return document.documentElement.dataset.theme") == scheme)  # noqa: B023
+        WebDriverWait(report, 60).until(lambda b: js(b, "return document.documentElement.dataset.theme") == scheme)  # noqa: B023
 
 
 def test_nothing_is_loaded_and_nothing_goes_wrong(report: Chrome, page: str) -> None:
@@ -118,7 +119,7 @@ def test_it_fits_a_phone(report: Chrome) -> None:
     size = report.get_window_size()
     try:
         report.set_window_size(500, 900)
-        WebDriverWait(report, 10).until(lambda b: js(b, "return innerWidth") <= 520)
+        WebDriverWait(report, 60).until(lambda b: js(b, "return innerWidth") <= 520)
         assert js(report, "return document.documentElement.scrollWidth <= innerWidth")
     finally:
         report.set_window_size(size["width"], size["height"])
