@@ -1,0 +1,427 @@
+"""Push and pull through the parameter server against what else could carry them, and how fast it decides.
+
+One exchange pushes a gradient of 4 or 44 MB and pulls as many bytes of parameters, on this host. Every contender is a
+client process with its server; they take turns, each round gives one ratio, and the median counts. Two comparisons:
+
+- transport: the server takes the gradient and answers with parameters, without an optimizer step. Against two copies
+  in one core's memory, and gloo's send and recv.
+- server: with a step of SGD. Against a parameter server on torch.distributed.rpc as in PyTorch's tutorial "Batch RPC
+  processing" (gradients as an argument, parameters as the result), and a Ray actor (numpy arrays through its object
+  store), if ray is installed.
+
+Then small gradients under ASP, with the policy in the loop: pushes a second from four workers, and the round trip from
+a push to the permission to go on. Exits with 1 if a bar is missed.
+"""
+
+import argparse
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.distributed import rpc
+
+from polyrhythm.core import Proceed, Report, Sync
+from polyrhythm.policies import ASP
+from polyrhythm.runtime.channel import Channel, listen
+from polyrhythm.runtime.client import ShardClient
+from polyrhythm.runtime.handshake import Door
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import (
+    Apply,
+    Contribution,
+    Drop,
+    FromShard,
+    Hello,
+    Layout,
+    Message,
+    OptimizerSpec,
+    Parameter,
+    ToShard,
+)
+from polyrhythm.runtime.shards import ShardGroup, WorkerPort
+from polyrhythm.training.optimizer import OptimizerState
+
+ROUNDS, SMALL, SMALL_PUSHES, SMALL_WORKERS = 9, 16, 4000, 4
+SPAWN = multiprocessing.get_context("spawn")
+RATE = 1e-6
+"""Learning rate of every server; small, so that nothing grows."""
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as sock:
+        return int(sock.getsockname()[1])
+
+
+# -- Polyrhythm --------------------------------------------------------------------------------------------------------
+
+
+class Go(Message):
+    """The permission to read `version` and go on."""
+
+    version: int
+
+
+class AspServer:
+    """A hub with the ASP policy and one shard; without `steps` it drops each gradient instead of applying it."""
+
+    def __init__(self, address: str, steps: bool) -> None:
+        self.loop = Loop()
+        self.steps = steps
+        self.policy = ASP()
+        self.group = ShardGroup(1, self.arrived)
+        self.channels: dict[int, Channel] = {}
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard)
+        Door(self.loop, listen(address), "bench", "", decoder, self.admit)
+
+    def admit(self, channel: Channel, hello: Hello) -> WorkerPort:
+        self.channels[hello.rank] = channel
+        return WorkerPort(self.group.service, hello.rank, channel)
+
+    def arrived(self, worker: int, number: int) -> None:
+        _, decisions = self.policy.decide(None, Report(worker, number + 1, self.loop.clock()))
+        for decision in decisions:
+            match decision:
+                case Sync() if self.steps:
+                    self.group.apply(Apply((Contribution(worker, number),)))
+                case Sync():
+                    self.group.drop(Drop(((worker, number),)))
+                case Proceed():
+                    assert self.group.service.shard is not None
+                    self.channels[worker].send(Go(self.group.service.shard.version))
+
+
+def serve_polyrhythm(address: str, steps: bool, ready: Connection) -> None:
+    torch.set_num_threads(1)
+    server = AspServer(address, steps)
+    ready.send(None)
+    server.loop.run()
+
+
+class PolyrhythmWorker:
+    """One worker: push, wait for Go, pull."""
+
+    def __init__(self, address: str, rank: int, size: int) -> None:
+        self.go: list[Go] = []
+        self.client = ShardClient(Loop(), rank, self.go.append)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | Go)
+        self.client.connect(address, Hello("bench", "worker", rank), decoder)
+        self.client.open(Layout(((Parameter("w", (size,)),),)), OptimizerSpec("SGD", {"lr": RATE}))
+        if rank == 0:
+            self.client.upload(torch.zeros(size), OptimizerState({}, {}), 0)
+        self.gradient, self.parameters, self.number = torch.ones(size), torch.empty(size), 0
+
+    def decide(self) -> int:
+        """Push and wait for the permission to go on; the version to read."""
+        self.go.clear()
+        self.client.push(self.number, self.gradient)
+        self.number += 1
+        self.client.wait(lambda: self.go, "while it waited for Go")
+        return self.go[0].version
+
+    def exchange(self) -> None:
+        self.client.pull(self.parameters, self.decide())
+
+
+def polyrhythm(steps: bool, carrier: str = "unix") -> "Opener":
+    def open_worker(size: int, stack: ExitStack) -> Callable[[], None]:
+        name = f"unix:@polyrhythm-bench-{os.getpid()}"
+        address = name if carrier == "unix" else f"tcp:127.0.0.1:{free_port()}"
+        start_server(serve_polyrhythm, address, steps, stack=stack)
+        return PolyrhythmWorker(address, 0, size).exchange
+
+    return open_worker
+
+
+# -- the others --------------------------------------------------------------------------------------------------------
+
+
+def memory_copy(size: int, stack: ExitStack) -> Callable[[], None]:
+    del stack
+    gradient, slot, out = torch.ones(size), torch.empty(size), torch.empty(size)
+
+    def exchange() -> None:
+        slot.copy_(gradient)
+        out.copy_(slot)
+
+    return exchange
+
+
+def serve_gloo(port: int, size: int, ready: Connection) -> None:
+    torch.set_num_threads(1)
+    ready.send(None)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2)
+    slot, parameters = torch.empty(size), torch.zeros(size)
+    while True:
+        dist.recv(slot, 0)
+        dist.send(parameters, 0)
+
+
+def gloo(size: int, stack: ExitStack) -> Callable[[], None]:
+    port = free_port()
+    start_server(serve_gloo, port, size, stack=stack)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
+    gradient, out = torch.ones(size), torch.empty(size)
+
+    def exchange() -> None:
+        dist.send(gradient, 1)
+        dist.recv(out, 1)
+
+    return exchange
+
+
+class StepServer:
+    """What a user writes on top of a library for remote calls."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters = torch.zeros(size)
+        self.optimizer = torch.optim.SGD([self.parameters], lr=RATE)
+
+    def update(self, gradient: Tensor) -> Tensor:
+        self.parameters.grad = gradient
+        self.optimizer.step()
+        return self.parameters
+
+
+RPC_SERVER: list[StepServer] = []
+
+
+def rpc_update(gradient: Tensor) -> Tensor:
+    return RPC_SERVER[0].update(gradient)
+
+
+def init_rpc(name: str, rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=60)
+    rpc.init_rpc(  # type: ignore[no-untyped-call]
+        name, rank=rank, world_size=2, rpc_backend_options=options
+    )
+
+
+def serve_rpc(port: int, size: int, ready: Connection) -> None:
+    RPC_SERVER.append(StepServer(size))
+    ready.send(None)
+    init_rpc("server", 1, port)
+    time.sleep(3600)  # rpc has its own threads; the parent ends this process
+
+
+def torch_rpc(size: int, stack: ExitStack) -> Callable[[], None]:
+    port = free_port()
+    start_server(serve_rpc, port, size, stack=stack)
+    init_rpc("worker", 0, port)
+    gradient, out = torch.ones(size), torch.empty(size)
+
+    def exchange() -> None:
+        out.copy_(rpc.rpc_sync("server", rpc_update, args=(gradient,)))
+
+    return exchange
+
+
+def ray_actor(size: int, stack: ExitStack) -> Callable[[], None]:
+    import ray
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=1, object_store_memory=2**30, include_dashboard=False, log_to_driver=False)
+    stack.callback(ray.shutdown)
+
+    class Actor:
+        """`StepServer` again, because Ray's processes cannot import this file."""
+
+        def __init__(self, size: int) -> None:
+            import torch
+
+            self.parameters = torch.zeros(size)
+            self.optimizer = torch.optim.SGD([self.parameters], lr=1e-6)
+
+        def update(self, gradient: Any) -> Any:
+            self.parameters.grad = torch.from_numpy(gradient.copy())  # what Ray hands over is read-only
+            self.optimizer.step()
+            return self.parameters.numpy()
+
+    actor: Any = ray.remote(Actor).remote(size)  # its methods appear at run time
+    gradient, out = torch.ones(size).numpy(), torch.empty(size)
+
+    def exchange() -> None:
+        out.copy_(torch.from_numpy(ray.get(actor.update.remote(gradient)).copy()))
+
+    return exchange
+
+
+# -- contenders in processes of their own ------------------------------------------------------------------------------
+
+Opener = Callable[[int, ExitStack], Callable[[], None]]
+
+
+def start_server(target: Callable[..., None], *arguments: Any, stack: ExitStack) -> None:
+    """Start a server process and wait until it says that it is ready; it ends with the stack."""
+    here, there = SPAWN.Pipe()
+    server = SPAWN.Process(target=target, args=(*arguments, there))
+    server.start()
+    stack.callback(server.kill)
+    here.recv()
+
+
+OPENERS: dict[str, Opener] = {
+    "memory copy": memory_copy,
+    "polyrhythm": polyrhythm(steps=False),
+    "polyrhythm, TCP": polyrhythm(steps=False, carrier="tcp"),
+    "gloo": gloo,
+    "polyrhythm, SGD": polyrhythm(steps=True),
+    "torch rpc, SGD": torch_rpc,
+    "ray actor, SGD": ray_actor,
+}
+
+
+def run_client(name: str, size: int, orders: Connection) -> None:
+    """Time exchanges when told how many to make; end at zero."""
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        exchange = OPENERS[name](size, stack)
+        for _ in range(3):
+            exchange()
+        orders.send(None)
+        while repeats := orders.recv():
+            orders.send(median(timed(exchange) for _ in range(repeats)))
+    os._exit(0)  # gloo and rpc would say goodbye to servers that are gone
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+class Contender:
+    """A client process that makes exchanges when it is its turn."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self._orders, there = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=run_client, args=(name, size, there))
+        self._process.start()
+        there.close()
+        self._orders.recv()
+
+    def exchange_s(self, repeats: int) -> float:
+        self._orders.send(repeats)
+        return float(self._orders.recv())
+
+    def close(self) -> None:
+        self._orders.send(0)
+        self._process.join()
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`ours` is at least `factor` times as fast as `other`."""
+
+    ours: str
+    other: str
+    factor: float
+
+
+TRANSPORT = [Bar("polyrhythm", "memory copy", 0.5), Bar("polyrhythm", "gloo", 3.0)]
+SERVER = [Bar("polyrhythm, SGD", "torch rpc, SGD", 5.0), Bar("polyrhythm, SGD", "ray actor, SGD", 5.0)]
+EXTRA = ["polyrhythm, TCP"]
+"""Shown without a bar."""
+
+
+def compare(size: int, bars: Sequence[Bar], extra: Sequence[str], rounds: int, table: Table) -> bool:
+    """Rounds of all contenders in turn; whether every bar holds."""
+    names = list(dict.fromkeys([name for bar in bars for name in (bar.ours, bar.other)] + list(extra)))
+    contenders = [Contender(name, size) for name in names]
+    repeats = max(3, 10**7 // size)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for contender in contenders:
+            times[contender.name].append(contender.exchange_s(repeats))
+    for contender in contenders:
+        contender.close()
+    for name in names:
+        rate = 8 * size / median(times[name]) / 1e9
+        table.add_row(f"{4 * size / 1e6:.0f} MB", name, f"{1e3 * median(times[name]):.2f} ms", f"{rate:.1f} GB/s", "")
+    return all([holds(bar, times, table) for bar in bars])  # noqa: C419 - every row is shown
+
+
+def holds(bar: Bar, times: dict[str, list[float]], table: Table) -> bool:
+    ratio = median(other / ours for ours, other in zip(times[bar.ours], times[bar.other], strict=True))
+    return verdict(table, f"{bar.ours} : {bar.other}", f"{ratio:.2f}x", f">= {bar.factor:g}x", ratio >= bar.factor)
+
+
+def verdict(table: Table, what: str, value: str, bar: str, met: bool) -> bool:
+    table.add_row("", what, value, bar, "ok" if met else "MISSED")
+    return met
+
+
+def run_small(address: str, rank: int, orders: Connection) -> None:
+    """Push small gradients when told how many; answer with the time of each."""
+    torch.set_num_threads(1)
+    worker = PolyrhythmWorker(address, rank, SMALL)
+    orders.send(None)
+    while count := orders.recv():
+        orders.send([timed(worker.decide) for _ in range(count)])
+
+
+def small_pushes(workers: int, rounds: int, count: int) -> tuple[float, float]:
+    """Pushes a second of all workers, and the median round trip in seconds; medians over rounds."""
+    with ExitStack() as stack:
+        address = f"unix:@polyrhythm-bench-small-{os.getpid()}"
+        start_server(serve_polyrhythm, address, True, stack=stack)
+        pipes = [SPAWN.Pipe() for _ in range(workers)]
+        for rank, (here, there) in enumerate(pipes):
+            client = SPAWN.Process(target=run_small, args=(address, rank, there))
+            client.start()
+            here.recv()
+            stack.callback(client.join)
+            stack.callback(here.send, 0)
+        rounds_s, trips = [], []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            for here, _ in pipes:
+                here.send(count)
+            trips.append(median(trip for here, _ in pipes for trip in here.recv()))
+            rounds_s.append(time.perf_counter() - start)
+    return workers * count / median(rounds_s), median(trips)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = arguments.parse_args().rounds
+    table = Table("size", "what", "value", "rate or bar", "")
+    met = []
+    server_bars = SERVER if find_spec("ray") else SERVER[:1]
+    for size in (1_000_000, 11_000_000):
+        met.append(compare(size, TRANSPORT, EXTRA, rounds, table))
+        met.append(compare(size, server_bars, [], rounds, table))
+    if len(server_bars) < len(SERVER):
+        table.add_row("", "ray actor, SGD", "not measured", "pip install ray", "")
+    rate, _ = small_pushes(SMALL_WORKERS, rounds, SMALL_PUSHES)
+    _, trip = small_pushes(1, rounds, SMALL_PUSHES)
+    met.append(
+        verdict(table, f"small pushes, {SMALL_WORKERS} workers", f"{rate:,.0f}/s", ">= 15,000/s", rate >= 15_000)
+    )
+    met.append(verdict(table, "decision round trip, p50", f"{1e6 * trip:.0f} us", "<= 150 us", trip <= 150e-6))
+    Console(width=100).print(table)
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
