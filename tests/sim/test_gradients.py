@@ -3,6 +3,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from polyrhythm.core import Settings, Sync, Ticket
@@ -86,6 +88,28 @@ def test_a_gradient_is_that_of_the_parameters_which_the_step_read() -> None:
         driver.apply(driver.step(1))
     driver.numerics.report(slow)
     torch.testing.assert_close(driver.gradient(slow), again.gradient(expected))
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["apply", "void", "average"])), max_size=60))
+def test_what_a_step_has_read_stays_while_it_is_in_flight(script: list[tuple[int, str]]) -> None:
+    driver = job(workers=5)
+    flying = {worker: driver.start(worker) for worker in range(5)}
+    read = {ticket: driver.numerics.steps[ticket].parameters.clone() for ticket in flying.values()}
+    for worker, action in script:
+        ticket = flying[worker]
+        if action == "void":
+            driver.numerics.void([ticket])
+        else:
+            driver.numerics.report(ticket)
+            driver.apply(ticket)
+        if action == "average":
+            driver.step(5 + worker, "replicas")
+            driver.numerics.sync(Sync((5 + worker,), "parameters"), [])
+        flying[worker] = driver.start(worker)
+        read[flying[worker]] = driver.numerics.server.vector.clone()
+        for other in flying.values():
+            assert torch.equal(driver.numerics.steps[other].parameters, read[other])
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -301,7 +325,7 @@ def test_a_loss_that_is_not_finite_is_one_clear_line() -> None:
     driver.numerics.server.assign(torch.full_like(driver.numerics.server.vector, float("nan")))
     ticket = driver.start(1)
     with pytest.raises(
-        DivergedError, match="the loss of worker 1 is nan after 4 samples; lower training.learning_rate"
+        DivergedError, match=r"the loss of worker 1 is nan after 4 samples; lower training.learning_rate"
     ):
         driver.numerics.report(ticket)
 

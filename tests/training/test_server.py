@@ -76,6 +76,21 @@ def test_versions_count_changes_and_readers_of_one_version_share_a_copy() -> Non
     assert torch.equal(target.read(), H)
 
 
+def test_a_copy_is_overwritten_only_after_it_was_given_back() -> None:
+    target = server()
+    first = target.read()
+    target.recycle(first)
+    assert target.read() is first
+    target.apply([Push(G)])
+    second = target.read()
+    assert second is not first
+    target.recycle(first)
+    target.apply([Push(G)])
+    assert target.read() is first
+    assert torch.equal(first, target.vector)
+    assert not torch.equal(second, target.vector)
+
+
 def test_momentum_is_that_of_the_optimizer_unless_the_update_has_its_own() -> None:
     target = server(momentum=0.5)
     target.apply([Push(G.clone())])

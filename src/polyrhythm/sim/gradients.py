@@ -14,6 +14,7 @@ averages them too, and an evaluation uses their average over the workers.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -97,6 +98,7 @@ class TrainedNumerics:
         self.buffers = Buffers(self.model.buffers, self.model.counters).copy()
         self.steps: dict[Ticket, Step] = {}
         self.ahead: dict[Ticket, Step] = {}
+        self.readers: Counter[int] = Counter()
         self.returned: list[OptimizerState] = []
         self.averaged = False
         self.samples = 0
@@ -147,6 +149,7 @@ class TrainedNumerics:
     def void(self, tickets: list[Ticket]) -> None:
         """Forget steps; their samples were not processed."""
         for step in [self.steps.pop(ticket) for ticket in tickets]:
+            self._forget(step)
             self.ahead.pop(step.ticket, None)
             self.wasted += step.gradient is not None and not step.reported
             self.samples -= step.lease.samples if step.reported else 0
@@ -196,6 +199,7 @@ class TrainedNumerics:
         if worker.replica is not None:
             self.returned.append(worker.replica.optimizer.state())
             worker.replica = None
+        self.readers[self.server.version] += 1
         return self.server.read()
 
     def _replica(self, worker: Worker) -> Replica:
@@ -240,6 +244,17 @@ class TrainedNumerics:
         scale = self.schedule(before) * asked * self._counts(len(steps))
         pushes = [self._push(step, weight) for step, weight in zip(steps, weights or [1.0] * len(steps), strict=True)]
         self.server.apply(pushes, scale, steps[-1].momentum)
+        for step in steps:
+            self._forget(step)
+
+    def _forget(self, step: Step) -> None:
+        """The last reader of a version gives its copy of the parameters back."""
+        if step.ticket.exchange == "replicas":
+            return
+        self.readers[step.version] -= 1
+        if not self.readers[step.version]:
+            del self.readers[step.version]
+            self.server.recycle(step.parameters)
 
     def _carry_state_back(self) -> None:
         """The first update after an average goes on with the state of the replicas' optimizers, such as momentum."""

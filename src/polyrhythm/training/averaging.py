@@ -44,9 +44,8 @@ class Replica:
     @classmethod
     def of(cls, server: GlobalParameters) -> "Replica":
         """A copy of the global parameters and of their optimizer, its state included."""
-        base = server.read()
-        vector = base.clone()
-        replica = cls(vector, server.optimizer.on(vector), base)
+        vector = server.vector.clone()
+        replica = cls(vector, server.optimizer.on(vector), base=server.vector.clone())
         replica.optimizer.load_state(server.optimizer.state())
         return replica
 
@@ -107,9 +106,10 @@ def average(
     else:
         deltas = [replica.vector - replica.base for replica in replicas]
         server.assign(server.vector.add(weighted_mean(deltas, weights), alpha=delta_rate))
+    base = server.vector.clone()
     for replica in replicas:
-        replica.base = server.read()
-        replica.vector.copy_(replica.base)
+        replica.base = base
+        replica.vector.copy_(base)
     settle_states([replica.optimizer for replica in replicas], weights, state)
 
 

@@ -17,7 +17,7 @@ from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.data import Task, cross_entropy
 from polyrhythm.training.flat import FlatModel, Segment
 
-STACK_BYTES = 2 << 20
+STACK_BYTES = 3 << 19
 """Parameters that one stack holds: beyond that they leave the cache and stacking no longer pays."""
 STACK_ROWS = 32
 """Most gradients in one stack."""

@@ -7,8 +7,9 @@ own shapes on the same flat vector instead.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ class FlatOptimizer:
         tensors = iter(self.tensors)
         groups = [{**o, "params": [next(tensors) for _ in g]} for g, o in zip(segments, own, strict=True)]
         self.optimizer = build(kind, groups, {**options, **fused_option(kind, options)})
+        self._step = partial(bare_step(kind), self.optimizer) if self.elementwise else self.optimizer.step
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
         self.applied: tuple[float, float | None] = (1.0, None)
@@ -93,6 +95,7 @@ class FlatOptimizer:
         kind, options, layout, group_options = self._recipe
         return FlatOptimizer(kind, options, parameters, layout, group_options)
 
+    @torch.no_grad()
     def step(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> None:
         """One update with a flat gradient, at `lr_scale` times each group's rate; `gradient` may be changed.
 
@@ -108,7 +111,7 @@ class FlatOptimizer:
         else:
             for tensor, segment in zip(self.tensors, self.segments, strict=True):
                 tensor.grad = segment.view(gradient)
-        self.optimizer.step()
+        self._step()
 
     def _apply(self, lr_scale: float, momentum: float | None) -> None:
         for group, rate, own in zip(self.optimizer.param_groups, self.rates, self.momenta, strict=True):
@@ -233,8 +236,14 @@ def checked(kind: type[Optimizer], options: Options) -> bool:
     return CHECKED[key]
 
 
+def bare_step(kind: type[Optimizer]) -> Callable[[Optimizer], Any]:
+    """``kind.step`` without what torch wraps around it, profiling and hooks, which costs more than a small step."""
+    step: Callable[[Optimizer], Any] = inspect.unwrap(kind.step)
+    return step
+
+
 def is_elementwise(kind: type[Optimizer], options: Options) -> bool:
-    """Whether a step on a tensor and on the same numbers as a vector agree to rounding.
+    """Whether steps on a tensor and bare, fused ones on the same numbers as a vector agree to rounding.
 
     Raises:
         ScenarioError: if the class takes neither, such as LBFGS, which needs closures.
@@ -242,21 +251,25 @@ def is_elementwise(kind: type[Optimizer], options: Options) -> bool:
     generator = torch.Generator().manual_seed(0)
     weights, gradients = torch.randn(2, 2, 3, generator=generator)
     try:
-        flat = stepped(kind, weights.reshape(-1), gradients.reshape(-1), {**options, **fused_option(kind, options)})
+        fused = {**options, **fused_option(kind, options)}
+        flat = stepped(kind, weights.reshape(-1), gradients.reshape(-1), fused, bare_step(kind))
     except Exception:  # a class may refuse vectors in any way; whether that is all is seen below
         flat = None
     try:
-        shaped = stepped(kind, weights, gradients, options)
+        shaped = stepped(kind, weights, gradients, options, kind.step)
     except Exception as error:
         raise ScenarioError(f"optimizer {kind.__name__} cannot be used here: {error}") from error
     return flat is not None and torch.allclose(flat.view(2, 3), shaped, rtol=1e-5, atol=1e-7)
 
 
-def stepped(kind: type[Optimizer], weights: Tensor, gradients: Tensor, options: Options) -> Tensor:
+@torch.no_grad()
+def stepped(
+    kind: type[Optimizer], weights: Tensor, gradients: Tensor, options: Options, step: Callable[[Optimizer], Any]
+) -> Tensor:
     """`weights` after three steps."""
     weights = weights.clone()
     optimizer = kind([weights], **options)
     for _ in range(3):
         weights.grad = gradients.clone()
-        optimizer.step()
+        step(optimizer)
     return weights

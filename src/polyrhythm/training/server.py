@@ -57,12 +57,19 @@ class GlobalParameters:
         self.version = 0
         self._mean_square = torch.zeros_like(vector) if compensation.needs_mean_square else None
         self._snapshot: Tensor | None = None
+        self._spare: list[Tensor] = []
 
     def read(self) -> Tensor:
         """A copy of the newest parameters that nobody changes; readers of one version share it."""
         if self._snapshot is None:
-            self._snapshot = self.vector.clone()
+            copy = self._spare.pop() if self._spare else torch.empty_like(self.vector)
+            self._snapshot = copy.copy_(self.vector)
         return self._snapshot
+
+    def recycle(self, snapshot: Tensor) -> None:
+        """All readers of a copy are done with it: a later `read` may overwrite it, which is faster than a new one."""
+        if snapshot is not self._snapshot:
+            self._spare.append(snapshot)
 
     def apply(self, pushes: Sequence[Push], lr_scale: float = 1.0, momentum: float | None = None) -> None:
         """One optimizer step with the weighted mean of some gradients.

@@ -1,6 +1,7 @@
 """Handwritten digits, 8x8 pixels, embedded in scikit-learn: 1,437 samples to learn from and 360 to test."""
 
 import torch
+
 from polyrhythm.training.data import Split, Task
 from polyrhythm.training.tasks.vision import vision_model
 
