@@ -222,7 +222,8 @@ class ShardClient:
             self._push_shared(port, number, part) if port.shared else port.send(Push(number), on_wire(part, port.wire))
         if behind is not None:
             self._ports[0].send(behind)
-        self.wait(self._all_sent, f"while step {number} was pushed")
+        if not self._all_sent() or self._failed():
+            self.wait(self._all_sent, f"while step {number} was pushed")
 
     def pull(self, out: Tensor, version: int = 0) -> int:
         """Copy parameters of at least `version` into `out`; the version read, the oldest of all shards.

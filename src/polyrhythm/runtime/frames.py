@@ -112,7 +112,9 @@ class FrameParser:
         """Where the next bytes belong; never empty."""
         if self._missing is not None:
             return self._missing
-        if self._start:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
             self._compact()
         return self._staging[self._end :]
 

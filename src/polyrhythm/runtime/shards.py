@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -25,9 +25,6 @@ from polyrhythm.runtime.messages import (
 )
 from polyrhythm.runtime.service import ShardService
 from polyrhythm.runtime.shard import warm_up
-
-Gradient: TypeAlias = tuple[int, int]
-"""Worker and step number."""
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
@@ -62,7 +59,7 @@ class ShardGroup:
         self.service = ShardService(0, count, self.at_one_shard, compensation, allowed)
         self._others: list[Channel] = []
         self._arrived = arrived
-        self._counts: Counter[Gradient] = Counter()
+        self._counts: dict[int, Counter[int]] = {}
 
     def add(self, channel: Channel) -> None:
         """A shard in another process; the handler of its channel is a `RemoteShard`."""
@@ -70,9 +67,11 @@ class ShardGroup:
 
     def at_one_shard(self, worker: int, number: int) -> None:
         """A gradient is complete at one of the shards."""
-        self._counts[worker, number] += 1
-        if self._counts[worker, number] == 1 + len(self._others):
-            del self._counts[worker, number]
+        counts = self._counts.setdefault(worker, Counter())
+        counts[number] += 1
+        if counts[number] > len(self._others):
+            # Each shard gets a worker's gradients in order, so what is left of earlier ones was dropped meanwhile.
+            self._counts[worker] = Counter({later: count for later, count in counts.items() if later > number})
             self._arrived(worker, number)
 
     def apply(self, message: Apply) -> None:
@@ -84,14 +83,14 @@ class ShardGroup:
         """Forget gradients, arrived or not."""
         self.service.drop(message)
         self._tell(message)
-        for gradient in message.gradients:
-            self._counts.pop(gradient, None)
+        for worker, number in message.gradients:
+            self._counts.get(worker, Counter()).pop(number, None)
 
     def forget(self, worker: int) -> None:
         """A worker is gone."""
         self.service.forget(worker)
         self._tell(Forget(worker))
-        self._counts = Counter({key: count for key, count in self._counts.items() if key[0] != worker})
+        self._counts.pop(worker, None)
 
     def _tell(self, message: Any) -> None:
         for channel in self._others:
