@@ -6,13 +6,14 @@ A stream is a function of (seed, worker) alone, so nobody's durations depend on 
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from math import isinf, log, sqrt
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from polyrhythm.core import Report, Trace
 from polyrhythm.errors import ScenarioError
+from polyrhythm.sim.units import Deviation, Seconds, Share
 
 Draw: TypeAlias = Callable[[int], np.ndarray]
 """Draws so many durations in seconds."""
@@ -27,16 +28,16 @@ FIRST_BLOCK, LARGEST_BLOCK = 16, 512
 class Sleep(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """With probability p a worker sleeps in every step, for a normal time that is cut off at zero (RLP, section 4)."""
 
-    probability: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    probability: Share
     """Probability p."""
 
-    mean_s: Annotated[float, msgspec.Meta(ge=0)]
+    mean_s: Seconds
     """Mean sleep, in seconds."""
 
-    mean_to_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    mean_to_s: Seconds | None = None
     """If given, each sleeper's mean is drawn evenly between `mean_s` and this."""
 
-    deviation: Annotated[float, msgspec.Meta(ge=0)] = 0.25
+    deviation: Deviation = 0.25
     """Standard deviation as a share of the mean."""
 
     per: Literal["run", "step"] = "run"
@@ -58,7 +59,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     distribution: Literal["constant", "normal", "log-normal", "trace"] = "constant"
     """constant, normal (cut off at a tenth of the mean), log-normal, or trace: as recorded in a trace."""
 
-    deviation: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    deviation: Deviation = 0.0
     """Standard deviation as a share of the mean, for normal and log-normal."""
 
     trace: str | None = None

@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 
 from polyrhythm.errors import ScenarioError
+from polyrhythm.sim.units import Count, Factor, Index, Seconds, SecondsOrEver
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Workers = Annotated[list[Count], msgspec.Meta(min_length=1)]
+Workers = Annotated[list[Index], msgspec.Meta(min_length=1)]
 
 FAULTS_STREAM = 1_000_003
 """Sets the random stream of the faults apart from those of the workers."""
@@ -30,16 +29,16 @@ class Straggler(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     start_s: Seconds | None = None
     """From when, in virtual time; give this or `start_step`."""
 
-    duration_s: Seconds = inf
+    duration_s: SecondsOrEver = inf
     """For how long, if it starts at a time."""
 
-    start_step: Count | None = None
+    start_step: Index | None = None
     """From which of the worker's own steps, counted from 0; give this or `start_s`."""
 
-    steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    steps: Count | None = None
     """For how many steps, if it starts at a step; none: to the end."""
 
-    slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    slowdown: Factor = 1.0
     """Factor on the time of computing."""
 
     extra_compute_s: Seconds = 0.0
@@ -59,10 +58,10 @@ class Straggler(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 class RandomStragglers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Stragglers drawn from the seed: who they are, and when each of their slow times starts."""
 
-    workers: Annotated[int, msgspec.Meta(ge=1)]
+    workers: Count
     """How many different workers straggle."""
 
-    occurrences: Annotated[int, msgspec.Meta(ge=1)] = 1
+    occurrences: Count = 1
     """How often each of them does."""
 
     duration_s: Seconds
@@ -74,7 +73,7 @@ class RandomStragglers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
     to_s: Seconds
     """... and this."""
 
-    slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    slowdown: Factor = 1.0
     """Factor on the time of computing."""
 
     extra_compute_s: Seconds = 0.0
@@ -90,13 +89,13 @@ class RandomStragglers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
 class Leave(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A worker goes, with what it has in flight."""
 
-    worker: Count
+    worker: Index
     """Who."""
 
     time_s: Seconds | None = None
     """When; give this or `step`."""
 
-    step: Count | None = None
+    step: Index | None = None
     """As soon as it starts this of its own steps, counted from 0; give this or `time_s`."""
 
     reason: Literal["died", "hung", "removed"] = "died"
@@ -112,7 +111,7 @@ class Leave(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 class Join(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A worker that is not there from the start."""
 
-    worker: Count
+    worker: Index
     """Who; one of the devices' workers."""
 
     time_s: Seconds
@@ -122,7 +121,7 @@ class Join(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 class RandomLeaves(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Workers drawn from the seed that leave, and come back if so stated."""
 
-    workers: Annotated[int, msgspec.Meta(ge=1)]
+    workers: Count
     """How many different workers leave."""
 
     from_s: Seconds = 0.0

@@ -8,11 +8,11 @@ import heapq
 import math
 from bisect import insort
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from polyrhythm.errors import ScenarioError
+from polyrhythm.sim.units import Bytes, Count, Gigabits, Seconds
 
 BYTES_PER_GIGABIT = 1e9 / 8
 
@@ -25,16 +25,16 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     The NICs of the workers stand with the devices.
     """
 
-    message_bytes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    message_bytes: Bytes = 0.0
     """Size of the gradients or parameters of the whole model, in bytes."""
 
-    server_gbps: Annotated[float, msgspec.Meta(gt=0)] = math.inf
+    server_gbps: Gigabits = math.inf
     """Bandwidth of the NIC of each server, in gigabits a second, shared fairly by the messages in flight."""
 
-    shards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    shards: Count = 1
     """Servers among which the parameters are split evenly, each with a NIC of its own."""
 
-    latency_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    latency_s: Seconds = 0.0
     """Time from the last byte sent to its arrival, in seconds, in each direction."""
 
     duplex: Literal["full", "half"] = "full"
@@ -42,12 +42,6 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
     averaging: Literal["server", "ring"] = "server"
     """server: push and pull through the server. ring: all-reduce among the workers, where the policy allows it."""
-
-    def __post_init__(self) -> None:
-        if math.isinf(self.message_bytes) or math.isinf(self.latency_s):
-            raise ScenarioError(
-                "network.message_bytes and network.latency_s must be finite; give numbers, or leave out"
-            )
 
     @property
     def server_bytes_per_s(self) -> float:

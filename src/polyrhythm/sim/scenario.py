@@ -5,37 +5,33 @@ from typing import Annotated
 
 import msgspec
 
-from polyrhythm.errors import ScenarioError
 from polyrhythm.sim.compute import Compute
 from polyrhythm.sim.faults import Faults
 from polyrhythm.sim.links import BYTES_PER_GIGABIT, Network
+from polyrhythm.sim.units import Count, Gigabits, PositiveSeconds
 from polyrhythm.training.config import TrainingConfig
 
 
 class Device(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Workers of one kind; the workers are numbered from 0 in the order of the devices."""
 
-    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    count: Count = 1
     """How many workers."""
 
-    compute_s: Annotated[float, msgspec.Meta(gt=0)] = 0.1
+    compute_s: PositiveSeconds = 0.1
     """Mean time to compute one mini-batch, in seconds."""
 
-    bandwidth_gbps: Annotated[float, msgspec.Meta(gt=0)] = math.inf
+    bandwidth_gbps: Gigabits = math.inf
     """NIC of each worker in gigabits a second."""
-
-    def __post_init__(self) -> None:
-        if math.isinf(self.compute_s):
-            raise ScenarioError("devices.compute_s must be finite; give a number of seconds")
 
 
 class TimingWorkload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The workload of a run without training; a run that trains has it from `training`."""
 
-    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 32
+    batch_size: Count = 32
     """Samples of one mini-batch on one worker."""
 
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 100_000
+    samples: Count = 100_000
     """Samples that the whole job processes."""
 
 
@@ -45,7 +41,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     time_s: Annotated[float, msgspec.Meta(gt=0)] = math.inf
     """Virtual time."""
 
-    samples: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    samples: Count | None = None
     """Samples; the workload is cut down to so many."""
 
     stop_at_target: bool = False
