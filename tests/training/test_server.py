@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import PolicyError
 from polyrhythm.training.compensation import Compensation, parse_compensation
 from polyrhythm.training.flat import FlatLayout
 from polyrhythm.training.optimizer import FlatOptimizer
@@ -54,6 +55,11 @@ def test_fresh_gradients_need_no_compensation() -> None:
 def test_a_rule_that_needs_the_backup_insists_on_it() -> None:
     with pytest.raises(AssertionError, match="dc-asgd needs the parameters that the worker read"):
         after("dc-asgd", Push(G))
+
+
+def test_a_single_gradient_without_weight_is_refused() -> None:
+    with pytest.raises(PolicyError, match="sum to 0"):
+        after("none", Push(G, weight=0.0))
 
 
 def test_pushed_gradients_of_a_mean_stay_as_they_are() -> None:

@@ -1,8 +1,11 @@
 """Weighted means of flat vectors: the one way in which contributions are combined."""
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
+
+from polyrhythm.errors import PolicyError
 
 
 def shares(count: int, weights: Sequence[float] | None) -> list[float]:
@@ -14,9 +17,20 @@ def shares(count: int, weights: Sequence[float] | None) -> list[float]:
     if weights is None:
         return [1.0 / count] * count
     assert len(weights) == count, f"{len(weights)} weights for {count} vectors"
-    total = sum(weights)
-    assert total > 0, f"weights {weights} sum to {total}"
+    total = total_of(weights)
     return [weight / total for weight in weights]
+
+
+def total_of(weights: Sequence[float]) -> float:
+    """Sum of weights.
+
+    Raises:
+        PolicyError: if nothing has weight.
+    """
+    total = sum(weights)
+    if not 0 < total < math.inf:
+        raise PolicyError(f"weights {list(weights)} sum to {total}; a Sync needs a positive, finite sum")
+    return total
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:

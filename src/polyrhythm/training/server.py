@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polyrhythm.training.combine import weighted_mean
+from polyrhythm.training.combine import total_of, weighted_mean
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.optimizer import FlatOptimizer
 
@@ -83,9 +83,10 @@ class GlobalParameters:
             momentum: momentum of this step; None is the optimizer's own.
         """
         weights = [push.weight for push in pushes]
+        total = total_of(weights)
         scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
         gradient = weighted_mean([self._corrected(push) for push in pushes], scaled)
-        self.optimizer.step(gradient, lr_scale * sum(scaled) / sum(weights), momentum)
+        self.optimizer.step(gradient, lr_scale * sum(scaled) / total, momentum)
         self._changed()
 
     def assign(self, vector: Tensor) -> None:

@@ -62,6 +62,9 @@ def test_colours_are_channels_and_img_is_a_name_too(tmp_path: Path) -> None:
     task = build_task(config(tmp_path, "cifar10"))
     assert torch.equal(task.train.inputs[1], torch.from_numpy(png(32, 3, 1)[1]).permute(2, 0, 1))
     assert task.mean.shape == (3, 1, 1)
+    channels = task.train.inputs.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(task.mean.flatten(), channels.mean(1).float())
+    torch.testing.assert_close(task.std.flatten(), channels.std(1, correction=0).float())
 
 
 def test_of_several_data_sets_in_one_folder_the_named_one_is_read(tmp_path: Path) -> None:

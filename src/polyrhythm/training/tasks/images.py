@@ -59,10 +59,19 @@ def image_task(kind: ImageSet, model: str, folder: str | None) -> Task:
         DataError: for a missing folder, file, column or package.
     """
     train, test = (load_split(kind, split, folder) for split in SPLITS)
-    pixels = train.inputs.float().div_(255)
-    mean, std = (f((0, 2, 3)).view(-1, 1, 1) * 255 for f in (pixels.mean, pixels.std))
+    mean, std = channel_statistics(train.inputs)
     build = vision_model(model, kind.channels, kind.side)
     return Task(kind.name, train, test, build, mean=mean, std=std)
+
+
+def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel of bytes, of shape (channels, 1, 1); from counts, to save memory."""
+    levels = torch.arange(256, dtype=torch.float64)
+    counts = torch.stack([torch.bincount(c.reshape(-1), minlength=256) for c in images.unbind(1)]).double()
+    shares = counts / counts.sum(1, keepdim=True)
+    mean = shares @ levels
+    std = (shares @ levels.square() - mean.square()).sqrt()
+    return mean.float().view(-1, 1, 1), std.clamp(min=1).float().view(-1, 1, 1)  # a blank channel has none
 
 
 def load_split(kind: ImageSet, split: str, folder: str | None) -> Split:
