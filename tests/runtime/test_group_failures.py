@@ -68,7 +68,7 @@ def lost_worker(rank: int, port: int, how: str, batch_norm: bool) -> dict[str, A
     trainer.steps(LOST_AT)
     if rank == 2:
         next(trainer.model.parameters()).register_hook(lambda gradient: lose(how, store))  # type: ignore[no-untyped-call]
-    else:
+    if rank == 0 and how == "hang":
         threading.Thread(target=abort_when_told, args=(group, port)).start()
     begin = time.monotonic()
     _, dropped = lockstep(trainer, group, 6)
@@ -87,7 +87,7 @@ def lose(how: str, store: TCPStore) -> None:
 
 
 def abort_when_told(group: SwitchGroup, port: int) -> None:
-    """As the coordinator has it done when it has missed heartbeats or seen a connection end."""
+    """As the coordinator has it done when it has missed heartbeats; one survivor is enough."""
     TCPStore("127.0.0.1", port, is_master=False).wait(["lost"])
     group.abort("rank 2 is lost", prefix="epoch-0")
 
@@ -208,7 +208,7 @@ def test_an_epoch_that_nobody_else_comes_to(store: TCPStore) -> None:
 
 
 def forking_worker(rank: int, port: int) -> tuple[int, int, bool]:
-    """A forked child holds none of its parent's connections, and the parent goes on with them."""
+    """A forked child holds none of its parent's connections, gloo's and the watch's; the parent goes on with them."""
     _, group = connect(rank, 2, port)
     assert group.epoch is not None
     held = connections(group.epoch)
@@ -232,4 +232,4 @@ def connections(epoch: Epoch) -> int:
 
 
 def test_forked_children_do_not_hide_a_death(store: TCPStore) -> None:
-    assert run_workers(forking_worker, 2, store.port) == [(1, 0, True)] * 2
+    assert run_workers(forking_worker, 2, store.port) == [(2, 0, True)] * 2

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.death_watch import DeathWatch
 from polyrhythm.runtime.gloo_sockets import GlooSockets, make_devices
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
@@ -139,6 +140,9 @@ class Epoch:
 
     def close(self) -> None:
         """Drop the groups, at once. After a failure gloo's destructor may wait for an operation until its limit."""
+        if self._gloo is not None and self.failure is None:
+            self._watch.say_goodbye()
+        self._stop_watch()
         grave, self._gloo = [self._gloo], None
         self._nccl = None
         if self.failure is not None:
@@ -162,7 +166,9 @@ class Epoch:
         group = dist.ProcessGroupGloo(self._store, self.rank, self.size, options)
         group._set_default_timeout(self._timeout)
         sockets.meet(self._store, self.rank, self.size)
-        _open_sockets.add(sockets)
+        self._watch = DeathWatch(sockets, self._store, self.verdict.fail)
+        self._stop_watch = weakref.finalize(self, self._watch.stop)
+        _watches.add(self._watch)
         return group
 
     def _nccl_group(self) -> "dist.ProcessGroupNCCL":
@@ -181,13 +187,12 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-_open_sockets: "weakref.WeakSet[GlooSockets]" = weakref.WeakSet()
+_watches: "weakref.WeakSet[DeathWatch]" = weakref.WeakSet()
 
 
-def _close_after_fork() -> None:
-    """A DataLoader's worker must not keep its parent's connections open: peers would not see the parent die."""
-    for sockets in list(_open_sockets):
-        sockets.close_after_fork()
+def _forget_in_child() -> None:
+    for watch in list(_watches):
+        watch.forget_in_child()
 
 
-os.register_at_fork(after_in_child=_close_after_fork)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -5,6 +5,7 @@ and ``abort()`` changes none of that. Shutting the connections down from outside
 peers. Linux only; elsewhere nothing is found, and an operation ends with its time limit.
 """
 
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -36,25 +37,30 @@ class GlooSockets:
         for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
             self._listeners |= set(listing.decode().split(",")) - {""}
 
+    def duplicate(self) -> list[socket.socket]:
+        """A duplicate of each connection, which keeps it open until closed."""
+        return [connection for _, connection in self._connections()]
+
     def shut_down(self) -> None:
         """End all traffic: pending operations fail, here at once, and at the peers of these connections."""
         for _, connection in self._connections():
             with connection, suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def close_after_fork(self) -> None:
-        """In a forked child: close the copies, which would hide the parent's death from the other members."""
+    def close(self) -> None:
+        """Close every descriptor of them, without a word to the peers while another process has copies."""
         for descriptor, connection in self._connections():
             connection.close()
             os.close(descriptor)
 
     def _connections(self) -> Iterator[tuple[int, socket.socket]]:
-        """Descriptors of the group's connections, each with a duplicate to act on, and to close before the next.
+        """Descriptors of the group's connections, each with a duplicate for the caller to close.
 
         Listeners are not connected, so they are not among them: gloo aborts the process when one is shut down.
         """
-        for descriptor in _descriptors():
-            if connection := _duplicate(descriptor):
+        descriptors = _descriptors()
+        for descriptor in descriptors:
+            if connection := _duplicate(descriptor, above=max(descriptors)):
                 if self._listeners.isdisjoint(_ends(connection)):
                     connection.close()
                 else:
@@ -81,10 +87,13 @@ def _descriptors() -> set[int]:
     return {int(entry.name) for entry in DESCRIPTORS.iterdir()} if DESCRIPTORS.is_dir() else set()
 
 
-def _duplicate(descriptor: int) -> socket.socket | None:
-    """A duplicate of a descriptor if it is an Internet socket; it may be gone, or another thread's, at any time."""
+def _duplicate(descriptor: int, above: int) -> socket.socket | None:
+    """A duplicate of a descriptor if it is an Internet socket; it may be gone, or another thread's, at any time.
+
+    Its number is above those that are being looked at, so that none of them is a duplicate.
+    """
     try:
-        copy = os.dup(descriptor)
+        copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above + 1)
     except OSError:
         return None
     try:
@@ -109,7 +118,7 @@ def _ends(connection: socket.socket) -> set[str]:
 def _listeners(descriptors: set[int]) -> Iterator[str]:
     """Addresses of the listening sockets among these descriptors."""
     for descriptor in descriptors:
-        if found := _duplicate(descriptor):
+        if found := _duplicate(descriptor, above=max(descriptors)):
             with found:
                 if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     yield _text(found.getsockname())
