@@ -26,7 +26,7 @@ test-network: .venv/ready  ## needs root, ip and tc
 test-gpu: .venv/ready  ## needs a GPU
 	$(PYTEST) tests/gpu
 
-bench: .venv/ready  ## every benchmark; fails if one misses its bar
+bench: .venv/ready-bench  ## every benchmark; fails if one misses its bar
 	$(BIN)/python benchmarks/run.py
 
 lint: .venv/ready  ## style, format and types
@@ -45,10 +45,15 @@ docs: .venv/ready  ## the site, in site/
 	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,testing]'
 	touch $@
 
+# What benchmarks are compared with, apart because nothing else needs it.
+.venv/ready-bench: .venv/ready
+	$(BIN)/python -m pip install --constraint constraints.txt --group bench
+	touch $@
+
 constraints:  ## the newest versions that pyproject.toml allows, to be tested before they are committed
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
-	.venv-constraints/bin/python -m pip install --quiet --group dev '.[data,testing]' 'torch==2.13.0'
+	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench '.[data,testing]' 'torch==2.13.0'
 	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-constraints
 
