@@ -71,6 +71,8 @@ class Report:
         staleness: updates applied to the global parameters between this step's read and its arrival; 0 for replicas.
         loss: mean loss of the mini-batch, if it was computed.
         grad_sq_norm: squared L2 norm of the whole gradient before weight decay, if the policy's traits ask for it.
+        wait_s: time that the worker stood in an exchange with the others before this report, where the report follows
+            the exchange, as with real workers in lockstep; 0 where it precedes it.
     """
 
     worker: int
@@ -82,6 +84,7 @@ class Report:
     staleness: int = 0
     loss: float | None = None
     grad_sq_norm: float | None = None
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

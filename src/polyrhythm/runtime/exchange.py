@@ -127,6 +127,11 @@ class Exchange:
         self._replica.import_state(unpack_state(agreed, flat, 0)[1])
 
     @property
+    def launched_s(self) -> float:
+        """When this worker last joined in a collective, on `time.perf_counter`; 0 before the first."""
+        return self.group.launched_s if self.group is not None else 0.0
+
+    @property
     def failure(self) -> str | None:
         """Why a collective of this phase has failed; None while all is well."""
         return self.group.failure if self.group is not None else None

@@ -14,6 +14,7 @@ the epoch returns at once, and the owner drops the step and sets the next epoch.
 # torch's stubs give every collective several signatures; it calls only those here.
 # mypy: disable-error-code="override,assignment"
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -49,6 +50,7 @@ class SwitchGroup(dist.ProcessGroup):
         self.store, self.worker, self.timeout = store, worker, timeout
         self.members = tuple(members)
         self.epoch: Epoch | None = None
+        self.launched_s = 0.0
         self._name = BACKEND
 
     def bind(self, store: Store, worker: int) -> None:
@@ -196,6 +198,7 @@ class SwitchGroup(dist.ProcessGroup):
 
     def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
         """Start a collective of the epoch, or do without one."""
+        self.launched_s = time.perf_counter()
         epoch = self.epoch
         if epoch is None or epoch.failure is not None:
             if fill:

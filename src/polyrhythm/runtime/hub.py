@@ -21,6 +21,7 @@ from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel, listen
 from polyrhythm.runtime.control import (
     AskStatus,
+    EpochDone,
     JobInfo,
     Pulse,
     Pushed,
@@ -37,6 +38,7 @@ from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
+from polyrhythm.telemetry import Gauge, Mark, RunResult
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Hub:
         self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
         self._trace: TextIO | None = None
         self._writer: TraceWriter | None = None
+        self._gauge = Gauge() if settings.figures is not None else None
         self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._open_doors(listener)
         self._addresses = self._start_shards()
@@ -75,6 +78,7 @@ class Hub:
         """Serve the job until its end."""
         try:
             self.loop.run()
+            self._write_figures()
         finally:
             if self._trace is not None:
                 self._trace.close()
@@ -84,6 +88,8 @@ class Hub:
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Send to a worker."""
+        if self._gauge is not None and isinstance(message, EpochDone) and message.epoch == len(self._gauge.marks):
+            self._gauge.end_epoch(self._mark())
         if worker in self._channels:
             self._channels[worker].send(message)
 
@@ -103,8 +109,12 @@ class Hub:
                 self._settings.pop((ticket.worker, ticket.number), None)
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
-        """Open the phase's trace."""
+        """Open the phase's trace; the job's clock starts with the first phase, when all workers are ready."""
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
+        if number == 1:
+            self._started_s = time.monotonic()
+        if self._gauge is not None:
+            self._gauge.begin_phase(policy.traits.venue == "scheduled", self.shards.service.message_bytes)
         if self.settings.trace is None:
             return
         if self._trace is not None:
@@ -115,7 +125,9 @@ class Hub:
         self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self.settings.job}))
 
     def record(self, event: Event, decisions: Decisions) -> None:
-        """Trace one event."""
+        """Trace and measure one event."""
+        if self._gauge is not None:
+            self._gauge.record(event, decisions)
         if self._writer is not None:
             self._writer.write(event, decisions)
 
@@ -141,7 +153,10 @@ class Hub:
         self._beats.pop(worker, None)
         if channel is not None:
             channel.close()
+        was_member = worker in self.coordinator.job.members
         self.coordinator.lost(worker, reason)
+        if self._gauge is not None and was_member and worker not in self.coordinator.job.ledger.accounts:
+            self._gauge.lost(worker, self._elapsed())
         self.shards.forget(worker)
         self._pushed = {key: message for key, message in self._pushed.items() if key[0] != worker}
         self._complete = {key for key in self._complete if key[0] != worker}
@@ -173,6 +188,21 @@ class Hub:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_s
+
+    def _mark(self) -> Mark:
+        job = self.coordinator.job
+        return Mark(self._elapsed(), job.samples, job.version)
+
+    def _write_figures(self) -> None:
+        """What was measured, for whoever has started the job."""
+        if self._gauge is None or self.settings.figures is None:
+            return
+        settings, job = self.settings, self.coordinator.job
+        blank = RunResult(
+            scenario=settings.job, policy=settings.policy, seed=0, venue="local", workers=settings.workers, batch_size=0
+        )
+        figures = self._gauge.figures(blank, job.ledger, self._mark())
+        Path(self.settings.figures).write_bytes(msgspec.json.encode(figures))
 
     def _open_doors(self, listener: socket.socket) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | ToHub | Pulse | AskStatus)

@@ -23,6 +23,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         pulse_s: period of the workers' beats; `hang_s` without one is a hang.
         patience_s: how long to wait for the first worker.
         trace: folder for traces, one file for each phase.
+        figures: file for what was measured (`polyrhythm.telemetry.Figures`), written as JSON at the job's end.
     """
 
     job: str
@@ -39,6 +40,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     hang_s: float = 10.0
     patience_s: float = 120.0
     trace: str | None = None
+    figures: str | None = None
 
 
 def hub_address(job: str) -> str:

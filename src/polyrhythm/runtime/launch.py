@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 from torch.distributed.run import get_args_parser
@@ -143,8 +143,8 @@ def launch(arguments: Sequence[str]) -> int:
     return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
 
 
-def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]":
-    """One worker, in the environment that torchrun would give it."""
+def start_worker(plan: Launch, rank: int, port: int, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
+    """One worker, in the environment that torchrun would give it; `log` takes its stderr."""
     settings = plan.settings
     address = Address(hub_address(settings.job), settings.job, settings.token)
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": plan.processes, "LOCAL_WORLD_SIZE": plan.processes}
@@ -153,7 +153,7 @@ def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if plan.processes > 1 else {}
     environment = {key: str(value) for key, value in {**world, **place, **ours, **threads}.items()}
     try:
-        return subprocess.Popen(plan.command, env={**os.environ, **environment}, preexec_fn=die_with_parent)
+        return subprocess.Popen(plan.command, env={**os.environ, **environment}, stderr=log, preexec_fn=die_with_parent)
     except OSError as error:
         raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 

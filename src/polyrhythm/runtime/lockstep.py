@@ -211,4 +211,5 @@ class LockstepRun:
             message.step_s,
             loss=message.loss,
             grad_sq_norm=message.grad_sq_norm,
+            wait_s=message.wait_s,
         )

@@ -5,6 +5,7 @@ it sends `Push` and `Pull`; at a switch, `Upload` or `Download`. The hub tells s
 `Apply`, `Drop` and `Forget`, and they tell it what has `Arrived`.
 """
 
+from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -64,6 +65,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for name, shape in row:
                 if any(length < 0 for length in shape):
                     raise ValueError(f"parameter {name} cannot have shape {shape}")
+
+    @property
+    def elements(self) -> int:
+        """Length of the flat vector."""
+        return sum(prod(shape) for group in self.groups for _, shape in group)
 
     def difference(self, other: "Layout") -> str | None:
         """The first difference between two layouts, or None."""

@@ -110,7 +110,7 @@ class Participant:
         link: see `Link`.
         replica: the script's model and optimizer.
         exchange: the model's side of collectives.
-        clock: seconds, for durations only.
+        clock: seconds, for durations only; that of `Exchange.launched_s`.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class Participant:
         self._started_s = 0.0
         self._pulled_s = 0.0
         self._computed_s = 0.0
+        self._exchanged_s = 0.0
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
@@ -180,8 +181,14 @@ class Participant:
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
 
     def before_step(self, samples: int) -> None:
-        """The gradients are there. If they are not for the script's optimizer, hide them from it."""
-        self._computed_s = self._clock() - self._started_s
+        """The gradients are there. If they are not for the script's optimizer, hide them from it.
+
+        A backward pass that ends in an exchange computes until it launches the last collective; then it waits.
+        """
+        now_s = self._clock()
+        launched_s = self._exchange.launched_s if self._exchange.reduces else now_s
+        computed_at_s = launched_s if launched_s > self._started_s else now_s
+        self._computed_s, self._exchanged_s = computed_at_s - self._started_s, now_s - computed_at_s
         if self._go is not None:
             self._push(samples)
             self._hide()
@@ -205,7 +212,7 @@ class Participant:
     def skip_step(self, samples: int) -> None:
         """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
         self.tally.skipped_steps += 1
-        self._computed_s = self._clock() - self._started_s
+        self._computed_s, self._exchanged_s = self._clock() - self._started_s, 0.0
         if self._go is not None:
             self._link.send(Skipped(self._go.number, samples))
             self._go = None
@@ -256,7 +263,8 @@ class Participant:
                 self._poison(step + 1, str(error))
                 return
             exchanged = True
-        wait_s = self._clock() - waited_from
+        wait_s = self._exchanged_s + self._clock() - waited_from
+        self.tally.waited_s += wait_s
         self._link.send(Stepped(step, samples, self._computed_s, exchanged, wait_s))
         self._exchange.reduce_gradients(schedule.exchange == "gradients")
         self._started_s = self._clock()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from typing import IO
 
 import msgspec
 
@@ -44,15 +45,19 @@ def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
     return rank, Address(hub_address(job), job)
 
 
-def start_hub(settings: HubSettings) -> "subprocess.Popen[bytes]":
+def start_hub(settings: HubSettings, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
     """Start a hub process; it ends by itself behind the last worker.
+
+    Args:
+        settings: see `HubSettings`.
+        log: where it writes what it has to say; none: to this process's stderr.
 
     Raises:
         PolyrhythmError: if a job of this id is running.
     """
     listener = listen(hub_address(settings.job), settings.token)
     command = [sys.executable, "-m", "polyrhythm.runtime.hub", str(listener.fileno())]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(listener.fileno(),))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, pass_fds=(listener.fileno(),))
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))
     process.stdin.close()

@@ -77,6 +77,11 @@ class ShardService:
         self._optimizer: OptimizerSpec | None = None
         self.places: dict[int, Place] = {}
 
+    @property
+    def message_bytes(self) -> int:
+        """Size of all gradients or parameters of the model as float32; 0 before a worker has opened."""
+        return self._layout.elements * 4 if self._layout is not None else 0
+
     # -- from a worker -------------------------------------------------------------------------------------------------
 
     def received(self, worker: int, channel: Channel, message: Any) -> None:
