@@ -1,0 +1,122 @@
+"""Real jobs for tests: a hub and its workers, each a process of its own, and a task that says what has been seen."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from polyrhythm.runtime.channel import listen
+from polyrhythm.runtime.control import Address
+from polyrhythm.runtime.hub import Hub
+from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.rendezvous import HUB
+from polyrhythm.runtime.shard import warm_up
+from polyrhythm.testing.processes import Outcome, Workers, workers
+
+LIMIT_S = 60.0
+"""No job of a test takes so long."""
+
+
+@dataclass
+class Job:
+    """A job that runs."""
+
+    settings: HubSettings
+    hub: Workers
+    ranks: Workers
+
+    def join(self, leave: tuple[int, ...] = ()) -> list[Outcome]:
+        """Outcomes of the workers; the hub must then end by itself."""
+        outcomes = self.ranks.join(LIMIT_S, leave)
+        (hub,) = self.hub.join(LIMIT_S)
+        assert hub.ok, hub.traceback
+        return outcomes
+
+
+@contextmanager
+def job(script: Callable[..., Any], count: int, *args: Any, **settings: Any) -> Iterator[Job]:
+    """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
+    made = HubSettings(job=f"test-{uuid.uuid4().hex}", workers=count, **settings)
+    with listen(hub_address(made.job)) as listener, workers(serve, 1, made, listener) as hub:
+        listener.close()
+        with workers(take_part, count, made, script, args) as ranks:
+            yield Job(made, hub, ranks)
+
+
+def run_job(script: Callable[..., Any], count: int, *args: Any, **settings: Any) -> list[Any]:
+    """What ``script(rank, *args)`` returned in each worker."""
+    with job(script, count, *args, **settings) as running:
+        outcomes = running.join()
+    assert all(outcome.ok for outcome in outcomes), "\n".join(outcome.traceback for outcome in outcomes)
+    return [outcome.value for outcome in outcomes]
+
+
+def serve(_: int, settings: HubSettings, listener: Any) -> None:
+    """Body of the hub."""
+    hub = Hub(settings, listener)
+    warm_up()
+    hub.run()
+
+
+def take_part(rank: int, settings: HubSettings, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Body of a worker, in the environment that a launcher makes."""
+    address = Address(hub_address(settings.job), settings.job, settings.token)
+    os.environ |= {"RANK": str(rank), HUB: msgspec.json.encode(address).decode()}
+    return script(rank, *args)
+
+
+class Numbered(Dataset[tuple[Tensor, Tensor, int]]):
+    """Samples of a fixed random classification task, each with its number."""
+
+    def __init__(self, samples: int, features: int = 6, classes: int = 3) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.x = torch.randn(samples, features, generator=generator)
+        self.y = (self.x @ torch.randn(features, classes, generator=generator)).argmax(1)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return self.x[index], self.y[index], index
+
+
+def make_model(seed: int = 0) -> nn.Module:
+    """A small network."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def make_optimizer(model: nn.Module, kind: str = "SGD", **options: Any) -> torch.optim.Optimizer:
+    """An optimizer of torch by name."""
+    made: torch.optim.Optimizer = getattr(torch.optim, kind)(model.parameters(), **options)
+    return made
+
+
+def flat(model: nn.Module) -> Tensor:
+    """A copy of all parameters and buffers."""
+    return torch.cat([tensor.detach().reshape(-1).float() for tensor in model.state_dict().values()])
+
+
+@dataclass
+class Seen:
+    """What one worker has seen of one epoch."""
+
+    policy: str = ""
+    indices: list[int] = field(default_factory=list)
+    parameters: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+    """One ordinary training step; its loss."""
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.item()

@@ -1,0 +1,59 @@
+"""Sessions on real workers: every policy, switched while running, gives what a plain loop gives."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+import polyrhythm
+from polyrhythm.policies import parse
+from tests.runtime.jobs import Numbered, Seen, flat, make_model, make_optimizer, run_job, step
+
+SAMPLES = 70
+EVERY_POLICY = [
+    "bsp",
+    "asp",
+    "ssp:1",
+    "local:3",
+    "dssp:1,s_high=3",
+    "k-sync:2",
+    "post-local:2",
+    "k-batch-sync:3",
+    "k-async:2",
+    "bsp",
+    "k-batch-async:2",
+    "backup:1",
+    "local:2",
+    "k-group:2",
+    "bsp",
+]
+
+
+def go_through(rank: int, policies: list[str], options: dict[str, Any]) -> list[Seen]:
+    """One epoch under each policy; the last rank asks for each switch, and all start from different parameters."""
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, lr=0.1, momentum=0.9)
+    data, epochs = Numbered(SAMPLES), []
+    with polyrhythm.session(model, optimizer) as session:
+        for epoch, policy in enumerate(policies):
+            if rank == 2:
+                session.switch(policy)
+            seen = Seen()
+            for x, y, index in session.loader(data, batch_size=4, seed=epoch, **options):
+                step(model, optimizer, x, y)
+                seen.indices += index.tolist()
+                seen.policy = session.policy
+            seen.parameters = flat(model)
+            epochs.append(seen)
+    return epochs
+
+
+def test_one_job_goes_through_every_policy() -> None:
+    by_rank = run_job(go_through, 3, EVERY_POLICY, {}, policy="bsp")
+    for number, policy in enumerate(EVERY_POLICY):
+        epoch = [ranks[number] for ranks in by_rank]
+        assert {seen.policy for seen in epoch if seen.indices} == {policy}
+        assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch), policy
+        counts = Counter(index for seen in epoch for index in seen.indices)
+        assert set(counts) == set(range(SAMPLES)), policy
+        assert parse(policy).traits.cancels or set(counts.values()) == {1}, policy
