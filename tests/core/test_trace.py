@@ -39,7 +39,9 @@ workers = st.lists(numbers, max_size=4).map(tuple)
 changes = st.builds(Settings, st.none() | times, st.none() | times, st.none() | numbers)
 events = st.one_of(
     st.builds(Joined, workers, times, numbers),
-    st.builds(Report, numbers, numbers, times, numbers, times, times, numbers, st.none() | times, st.none() | times),
+    st.builds(
+        Report, numbers, numbers, times, numbers, times, times, numbers, st.none() | times, st.none() | times, times
+    ),
     st.builds(Left, numbers, times, numbers, st.sampled_from(get_args(LeftReason))),
     st.builds(Alarm, times),
 )

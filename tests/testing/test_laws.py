@@ -247,7 +247,7 @@ def test_an_exception_of_the_policy_tells_its_story() -> None:
 
 
 def test_the_smallest_example_is_shown() -> None:
-    with pytest.raises(ConformanceError, match=r"last 4 events:[^!]*total_samples=1,[^!]*workers=1\),\)"):
+    with pytest.raises(ConformanceError, match=r"last 4 events:[^!]*arrivals=\(Arrival\(time_s=0.5, workers=1\),\)"):
         conformance(IgnoresNewcomers())()
 
 
