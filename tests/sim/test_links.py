@@ -117,6 +117,15 @@ def test_removing_one_speeds_up_the_others() -> None:
     assert link.next_s() == 4.0 + 80.0 / 10.0
 
 
+def test_removing_what_has_ended_changes_nothing() -> None:
+    link: SharedLink[str] = SharedLink(10.0)
+    first = link.add(0.0, 10.0, math.inf, "first")
+    link.add(0.0, 20.0, math.inf, "second")
+    link.pop(2.0)
+    link.remove(2.5, first)
+    assert (link.next_s(), link.pop(3.0)) == (3.0, ["second"])
+
+
 def test_serial_moves_with_every_change() -> None:
     link: SharedLink[str] = SharedLink(1.0)
     serials = [link.serial]

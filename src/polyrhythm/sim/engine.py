@@ -120,6 +120,8 @@ class Engine:
             self.state, decisions = self.policy.decide(self.state, event)
         except Exception as error:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
+        if not isinstance(decisions, tuple):
+            raise PolicyError(f"policy {self.policy.spec} returned {decisions!r}, which is not a tuple of decisions")
         if self.writer is not None:
             self.writer.write(event, decisions)
         for decision in decisions:

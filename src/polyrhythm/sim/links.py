@@ -146,7 +146,9 @@ class SharedLink(Generic[Payload]):
         return flow
 
     def remove(self, now_s: float, flow: Flow[Payload]) -> None:
-        """A message is abandoned before its end."""
+        """A message is abandoned; nothing happens if it has ended."""
+        if not flow.live:
+            return
         self._advance(now_s)
         flow.live = False
         flow.group.count -= 1

@@ -60,7 +60,7 @@ NOTHING = StepResult()
 class TimingOnly:
     """No model: every call is free."""
 
-    train_samples = None
+    train_samples: int | None = None
 
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """Nothing to read."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,9 @@ def simulate(
 
     Example:
         >>> from polyrhythm.policies import parse
-        >>> from polyrhythm.sim import Device, Scenario
-        >>> scenario = Scenario(devices=[Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)])
+        >>> from polyrhythm.sim import Device, Scenario, TimingWorkload
+        >>> devices = [Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)]
+        >>> scenario = Scenario(devices=devices, workload=TimingWorkload(samples=6400))
         >>> simulate(scenario, parse("bsp")).idle_fraction
         0.25
     """
@@ -220,12 +221,14 @@ def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | N
     if trace is None:
         yield None
         return
-    try:
-        Path(trace).parent.mkdir(parents=True, exist_ok=True)
-        Path(trace).touch()
-    except OSError as error:
-        raise ScenarioError(f"cannot write trace {str(trace)!r}: {error.strerror}; name a file that can be") from error
-    with open(trace, "w", encoding="utf-8", newline="\n") as stream:
+    with ExitStack() as stack:
+        try:
+            Path(trace).parent.mkdir(parents=True, exist_ok=True)
+            stream = stack.enter_context(open(trace, "w", encoding="utf-8", newline="\n"))
+        except OSError as error:
+            raise ScenarioError(
+                f"cannot write trace {str(trace)!r}: {error.strerror}; name a file that can be written"
+            ) from error
         yield TraceWriter(stream, header)
 
 

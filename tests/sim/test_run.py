@@ -1,0 +1,223 @@
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import joblib
+import msgspec
+import pytest
+
+from polyrhythm import __version__
+from polyrhythm.core import Trace, replay
+from polyrhythm.errors import DivergedError, ScenarioError
+from polyrhythm.policies import parse
+from polyrhythm.sim import Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
+from polyrhythm.sim import run as run_module
+from polyrhythm.sim.numerics import Evaluation, TimingOnly
+from polyrhythm.telemetry import RunResult
+from polyrhythm.training.config import TrainingConfig
+from tests.sim.clusters import SPECS, Scripted, cluster
+
+ROOT = Path(__file__).parents[2]
+STRAGGLERS = {"training": "none", "workload.samples": "2000"}
+DIGITS = {"training.epochs": "1", "training.eval_every_samples": "200"}
+
+SCRIPT = """
+import sys
+from polyrhythm.policies import parse
+from polyrhythm.sim import load_scenario, simulate
+scenario = load_scenario(sys.argv[1], dict(pair.split("=") for pair in sys.argv[4:]))
+simulate(scenario, parse(sys.argv[2]), seed=7, trace=sys.argv[3])
+"""
+
+
+def same(first: RunResult, second: RunResult) -> bool:
+    """Equal but for the wall clock and the trace's place."""
+    kept = [msgspec.structs.replace(result, wall_s=0.0, trace_path=None) for result in (first, second)]
+    return kept[0] == kept[1]
+
+
+# Determinism.
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_same_seed_same_trace(spec: str, tmp_path: Path) -> None:
+    scenario = load_scenario("stragglers-moderate", STRAGGLERS)
+    results = [simulate(scenario, parse(spec), seed=seed, trace=tmp_path / f"{i}") for i, seed in enumerate((3, 3, 4))]
+    first, second, other = [(tmp_path / f"{i}").read_bytes() for i in range(3)]
+    assert first == second != other
+    assert same(results[0], results[1])
+
+
+@pytest.mark.parametrize(("overrides", "hash_seed"), [(DIGITS, "1"), (STRAGGLERS, "0"), (STRAGGLERS, "4711")])
+def test_same_trace_in_another_process(overrides: dict[str, str], hash_seed: str, tmp_path: Path) -> None:
+    scenario = load_scenario("stragglers-moderate", overrides)
+    simulate(scenario, parse("ssp:2"), seed=7, trace=tmp_path / "here")
+    options = [f"{key}={value}" for key, value in overrides.items()]
+    arguments = ["stragglers-moderate", "ssp:2", str(tmp_path / "there"), *options]
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", SCRIPT, *arguments], env=environment, check=True)
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_traces_replay(spec: str, tmp_path: Path) -> None:
+    scenario = load_scenario("mixed-hardware", STRAGGLERS)
+    simulate(scenario, parse(spec), trace=tmp_path / "trace")
+    trace = Trace.load(tmp_path / "trace")
+    assert trace.header.about == {"scenario": "mixed-hardware", "seed": 0, "polyrhythm": __version__}
+    assert tuple(replay(parse(spec), trace)) == trace.entries
+
+
+# Results.
+
+
+def test_result_of_a_run_without_training() -> None:
+    result = simulate(cluster(1.0, 1.0, samples=10, batch_size=2), parse("bsp"), seed=5, target=0.5)
+    assert (result.scenario, result.policy, result.seed, result.venue, result.status) == (
+        "custom",
+        "bsp",
+        5,
+        "simulated",
+        "ok",
+    )
+    assert (result.workers, result.batch_size, result.learning_rate, result.lr_convention) == (2, 2, None, None)
+    assert (result.samples, result.steps, result.curve, result.target_accuracy) == (10, 5, [], 0.5)
+    assert result.wall_s > 0
+
+
+def test_training_evaluates_at_its_multiples_and_at_the_end() -> None:
+    scenario = load_scenario("uniform", {**DIGITS, "training.eval_every_samples": "500"})
+    result = simulate(scenario, parse("bsp"))
+    assert [point.samples for point in result.curve] == [512, 1024, 1437]
+    assert [point.updates for point in result.curve] == [8, 16, 23]
+    assert result.curve[-1].time_s == result.duration_s
+    assert result.final_accuracy == result.curve[-1].accuracy
+    assert (result.target_accuracy, result.learning_rate, result.lr_convention) == (0.95, 0.01, "linear")
+
+
+def test_a_target_may_stop_the_run() -> None:
+    overrides = {**DIGITS, "limits.stop_at_target": "true"}
+    result = simulate(load_scenario("uniform", overrides), parse("asp"), target=0.3)
+    assert result.curve[-1].accuracy >= 0.3
+    assert all(point.accuracy < 0.3 for point in result.curve[:-1])
+    assert result.time_to_target_s == result.duration_s
+    assert result.samples < 1437
+    assert result.dropped_by_reason == {"unfinished": 8}
+
+
+def test_built_in_scenarios_learn() -> None:
+    scenario = load_scenario("uniform", {"training.epochs": "5"})
+    result = simulate(scenario, parse("asp"))
+    assert result.best_accuracy is not None
+    assert result.best_accuracy > 0.8
+
+
+def test_progress() -> None:
+    shares: list[float] = []
+    simulate(cluster(1.0, samples=1000), parse("asp"), progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert 90 <= len(shares) <= 110
+
+
+def test_a_diverged_run_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Diverging(TimingOnly):
+        train_samples = 100
+        evaluations = 0
+
+        def evaluate(self) -> Any:
+            self.evaluations += 1
+            if self.evaluations > 2:
+                raise DivergedError("the loss is\nnan")
+            return Evaluation(0.5, 1.0)
+
+    monkeypatch.setattr(run_module, "build_numerics", lambda scenario, seed: Diverging())
+    training = TrainingConfig(batch_size=10, epochs=1, eval_every_samples=20)
+    result = simulate(Scenario(devices=load_scenario("uniform").devices, training=training), parse("asp"))
+    assert (result.status, result.message) == ("diverged", "the loss is nan")
+    assert len(result.curve) == 2
+    assert 0 < result.samples < 100
+    assert result.duration_s > 0
+    assert result.gradients_computed == result.gradients_applied + result.gradients_dropped
+
+
+def test_a_learning_rate_that_is_too_high_diverges() -> None:
+    result = simulate(load_scenario("uniform", {**DIGITS, "training.learning_rate": "1e30"}), parse("bsp"))
+    assert result.status == "diverged"
+    assert "\n" not in result.message
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="cannot write trace"):
+        simulate(cluster(1.0), parse("asp"), trace=tmp_path)
+
+
+def test_folders_of_a_trace_are_made(tmp_path: Path) -> None:
+    result = simulate(cluster(1.0), parse("asp"), trace=tmp_path / "a" / "b.jsonl")
+    assert result.trace_path == str(tmp_path / "a" / "b.jsonl")
+    assert len(Trace.load(result.trace_path).entries) == 14
+
+
+# Sweeps.
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_sweep(jobs: int, tmp_path: Path) -> None:
+    scenario = load_scenario("stragglers-mild", STRAGGLERS)
+    seen: list[RunResult] = []
+    results = sweep(
+        scenario, ["bsp", parse("ssp:2")], [0, 5], trace_dir=tmp_path, jobs=jobs, target=0.9, on_result=seen.append
+    )
+    assert [(result.policy, result.seed) for result in results] == [("bsp", 0), ("bsp", 5), ("ssp:2", 0), ("ssp:2", 5)]
+    assert sorted(seen, key=id) == sorted(results, key=id)
+    alone = [simulate(scenario, parse(spec), seed=seed, target=0.9) for spec in ("bsp", "ssp:2") for seed in (0, 5)]
+    assert all(map(same, results, alone))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bsp-seed0.jsonl",
+        "bsp-seed5.jsonl",
+        "ssp-2-seed0.jsonl",
+        "ssp-2-seed5.jsonl",
+    ]
+
+
+def test_sweep_with_training_on_all_cores() -> None:
+    results = sweep(load_scenario("uniform", DIGITS), ["bsp", "asp"], [0])
+    assert [result.status for result in results] == ["ok", "ok"]
+    assert same(results[1], simulate(load_scenario("uniform", DIGITS), parse("asp")))
+
+
+def test_failures_keep_the_others() -> None:
+    results = sweep(cluster(1.0, 1.0), ["asp", "bps", Scripted([()])], [0], jobs=1)
+    assert [result.status for result in results] == ["ok", "failed", "failed"]
+    assert results[1].message.startswith("unknown policy 'bps': did you mean")
+    assert "is deadlocked" in results[2].message
+    assert (results[1].policy, results[1].workers) == ("bps", 2)
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_a_sweep_follows_the_enclosing_backend(backend: str) -> None:
+    with joblib.parallel_config(backend=backend):
+        results = sweep(cluster(1.0, 2.0), ["asp", "bsp"], [0, 1], jobs=2)
+    assert [(result.policy, result.seed) for result in results] == [("asp", 0), ("asp", 1), ("bsp", 0), ("bsp", 1)]
+
+
+def test_timing_only_does_not_import_torch() -> None:
+    code = (
+        "import sys\nfrom polyrhythm.policies import parse\nfrom polyrhythm.sim import load_scenario, simulate\n"
+        "simulate(load_scenario('uniform', {'training': 'none'}), parse('bsp'))\nassert 'torch' not in sys.modules"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_limits_of_the_clock() -> None:
+    scenario = Scenario(
+        devices=cluster(1.0).devices,
+        limits=Limits(time_s=2.5),
+        workload=TimingWorkload(batch_size=1, samples=9),
+    )
+    assert simulate(scenario, parse("asp")).duration_s == 2.5
+    assert math.isinf(Limits().time_s)
