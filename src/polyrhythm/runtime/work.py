@@ -5,6 +5,8 @@ instead sees every bucket arrive, and whoever owns the group looks at the failur
 """
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 FOR_EVER = timedelta()
 """How torch writes "no limit but the group's own"."""
+
+SLICE = timedelta(seconds=0.1)
+"""How often a waiting thread looks whether the epoch has failed, should the operation itself not end then."""
 
 
 class FinishedWork(dist.Work):
@@ -58,31 +63,40 @@ class GuardedWork(dist.Work):
     closed, and then waits for its own limit (seen in 1 of 120 operations that began as a member left).
 
     Args:
-        operation: the future of the backend's operation.
+        work: the backend's handle, one that has a future.
         verdict: told of a failure, and tells of one.
         tensors: what the collective writes into; after a failure their content is undefined.
     """
 
-    def __init__(self, operation: "Tensors", verdict: Verdict, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> None:
         super().__init__()
-        self._verdict, self._tensors = verdict, tensors
-        self._future: Tensors = torch.futures.Future()
+        self._work, self._verdict, self._tensors = work, verdict, tensors
+        self._future: Tensors | None = None
         self._once = threading.Lock()
-        verdict.watch(self)
-        operation.add_done_callback(self._arrived)
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed. The limit is the group's own."""
-        self._future.wait()
+        if self._future is not None:
+            self._future.wait()
+            return True
+        while self._verdict.failure is None and not self._work.is_completed():
+            with suppress(RuntimeError):
+                self._work.wait(SLICE)
+        if self._work.is_completed():
+            self._judge(self._work.wait)
         return True
 
     def get_future(self) -> "Tensors":
         """A future of the tensors, completed by the backend's thread: communication overlaps with the backward pass."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            self._verdict.watch(self)
+            self._work.get_future().add_done_callback(self._arrived)
         return self._future
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-        return self._future.done()
+        return self._verdict.failure is not None or self._work.is_completed()
 
     def is_success(self) -> bool:
         """True, as nothing is ever raised; see `Verdict.failure`."""
@@ -93,18 +107,22 @@ class GuardedWork(dist.Work):
         return self._tensors
 
     def end(self) -> None:
-        """Let everyone who waits go on; the first call counts."""
-        if self._once.acquire(blocking=False):
+        """Let everyone go on who waits for the future; the first call counts."""
+        if self._future is not None and self._once.acquire(blocking=False):
             self._future.set_result(self._tensors)
 
     def _arrived(self, future: "Tensors") -> None:
         """The backend's operation is over: in one of its threads."""
-        try:
-            future.value()
-        except RuntimeError as error:
-            self._verdict.fail(first_line(error))
+        self._judge(future.value)
         self._verdict.forget(self)
         self.end()
+
+    def _judge(self, result: Callable[[], object]) -> None:
+        """Note the failure of an operation that is over."""
+        try:
+            result()
+        except RuntimeError as error:
+            self._verdict.fail(first_line(error))
 
 
 class WaitedWork(dist.Work):
@@ -156,10 +174,15 @@ class WaitedWork(dist.Work):
 
 def guard(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> dist.Work:
     """The handle for a collective that writes into `tensors`."""
-    if tensors[0].is_cuda:
+    if tensors[0].is_cuda or not has_future(work):
         return WaitedWork(work, verdict, tensors)
+    return GuardedWork(work, verdict, tensors)
+
+
+def has_future(work: dist.Work) -> bool:
+    """Whether the backend offers a future; without one, waiting in slices would end the operation."""
     try:
-        operation = work.get_future()
+        work.get_future()
     except RuntimeError:
-        return WaitedWork(work, verdict, tensors)
-    return GuardedWork(operation, verdict, tensors)
+        return False
+    return True
