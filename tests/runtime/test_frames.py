@@ -63,7 +63,8 @@ def test_a_stream_cut_at_every_position_gives_the_same_messages() -> None:
 def test_a_stream_in_pieces_of_any_size_gives_the_same_messages(
     sent: list[tuple[Message, bytes]], sizes: list[int]
 ) -> None:
-    data, reader, received = wire(sent), Reader(), []
+    data, reader = wire(sent), Reader()
+    received: list[Message] = []
     while data:
         size = sizes[len(received) % len(sizes)]
         received += reader.parser.feed(data[:size])
