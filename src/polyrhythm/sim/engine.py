@@ -35,6 +35,7 @@ from polyrhythm.sim.faults import Leave, Plan
 from polyrhythm.sim.links import Network
 from polyrhythm.sim.numerics import Numerics
 from polyrhythm.sim.seat import Seat
+from polyrhythm.sim.steps import Steps
 from polyrhythm.sim.transport import Transport
 from polyrhythm.telemetry import Meter
 
@@ -74,9 +75,10 @@ class Engine:
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         venue = job.policy.traits.venue
-        ring = job.network.averaging == "ring" and venue != "arbitrated"
-        self.ring, self.scheduled = ring, venue == "scheduled"
+        self.ring = ring = job.network.averaging == "ring" and venue != "arbitrated"
         self.transport = Transport(self.calendar, job.network, meter, ring, self._has_average)
+        reports = venue != "scheduled"
+        self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, reports, self._arrive)
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = False
@@ -180,7 +182,7 @@ class Engine:
             self.calendar.at(self.calendar.now_s, self._depart, Timer(leave))
         seat.started += 1
         if seat.averaging is None:
-            self._start(seat)
+            self.steps.start(seat)
         else:
             seat.released = True
 
@@ -190,47 +192,7 @@ class Engine:
             self.leaving.append(seat)
         elif seat.released:
             seat.released = False
-            self._start(seat)
-
-    def _start(self, seat: Seat) -> None:
-        if seat.through_server:
-            self.transport.pull(seat, self._pulled)
-        else:
-            self._compute(seat)
-
-    def _pulled(self, seat: Seat) -> None:
-        self.transport.pulled(seat)
-        self._compute(seat)
-
-    def _compute(self, seat: Seat) -> None:
-        now_s, batch_size = self.calendar.now_s, self.job.cluster.batch_size
-        assert seat.lease is not None
-        duration_s = next(seat.durations)
-        samples = seat.lease.stop - seat.lease.start
-        if samples != batch_size:
-            duration_s *= samples / batch_size
-        if seat.slow:
-            for slow in seat.slow_now(now_s):
-                duration_s = duration_s * slow.slowdown + slow.extra_compute_s
-        seat.phase, seat.since_s, seat.compute_s = "compute", now_s, duration_s
-        self.calendar.at(now_s + duration_s, self._computed, seat)
-
-    def _computed(self, seat: Seat) -> None:
-        seat.phase = "wait"
-        if seat.through_server:
-            self.transport.push(seat, self._pushed)
-        elif self.scheduled:
-            self._arrive(seat)
-        else:
-            self.transport.signal(seat, self._signalled)
-
-    def _pushed(self, seat: Seat) -> None:
-        self.transport.pushed(seat)
-        self._arrive(seat)
-
-    def _signalled(self, seat: Seat) -> None:
-        seat.end_transfer(self.calendar.now_s)
-        self._arrive(seat)
+            self.steps.start(seat)
 
     def _arrive(self, seat: Seat) -> None:
         """A step is complete."""
@@ -296,19 +258,7 @@ class Engine:
         if seat.released:
             seat.released = False
         else:
-            seat.serial += 1
-            self.transport.interrupt(seat)
-            self._book(seat)
-
-    def _book(self, seat: Seat) -> None:
-        """Time spent since the last report, which no report will tell."""
-        elapsed_s = self.calendar.now_s - seat.since_s
-        if seat.phase == "compute":
-            seat.compute_s = elapsed_s
-        elif seat.phase == "transfer":
-            seat.transfer_s += elapsed_s
-        self.meter.busy(seat.worker, seat.compute_s, seat.transfer_s)
-        seat.phase, seat.compute_s, seat.transfer_s = "wait", 0.0, 0.0
+            self.steps.interrupt(seat)
 
     # Coming and going.
 
@@ -381,7 +331,7 @@ class Engine:
             self._join(workers)
 
     def _vacate(self, seat: Seat) -> None:
-        self._book(seat)
+        self.steps.book(seat)
         self.meter.leave(seat.worker, self.calendar.now_s)
         seat.serial += 1
         seat.finished = False
@@ -407,5 +357,5 @@ class Engine:
     def _close(self) -> None:
         """Drop what is in flight and what nobody combined."""
         for seat in self.seats.values():
-            self._book(seat)
+            self.steps.book(seat)
         self.numerics.void(self.ledger.finish())
