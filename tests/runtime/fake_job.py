@@ -133,6 +133,7 @@ class FakeJob:
         self.applied: Counter[tuple[int, int]] = Counter()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
+        self.cut_phases: set[int] = set()
         self.coordinator = Coordinator(parse(policy), workers, self, lambda: float(self.ticks), epochs)
         self.workers: dict[int, FakeWorker] = {}
         self.mail: list[tuple[int, control.ToWorker]] = []
@@ -158,6 +159,9 @@ class FakeJob:
     def drop(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             self.pushed.pop((ticket.worker, ticket.number), None)
+
+    def cut(self, reason: str) -> None:
+        self.cut_phases.add(self.coordinator.phase)
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         self.traces.append((policy, cluster, []))

@@ -43,6 +43,13 @@ class Pulse(Message):
     """The process of this worker is running."""
 
 
+class Cut(Message):
+    """The hub's word on the pulse's connection: end the collectives of this phase, someone in them is gone."""
+
+    phase: int
+    reason: str
+
+
 class AskStatus(Message):
     """How is the job?"""
 

@@ -47,6 +47,10 @@ Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
 
 
+WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
+"""How the log calls the ways in which a worker can leave."""
+
+
 class Coordinator:
     """Runs one job under a policy that can be switched.
 
@@ -106,7 +110,7 @@ class Coordinator:
             case SwitchTo():
                 self.switch(parse(message.policy))
             case Bye():
-                self.lost(worker, "finished")
+                self.lost(worker, "removed" if self._steps(worker) else "finished")
             case _:
                 raise PolyrhythmError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
         self._go_on_if_standing()
@@ -116,9 +120,9 @@ class Coordinator:
         member = self.job.members.get(worker)
         if member is None:
             return
-        log.warning(
-            "rank %d %s in phase %d (%s), epoch %d", worker, reason, self.phase, self.policy.spec, self.job.epoch
-        )
+        level = logging.INFO if reason == "finished" else logging.WARNING
+        where = f"phase {self.phase} ({self.policy.spec}), epoch {self.job.epoch}"
+        log.log(level, "rank %d %s in %s", worker, WORDS[reason], where)
         was_present = worker in self.job.present
         del self.job.members[worker]
         self._expected -= 1
@@ -151,12 +155,34 @@ class Coordinator:
         elif message.epoch == self.job.epoch:
             self._admit(worker, message)
         else:
+            if self._steps(worker):
+                self._withdraw(worker)
             self.job.members[worker].ready = message
             self._meet()
 
+    def _steps(self, worker: int) -> bool:
+        """Whether this worker is in the middle of the epoch's steps."""
+        return self._stepping and worker in self.job.present and not self.job.members[worker].at_end
+
+    def _withdraw(self, worker: int) -> None:
+        """A script has left its loop early: the others process what is left of the epoch."""
+        log.warning("rank %d left its loop over epoch %d early", worker, self.job.epoch)
+        member = self.job.members[worker]
+        self.job.members[worker] = Member()
+        self._phase_members = tuple(w for w in self._phase_members if w != worker)
+        self._lost_while_stepping(worker, member, "removed")
+        self._go_on_if_standing()
+
     def _refusal(self, message: Ready) -> str:
         """Why this worker cannot take part, or nothing."""
+        if self.job.epoch >= 0 and message.epoch > self.job.epoch + 1:
+            return f"it starts at epoch {message.epoch} while the job is at epoch {self.job.epoch}"
         for other, member in self.job.members.items():
+            if self.job.epoch < 0 and member.ready is not None and member.ready.epoch != message.epoch:
+                return (
+                    f"it starts at epoch {message.epoch} and rank {other} at epoch {member.ready.epoch}; "
+                    "load the same checkpoint on every rank"
+                )
             if member.ready is not None and member.ready.dataset_samples != message.dataset_samples:
                 return (
                     f"its data set has {message.dataset_samples} samples, that of rank {other} has "
@@ -178,20 +204,23 @@ class Coordinator:
         started = [m for m in self.job.members.values() if m.ready is not None]
         if self._stepping:
             present = self.job.present
-            if present and self._uploading is None and all(self.job.members[w].at_end for w in present):
+            if not present:
+                self._abandon_epoch()
+            elif self._uploading is None and all(self.job.members[w].at_end for w in present):
                 self._end_epoch()
+        if self._stepping:
             return
         enough = len(started) >= (max(self._expected, 1) if self.job.epoch < 0 else 1)
-        if enough and all(m.ready and m.ready.epoch == self.job.epoch + 1 for m in started):
+        if enough and all(m.ready and m.ready.epoch > self.job.epoch for m in started):
             self._begin_epoch(started[0].ready)
 
     def _begin_epoch(self, ready: Ready | None) -> None:
         assert ready is not None, "an epoch begins when workers are ready"
-        self.job.epoch += 1
-        if self.job.epoch == 0:
+        if self.job.epoch < 0:  # a job that was resumed does not start at 0
             self.job.workload = Workload(ready.dataset_samples, ready.dataset_samples)
         else:
             self.job.workload.extend(ready.dataset_samples)
+        self.job.epoch = ready.epoch
         self._stepping = True
         if self._mode is None or self.next_policy is not None or set(self.job.present) != set(self._phase_members):
             self._start_phase()
@@ -211,6 +240,18 @@ class Coordinator:
             self.job.members[worker].at_end = False
             self.job.office.send(worker, EpochDone(self.job.epoch, self.job.version))
 
+    def _abandon_epoch(self) -> None:
+        """Nobody stands in the epoch any more; what is left of it is skipped."""
+        assert self._mode is not None, "workers step in a phase"
+        if isinstance(self._mode, LockstepRun):
+            self._mode.take_back()
+            replicas = "replicas" in self.policy.traits.exchanges
+            self._contributors = self._mode.live if replicas else self._mode.sound[:1]
+        self._mode.finish()
+        self._mode, self._uploading, self._stepping = None, None, False
+        self.job.skipped_samples += self.job.workload.left
+        self.job.workload.drain()
+
     # -- phases ----------------------------------------------------------------------------------------------------
 
     def _request_stop(self) -> None:
@@ -225,7 +266,8 @@ class Coordinator:
             self._request_stop()
 
     def _go_on_if_standing(self) -> None:
-        if self._stepping and self._stop_wanted and self._mode and self._uploading is None and self._mode.standing:
+        able = self._stepping and self._uploading is None and bool(self.job.present)
+        if able and self._stop_wanted and self._mode and self._mode.standing:
             self._start_phase()
 
     def _poisoned(self, worker: int, message: Poisoned) -> None:

@@ -56,6 +56,7 @@ class Exchange:
         self._mean: ReplicaMean | None = None
         self.group: SwitchGroup | None = None
         self.reduces = False
+        self._cut: tuple[str, str] = ("", "")
 
     def meet(self, store: Store, members: Sequence[int], name: str) -> None:
         """Form the group of a new phase.
@@ -67,6 +68,12 @@ class Exchange:
         if self.group is None:
             self.group = make_group(store, self._worker, self._timeout)
         self.group.set_epoch(tuple(members), name)
+        self._end_if_cut()
+
+    def cut(self, name: str, reason: str) -> None:
+        """From any thread: end the collectives of the phase of that name, also if its group is only being formed."""
+        self._cut = (name, reason)
+        self._end_if_cut()
 
     def part(self) -> None:
         """Leave the group: from now on this worker goes its own way."""
@@ -74,6 +81,11 @@ class Exchange:
         self._model.__dict__.pop("forward", None)
         if self.group is not None:
             self.group.set_local()
+
+    def abandon(self, reason: str) -> None:
+        """Leave in the middle: the other members must not wait for this one."""
+        if self.group is not None:
+            self.group.abort(reason)
 
     def close(self) -> None:
         """Give the model its own forward back, and torch its state before, if this session has made the default group.
@@ -95,6 +107,11 @@ class Exchange:
             self._model.forward = self._through_ddp
         else:
             self._model.__dict__.pop("forward", None)
+
+    def reduce_now(self, wanted: bool) -> None:
+        """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = wanted
 
     def average(self, share: float | None = None) -> None:
         """Average the replicas: parameters and floating-point buffers.
@@ -130,6 +147,11 @@ class Exchange:
     def launched_s(self) -> float:
         """When this worker last joined in a collective, on `time.perf_counter`; 0 before the first."""
         return self.group.launched_s if self.group is not None else 0.0
+
+    def _end_if_cut(self) -> None:
+        name, reason = self._cut
+        if self.group is not None and name:
+            self.group.abort(reason, name)
 
     @property
     def failure(self) -> str | None:

@@ -103,10 +103,18 @@ class Newcomer:
 
 def peer_uid(sock: socket.socket) -> int:
     """User who connected to a Unix socket; our own where the system does not say."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return os.getuid()
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
+    return peer_credentials(sock)[1] if hasattr(socket, "SO_PEERCRED") else os.getuid()
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """Process that connected to a Unix socket; 0 if it is on another host, or the system does not say."""
+    return peer_credentials(sock)[0] if sock.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED") else 0
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group of a Unix socket's peer."""
+    process, user, group = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(process), int(user), int(group)
 
 
 class Applicant:

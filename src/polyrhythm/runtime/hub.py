@@ -5,6 +5,8 @@ over TCP if it is told to listen there.
 """
 
 import logging
+import os
+import signal
 import socket
 import sys
 import time
@@ -16,15 +18,17 @@ import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, Header, LeftReason, Policy, Ticket, TraceWriter
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel, listen
 from polyrhythm.runtime.control import (
     AskStatus,
+    Cut,
     EpochDone,
     JobInfo,
     Pulse,
     Pushed,
+    Refused,
     Status,
     SwitchTo,
     ToHub,
@@ -32,7 +36,7 @@ from polyrhythm.runtime.control import (
 )
 from polyrhythm.runtime.coordinator import Coordinator
 from polyrhythm.runtime.frames import FrameError, Payload
-from polyrhythm.runtime.handshake import Door
+from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
@@ -61,7 +65,9 @@ class Hub:
         self.shards = ShardGroup(settings.shards, self._arrived, settings.compensation)
         self._started_s = time.monotonic()
         self._channels: dict[int, Channel] = {}
+        self._pulses: dict[int, Channel] = {}
         self._beats: dict[int, float] = {}
+        self._looked_s = self.loop.clock()
         self._pushed: dict[tuple[int, int], Pushed] = {}
         self._complete: set[tuple[int, int]] = set()
         self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
@@ -108,6 +114,11 @@ class Hub:
             for ticket in tickets:
                 self._settings.pop((ticket.worker, ticket.number), None)
 
+    def cut(self, reason: str) -> None:
+        """Tell every worker, on the connection that it reads at all times."""
+        for channel in self._pulses.values():
+            channel.send(Cut(self.coordinator.phase, reason))
+
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         """Open the phase's trace; the job's clock starts with the first phase, when all workers are ready."""
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
@@ -145,14 +156,14 @@ class Hub:
         elif isinstance(message, Pushed):
             self._match_push(worker, message)
         else:
-            self.coordinator.receive(worker, message)
+            self._steer(worker, message)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         """A worker's connection has ended, or it hangs."""
-        channel = self._channels.pop(worker, None)
         self._beats.pop(worker, None)
-        if channel is not None:
-            channel.close()
+        for channel in (self._channels.pop(worker, None), self._pulses.pop(worker, None)):
+            if channel is not None:
+                channel.close()
         was_member = worker in self.coordinator.job.members
         self.coordinator.lost(worker, reason)
         if self._gauge is not None and was_member and worker not in self.coordinator.job.ledger.accounts:
@@ -222,7 +233,7 @@ class Hub:
 
     def _admit(self, channel: Channel, hello: Hello) -> "WorkerDoor | PulseDoor | ControlDoor":
         if hello.role == "pulse":
-            return PulseDoor(self, hello.rank)
+            return self._admit_pulse(channel, hello.rank)
         if hello.role == "control":
             return ControlDoor(self, channel)
         self.coordinator.connect(hello.rank)
@@ -231,6 +242,13 @@ class Hub:
         info = JobInfo(self._addresses, store, self.settings.pulse_s, self.settings.wire)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerDoor(self, hello.rank)
+
+    def _admit_pulse(self, channel: Channel, worker: int) -> "PulseDoor":
+        if worker not in self._channels or worker in self._pulses:
+            raise PolyrhythmError(f"rank {worker} is not part of this job, or its pulse is here already")
+        self._pulses[worker] = channel
+        self.beat(worker)
+        return PulseDoor(self, worker)
 
     def _store_host(self, channel: Channel) -> str:
         """The host under which this worker reaches the meeting point: the one at which it has reached the hub."""
@@ -254,15 +272,41 @@ class Hub:
 
     def _deliver(self, worker: int, message: Pushed) -> None:
         self._settings[worker, message.number] = message.settings
-        self.coordinator.receive(worker, message)
+        self._steer(worker, message)
+
+    def _steer(self, worker: int, message: ToHub) -> None:
+        try:
+            self.coordinator.receive(worker, message)
+        except PolicyError as error:
+            self._fail(f"the policy {self.coordinator.policy.spec} broke its contract: {error}")
+
+    def _fail(self, reason: str) -> None:
+        """The job cannot go on for anyone."""
+        log.error("%s", reason)
+        for channel in self._channels.values():
+            channel.send(Rejected(reason))
+        self.loop.stop()
 
     def _look_for_hangs(self) -> None:
-        limit = self.loop.clock() - self.settings.hang_s
+        now = self.loop.clock()
+        if now - self._looked_s > 2 * self.settings.pulse_s:  # this process itself was stopped, such as by Ctrl-Z
+            self._beats = dict.fromkeys(self._beats, now)
         for worker, beat in list(self._beats.items()):
-            if beat < limit:
-                log.warning("rank %d has not answered for %g s; going on without it", worker, self.settings.hang_s)
-                self.lost(worker, "hung")
+            if beat < now - self.settings.hang_s:
+                self._remove(worker)
+        self._looked_s = now
         self.loop.call_later(self.settings.pulse_s, self._look_for_hangs)
+
+    def _remove(self, worker: int) -> None:
+        """A worker hangs: the others go on without it, and on this host its process is ended."""
+        reason = f"rank {worker} has not answered for {self.settings.hang_s:g} s"
+        log.warning("%s; going on without it", reason)
+        channel = self._channels[worker]
+        channel.send(Refused(f"{reason}, and the others have gone on; see --hang-after"))
+        pid = peer_pid(channel.socket)
+        self.lost(worker, "hung")
+        if pid:
+            os.kill(pid, signal.SIGKILL)
 
     def _give_up_waiting(self) -> None:
         if not self._channels and self.coordinator.job.epoch < 0:
@@ -271,9 +315,7 @@ class Hub:
 
     def _shard_lost(self, reason: str) -> None:
         """A part of the parameters is gone, and with it the job."""
-        for channel in self._channels.values():
-            channel.send(Rejected(f"a parameter server is gone: {reason}"))
-        self.loop.stop()
+        self._fail(f"a parameter server is gone: {reason}")
 
 
 class WorkerDoor:

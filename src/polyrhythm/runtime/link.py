@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +12,12 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.runtime.client import ShardClient
-from polyrhythm.runtime.control import Address, JobInfo, Pulse, ToHub, ToWorker
+from polyrhythm.runtime.control import Address, Cut, JobInfo, Pulse, ToHub, ToWorker
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.frames import FrameError
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import FromShard, Hello
+from polyrhythm.runtime.messages import FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.replica import Replica
 
 STORE_TIMEOUT = timedelta(seconds=30)
@@ -54,7 +56,8 @@ class HubLink:
             self._client.connect(shard, hello, decoder)
         self._client.open(replica.wire_layout, replica.spec(), self.info.wire)
         self._flat: Tensor | None = None
-        self._pulse = PulseThread(address, rank, self.info.pulse_s)
+        self._exchange: Exchange | None = None
+        self._pulse = PulseThread(address, rank, self.info.pulse_s, self._cut)
 
     @property
     def info(self) -> JobInfo:
@@ -105,18 +108,24 @@ class HubLink:
         self._replica.scatter_parameters(parameters)
         self._replica.import_state(state)
 
-    def meet(self, exchange: Exchange, members: tuple[int, ...], name: str) -> None:
-        """Form a group with these members at the job's meeting point."""
+    def meet(self, exchange: Exchange, members: tuple[int, ...], phase: int) -> None:
+        """Form the group of a phase with these members at the job's meeting point."""
         if self._store is None:
             host, port = self.info.store
             self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
-        exchange.meet(self._store, members, name)
+        self._exchange = exchange
+        exchange.meet(self._store, members, phase_name(phase))
 
     def close(self) -> None:
         """Leave the job."""
         self._pulse.stop()
         self._client.close()
         self._loop.close()
+
+    def _cut(self, message: Cut) -> None:
+        """In the pulse's thread, while the worker may stand in a collective for ever."""
+        if self._exchange is not None:
+            self._exchange.cut(phase_name(message.phase), message.reason)
 
     def _control(self, message: Any) -> None:
         if isinstance(message, JobInfo):
@@ -132,39 +141,57 @@ class HubLink:
 
 
 class PulseThread(threading.Thread):
-    """Tells the hub that this process is running, also while it computes; a stopped process misses its beats."""
+    """Tells the hub that this process is running, also while it computes; a stopped process misses its beats.
 
-    def __init__(self, address: Address, rank: int, period_s: float) -> None:
+    Args:
+        address: of the hub.
+        rank: of this worker.
+        period_s: seconds between two beats.
+        cut: called, in this thread, when the hub says that a collective will never end.
+    """
+
+    def __init__(self, address: Address, rank: int, period_s: float, cut: Callable[[Cut], None]) -> None:
         super().__init__(name="polyrhythm-pulse", daemon=True)
         self._loop = Loop()
         self._period_s = period_s
-        self._stopping = threading.Event()
+        self._cut = cut
+        self._stopping = False
         hello = Hello(address.job, "pulse", rank, address.token)
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard)
-        self._channel = join(self._loop, address.hub, hello, decoder, Silent())
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Cut)
+        self._channel = join(self._loop, address.hub, hello, decoder, self)
+        self._loop.call_later(0.0, self._beat)
         self.start()
 
     def run(self) -> None:
-        """Beat until the job ends."""
-        while not self._stopping.wait(self._period_s) and not self._channel.closed:
-            self._channel.send(Pulse())
+        """Beat and listen until the job ends."""
+        while not self._stopping:
+            self._loop.step()
 
     def stop(self) -> None:
         """Beat no more."""
-        self._stopping.set()
+        self._stopping = True
+        self._loop.wake()
         self.join()
         self._loop.close()
 
-
-class Silent:
-    """Handler of a connection on which nothing comes."""
-
     def received(self, message: Any) -> None:
-        """Nothing is expected."""
+        """All that comes is that a collective must be ended."""
+        if isinstance(message, Cut):
+            self._cut(message)
 
     def place(self, message: Any, payload: Any) -> memoryview:
-        """Nothing is expected."""
-        raise AssertionError("nobody sends numbers to a pulse")
+        """A pulse has no numbers."""
+        raise FrameError("the hub sent numbers to a pulse")
 
     def lost(self, reason: str) -> None:
         """The worker's own connection tells it."""
+        self._stopping = True
+
+    def _beat(self) -> None:
+        self._channel.send(Pulse())
+        self._loop.call_later(self._period_s, self._beat)
+
+
+def phase_name(number: int) -> str:
+    """Name under which the members of a phase meet."""
+    return f"phase-{number}"

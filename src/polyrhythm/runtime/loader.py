@@ -1,13 +1,14 @@
 """The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.participant import Draw
 
 Sample = TypeVar("Sample", covariant=True)
@@ -35,7 +36,7 @@ class SessionLoader(Generic[Sample]):
         dataset: map-style, the same on every worker.
         batch_size: samples of one step.
         source: grants mini-batches.
-        yielded: called with the samples of every mini-batch, just before the script gets it.
+        accumulation: told of every mini-batch just before the script gets it.
         shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
@@ -46,7 +47,7 @@ class SessionLoader(Generic[Sample]):
         dataset: Dataset[Sample],
         batch_size: int,
         source: Source,
-        yielded: Callable[[int, bool], None],
+        accumulation: Accumulation,
         *,
         shuffle: bool = True,
         seed: int = 0,
@@ -64,7 +65,7 @@ class SessionLoader(Generic[Sample]):
         self.epoch = first_epoch - 1
         self._samples = len(dataset)  # type: ignore[arg-type]
         self._source = source
-        self._yielded = yielded
+        self._accumulation = accumulation
         self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
         self._options = options
         self._drawn: deque[tuple[Draw, int, bool]] = deque()
@@ -72,6 +73,7 @@ class SessionLoader(Generic[Sample]):
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""
         self.epoch += 1
+        self._accumulation.start()
         order = self._order(self.epoch)
         self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead)
         finished = False
@@ -97,19 +99,21 @@ class SessionLoader(Generic[Sample]):
         self._drawn.clear()
         loader = DataLoader(self.dataset, batch_sampler=_Sampler(self._indices(order)), **self._options)
         for batch in loader:
+            self._accumulation.end()  # which may bring another phase, in which this batch is void
             draw, samples, last = self._drawn.popleft()
             if draw.generation == self._source.generation:
-                self._yielded(samples, last)
+                self._accumulation.given(samples, last)
                 yield batch
+        self._accumulation.end()
 
     def _indices(self, order: list[int]) -> Iterator[list[int]]:
         """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
         while (draw := self._source.draw()) is not None:
             indices = [order[p] for lease in draw.leases for p in range(lease.start, lease.stop)]
-            size = -(-len(indices) // self._accumulate)
-            parts = [indices[start : start + size] for start in range(0, len(indices), size)]
-            for number, part in enumerate(parts):
-                self._drawn.append((draw, len(part), number == len(parts) - 1))
+            count = min(self._accumulate, len(indices))
+            for number in range(count):
+                part = indices[number * len(indices) // count : (number + 1) * len(indices) // count]
+                self._drawn.append((draw, len(part), number == count - 1))
                 yield part
 
 

@@ -47,6 +47,7 @@ class LockstepRun:
         self._stop_at: int | None = None
         self._tokens = 0
         self._exchanged = 0
+        self._losses_told = 0
         batch_size = self._batch_size()
         self.plan = Strides(self._job.workload.drain(), len(self._members), batch_size)
         for worker in self._members:
@@ -65,6 +66,7 @@ class LockstepRun:
         if message.exchanged:
             self._exchanged = max(self._exchanged, progress.completed)
         self._send_tokens()
+        self._tell_losses()
         self._show_policy()
 
     def poisoned(self, worker: int, completed: int) -> None:
@@ -80,6 +82,11 @@ class LockstepRun:
         self._lost[worker] = reason
         self.request_stop()
         self._send_tokens()
+        self._tell_losses()
+
+    def take_back(self) -> None:
+        """Every script has left its loop early: what they have done counts all the same."""
+        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
 
     def request_stop(self) -> None:
         """Make the next token that is still to be sent the last."""
@@ -100,6 +107,11 @@ class LockstepRun:
         return sum(lease.samples for lease in self.plan.rest(self._furthest()))
 
     @property
+    def live(self) -> tuple[int, ...]:
+        """Ranks that are not lost."""
+        return tuple(worker for worker, _ in self._live())
+
+    @property
     def sound(self) -> tuple[int, ...]:
         """Live ranks at the furthest step whose exchanges have all succeeded: their state is the job's."""
         return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.poisoned)
@@ -109,7 +121,9 @@ class LockstepRun:
         assert self.plan is not None
         self._job.give_back(self.plan.rest(self._furthest()))
         for worker in self._lost:
-            self._job.give_back(self._unshared(worker))
+            self._job.give_back(self._unshared(worker, self._exchanged))
+        for worker, progress in self._live():
+            self._job.give_back(self._unshared(worker, max(self._exchanged, progress.completed)))
         self._catch_up()
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
@@ -119,13 +133,13 @@ class LockstepRun:
 
     def debts(self) -> dict[int, tuple[Lease, ...]]:
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
-        return {worker: self._unshared(worker) for worker, _ in self._live()}
+        return {worker: self._unshared(worker, self._exchanged) for worker, _ in self._live()}
 
-    def _unshared(self, worker: int) -> tuple[Lease, ...]:
+    def _unshared(self, worker: int, first: int) -> tuple[Lease, ...]:
+        """Positions of one rank from step `first` to the furthest that anyone has reached."""
         assert self.plan is not None
         index = self._members.index(worker)
-        steps = range(self._exchanged, self._furthest())
-        return tuple(lease for step in steps for lease in self.plan.batch(step, index))
+        return tuple(lease for step in range(first, self._furthest()) for lease in self.plan.batch(step, index))
 
     # -- what the policy decides (see `Hands`): the ranks have done it already ---------------------------------------
 
@@ -179,6 +193,18 @@ class LockstepRun:
             for step in range(progress.completed, self._exchanged):
                 self._complete(progress, self._inferred(worker, step))
         self._show_policy()
+
+    def _tell_losses(self) -> None:
+        """End the exchange in which the others would wait for a lost rank for ever.
+
+        A rank whose script has left its loop has taken part in every exchange of the steps that it completed; the
+        others may still be in the last of these, which succeeds.
+        """
+        left_at = [self._progress[worker].completed for worker, why in self._lost.items() if why == "removed"]
+        reached = max(left_at, default=0)
+        if len(self._lost) > self._losses_told and all(p.poisoned or p.completed >= reached for _, p in self._live()):
+            self._losses_told = len(self._lost)
+            self._job.office.cut(f"rank {max(self._lost)} is gone")
 
     def _send_tokens(self) -> None:
         """Send the tokens that are due; the last step of the plan needs none, because the epoch ends there."""

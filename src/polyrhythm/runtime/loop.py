@@ -115,6 +115,10 @@ class Loop:
     def stop(self) -> None:
         """Make `run` return; may be called from a signal handler."""
         self._stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Make `step` return, from any thread."""
         self._waker.send(b"\0")
 
     def close(self) -> None:

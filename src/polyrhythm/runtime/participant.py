@@ -73,8 +73,8 @@ class Link(Protocol):
     def download(self, version: int) -> None:
         """Give the replica the servers' parameters and optimizer state."""
 
-    def meet(self, exchange: Exchange, members: tuple[int, ...], name: str) -> None:
-        """Form a group with these members at the job's meeting point."""
+    def meet(self, exchange: Exchange, members: tuple[int, ...], phase: int) -> None:
+        """Form the group of a phase with these members at the job's meeting point."""
 
 
 @dataclass(slots=True)
@@ -131,6 +131,8 @@ class Participant:
         self._exchange = exchange
         self._clock = clock
         self._epoch = -1
+        self._dataset_samples = 0
+        self._position = 0
         self._schedule: Schedule | None = None
         self._index = 0
         self._steps = 0
@@ -152,13 +154,26 @@ class Participant:
 
     def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
-        self._epoch = epoch
+        if self._epoch >= 0 and not self._done:
+            self._leave_early()
+        self._epoch, self._dataset_samples, self._position = epoch, dataset_samples, 0
         self._over = self._done = False
         self._link.send(Ready(epoch, dataset_samples, batch_size, ahead))
         self._wait()
 
+    @property
+    def samples(self) -> int:
+        """Samples that the job had dealt out before the mini-batch that this worker drew last."""
+        return max(self._epoch, 0) * self._dataset_samples + self._position
+
     def draw(self) -> Draw | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
+        draw = self._next_draw()
+        if draw is not None:
+            self._position = draw.leases[0].start
+        return draw
+
+    def _next_draw(self) -> Draw | None:
         if self._schedule is not None:
             plan = self._schedule.plan
             if plan is None or self._drawn >= plan.steps or self._done:
@@ -177,6 +192,12 @@ class Participant:
             self._link.send(AtEnd(self._epoch))
             self._wait()
         return self._done
+
+    def _leave_early(self) -> None:
+        """The script has left its loop before the end: until the next phase nothing here concerns this worker."""
+        self._poisoned = True
+        self._go, self._schedule = None, None
+        self._leases.clear()
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
 
@@ -219,6 +240,10 @@ class Participant:
             self._wait()
         elif self._schedule is not None:
             self._complete(samples)
+
+    def accumulate(self, last: bool) -> None:
+        """The next backward pass is the last one before the step, or adds to the gradients of those before it."""
+        self._exchange.reduce_now(last)
 
     def switch(self, policy: str) -> None:
         """Ask for another policy."""
@@ -350,7 +375,7 @@ class Participant:
             self._exchange.part()
 
     def _meet(self, phase: Phase) -> None:
-        self._link.meet(self._exchange, phase.members, f"phase-{phase.number}")
+        self._link.meet(self._exchange, phase.members, phase.number)
         if phase.contributors:
             self._exchange.agree(phase.members, phase.contributors)
 
@@ -369,6 +394,7 @@ class Participant:
         self._index = self.phase.members.index(self.rank)
         self._schedule.start(plan)
         self._steps, self._drawn = plan.steps, 0
+        self._tokens.clear()
         self._exchange.reduce_gradients(self._schedule.exchange == "gradients")
         self._may_step = True
 

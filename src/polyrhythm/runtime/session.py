@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 from polyrhythm.core import Policy
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
+from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Bye
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.link import HubLink
@@ -47,8 +48,6 @@ class Session:
         self._policy = policy
         self._epochs = epochs
         self._handles: list[Any] = []
-        self._samples = 0
-        self._stepped = True
         self._first_epoch = 0
         self._loader: SessionLoader[Any] | None = None
 
@@ -58,6 +57,7 @@ class Session:
         exchange = Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
         self._exchange = exchange
         self._participant = Participant(self.rank, self._link, self._replica, exchange)
+        self._accumulation = Accumulation(self._participant)
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
@@ -69,6 +69,8 @@ class Session:
     ) -> None:
         for handle in self._handles:
             handle.remove()
+        if error is not None:
+            self._exchange.abandon(f"rank {self.rank} failed with {type(error).__name__}")
         self._exchange.close()
         if kind is None:
             self._link.send(Bye())
@@ -92,7 +94,7 @@ class Session:
             shuffle: whether each epoch has a random order, from `seed`.
             seed: the same on every worker.
             accumulate: mini-batches whose gradients the script adds up before a step; each has
-                ``batch_size / accumulate`` samples.
+                ``batch_size / accumulate`` samples. The script steps when `step_due` is true.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
         first = self._loader.epoch + 1 if self._loader else self._first_epoch
@@ -100,7 +102,7 @@ class Session:
             dataset,
             batch_size,
             self._participant,
-            self._yielded,
+            self._accumulation,
             shuffle=shuffle,
             seed=seed,
             accumulate=accumulate,
@@ -114,9 +116,19 @@ class Session:
         self._participant.switch(policy.spec if isinstance(policy, Policy) else parse(policy).spec)
 
     @property
+    def step_due(self) -> bool:
+        """Whether the mini-batch at hand is the last one before a step; always, without ``accumulate``."""
+        return self._accumulation.due
+
+    @property
     def policy(self) -> str:
         """Spec of the policy in force."""
         return self._participant.phase.policy if self._participant.phase else self._policy
+
+    @property
+    def samples(self) -> int:
+        """Samples that the whole job had dealt out before this mini-batch: what a learning-rate schedule counts."""
+        return self._participant.samples
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -148,22 +160,14 @@ class Session:
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
-    def _yielded(self, samples: int, last: bool) -> None:
-        """The script gets a mini-batch; if it made no step with the one before, that one came to nothing."""
-        if not self._stepped:
-            self._participant.skip_step(self._samples)
-            self._samples = 0
-        self._samples += samples
-        self._stepped = not last
-
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         refuse_closure(args, kwargs)
         refuse_scaled(optimizer)
-        self._participant.before_step(self._samples)
+        self._accumulation.check()
+        self._participant.before_step(self._accumulation.samples)
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        samples, self._samples, self._stepped = self._samples, 0, True
-        self._participant.after_step(samples)
+        self._participant.after_step(self._accumulation.take())
 
 
 def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = "bsp", *, epochs: int = 1) -> Session:

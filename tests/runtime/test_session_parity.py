@@ -1,0 +1,70 @@
+"""Parity laws on real workers: what a job trains is what one process trains, to float tolerance."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import polyrhythm
+from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job, step
+
+SAMPLES = 48
+EPOCHS = 3
+MOMENTUM = {"kind": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+PLAIN = {"kind": "SGD", "lr": 0.1}
+ADAM = {"kind": "Adam", "lr": 0.01}
+
+
+def train(rank: int, batch_size: int, optimizer: dict[str, Any], switches: dict[tuple[int, int], str]) -> Tensor:
+    """Train under what `switches` names by epoch and step of this worker; the last parameters."""
+    model = make_model(seed=rank)
+    made = make_optimizer(model, **optimizer)
+    with polyrhythm.session(model, made) as session:
+        for epoch in range(EPOCHS):
+            for number, (x, y, _) in enumerate(session.loader(Numbered(SAMPLES), batch_size, shuffle=False)):
+                step(model, made, x, y)
+                if rank == 0 and (epoch, number) in switches:
+                    session.switch(switches[epoch, number])
+    return flat(model)
+
+
+def train_alone(batch_size: int, optimizer: dict[str, Any]) -> Tensor:
+    """The same in a plain loop."""
+    model, data = make_model(seed=0), Numbered(SAMPLES)
+    made = make_optimizer(model, **optimizer)
+    for _ in range(EPOCHS):
+        for start in range(0, SAMPLES, batch_size):
+            step(model, made, data.x[start : start + batch_size], data.y[start : start + batch_size])
+    return flat(model)
+
+
+def close(found: list[Tensor], expected: Tensor) -> None:
+    for parameters in found:
+        torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
+def test_one_worker_is_a_plain_loop_whatever_is_switched_and_when(optimizer: dict[str, Any]) -> None:
+    switches = {
+        (0, 1): "asp",
+        (0, 6): "bsp",
+        (1, 0): "local:3",
+        (1, 5): "ssp:2",
+        (1, 11): "k-sync:1",
+        (2, 2): "local:2",
+        (2, 4): "k-batch-async:1",
+        (2, 7): "bsp",
+    }
+    close(run_job(train, 1, 4, optimizer, switches), train_alone(4, optimizer))
+
+
+@pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
+def test_two_in_step_are_one_process_with_twice_the_batch(optimizer: dict[str, Any]) -> None:
+    """BSP, K-sync(n) and BSP again; each round takes the same samples whoever takes which."""
+    switches = {(0, 5): "k-sync:2", (1, 5): "bsp"}
+    close(run_job(train, 2, 4, optimizer, switches), train_alone(8, optimizer))
+
+
+def test_local_sgd_with_one_step_is_bsp_under_plain_sgd() -> None:
+    close(run_job(train, 2, 4, PLAIN, {}, policy="local:1"), train_alone(8, PLAIN))
