@@ -130,7 +130,9 @@ class SharedLink(Generic[Payload]):
     groups: list[Group[Payload]] = field(default_factory=list)
     by_cap: dict[float, Group[Payload]] = field(default_factory=dict)
     arrivals: int = 0
+    flows: int = 0
     stale: bool = False
+    first_s: float = math.inf
     serial: int = 0
     """Counts the changes of who flows; whoever waits for `next_s` asks again when it has moved on."""
 
@@ -142,6 +144,7 @@ class SharedLink(Generic[Payload]):
         self.arrivals += 1
         heapq.heappush(group.queue, (group.moved + size, self.arrivals, flow))
         group.count += 1
+        self.flows += 1
         self._touch()
         return flow
 
@@ -152,6 +155,7 @@ class SharedLink(Generic[Payload]):
         self._advance(now_s)
         flow.live = False
         flow.group.count -= 1
+        self.flows -= 1
         flow.group.discard_removed()
         self._touch()
 
@@ -159,7 +163,7 @@ class SharedLink(Generic[Payload]):
         """When the next message ends if nobody comes or goes; inf if there is none."""
         if self.stale:
             self._share()
-        return min((group.next_s for group in self.groups), default=math.inf)
+        return self.first_s
 
     def pop(self, now_s: float) -> list[Payload]:
         """What ends at `now_s`, which must not be later than `next_s`, in order of arrival within a cap."""
@@ -178,6 +182,7 @@ class SharedLink(Generic[Payload]):
             flow = heapq.heappop(group.queue)[2]
             flow.live = False
             group.count -= 1
+            self.flows -= 1
             ended.append(flow.payload)
             group.discard_removed()
 
@@ -203,8 +208,8 @@ class SharedLink(Generic[Payload]):
 
     def _share(self) -> None:
         """Water-filling: the lowest caps take what they can, the others share what is left evenly."""
-        self.stale = False
-        capacity, flows = self.capacity, sum(group.count for group in self.groups)
+        self.stale, self.first_s = False, math.inf
+        capacity, flows = self.capacity, self.flows
         for group in self.groups:
             if not group.count:
                 group.next_s = math.inf
@@ -213,3 +218,4 @@ class SharedLink(Generic[Payload]):
             capacity -= group.rate * group.count
             flows -= group.count
             group.next_s = self.now_s + max(0.0, group.queue[0][0] - group.moved) / group.rate
+            self.first_s = min(self.first_s, group.next_s)
