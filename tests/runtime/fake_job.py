@@ -25,7 +25,7 @@ class FakeWorker:
 
     def __init__(self, job: "FakeJob", rank: int, ahead: int) -> None:
         self.job, self.rank, self.ahead = job, rank, ahead
-        self.alive, self.finished, self.poisoned = True, False, False
+        self.alive, self.finished, self.poisoned, self.left = True, False, False, False
         self.inbox: deque[control.ToWorker] = deque()
         self.held: list[Lease] = []
         self.phase: control.Phase | None = None
@@ -38,6 +38,12 @@ class FakeWorker:
             message = yield None
             while not isinstance(message, control.EpochDone):
                 message = yield from self._follow(message, epoch)
+                if self.left:  # its loop; nothing concerns this worker until the next phase
+                    self.left, self.poisoned = False, True
+                    break
+        if self.poisoned:
+            self.held.clear()
+        self._tell(control.Bye())
         self.finished = True
 
     def _follow(self, message: control.ToWorker, epoch: int) -> Generator[Any, Any, Any]:
@@ -56,7 +62,7 @@ class FakeWorker:
                 self._tell(control.AtEnd(epoch))
             case control.Refused(reason=reason):
                 raise AssertionError(reason)
-        return (yield None)
+        return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:
         self.phase, self.leases = phase, deque[Lease]()
@@ -71,6 +77,9 @@ class FakeWorker:
 
     def _step(self, go: control.Go, epoch: int) -> Generator[Any, Any, Any]:
         """One arbitrated step; what has arrived meanwhile is looked at before the push."""
+        if self._leaves():
+            self.left = True
+            return go
         self.leases.extend(go.leases)
         lease = self.leases.popleft()
         if self.job.random.random() < self.job.skip:
@@ -87,7 +96,11 @@ class FakeWorker:
         while not self.schedule.done:
             step, last = self.schedule.step, self.schedule.step == plan.steps - 1
             gradients = self.schedule.exchange == "gradients"
-            self.held.extend(self.schedule.batch())
+            if self._leaves():
+                self.left = True
+                return
+            batch = self.schedule.batch()
+            self.held.extend(batch)
             token = None if last else (yield None)
             assert last or (isinstance(token, control.Token) and token.step == step), (token, step)
             stop = token is not None and token.stop
@@ -97,10 +110,13 @@ class FakeWorker:
                     self.held.clear()
                 self._poison(step + (not gradients))
                 return
-            self._tell(control.Stepped(step, 1, 1.0, exchange))
+            self._tell(control.Stepped(step, sum(lease.samples for lease in batch), 1.0, exchange))
             if stop:
                 return
         self._tell(control.AtEnd(epoch))
+
+    def _leaves(self) -> bool:
+        return self.job.random.random() < self.job.leave
 
     def _poison(self, completed: int) -> None:
         assert self.phase is not None
@@ -124,9 +140,10 @@ class FakeJob:
         seed: int,
         ahead: int = 0,
         skip: float = 0.0,
+        leave: float = 0.0,
     ):
         self.samples, self.batch_size, self.epochs = samples, batch_size, epochs
-        self.random, self.skip = random.Random(seed), skip
+        self.random, self.skip, self.leave = random.Random(seed), skip, leave
         self.ticks = 0
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
         self.pushed: dict[tuple[int, int], Lease] = {}
@@ -214,7 +231,8 @@ class FakeJob:
             return bool(w.inbox)
         arrived = self.collectives.setdefault(w.wants, set())
         members = w.phase.members if w.phase else ()
-        return w.rank not in arrived or all(m in arrived or not self.workers[m].alive for m in members)
+        cut = w.phase is not None and w.phase.number in self.cut_phases
+        return w.rank not in arrived or cut or all(m in arrived or not self.workers[m].alive for m in members)
 
     def _act(self, w: FakeWorker) -> None:
         if w.wants is None:

@@ -31,7 +31,8 @@ seeds = st.integers(0, 2**32)
 def processed_once(job: FakeJob) -> None:
     """Every position of every epoch was applied exactly once, or skipped by the stated rule and counted."""
     assert set(job.applied.values()) <= {1}
-    assert sum(job.applied.values()) + job.coordinator.job.skipped_samples == EPOCHS * job.samples
+    assert sum(job.applied.values()) == job.coordinator.job.samples
+    assert job.coordinator.job.samples + job.coordinator.job.skipped_samples == EPOCHS * job.samples
     for trace in job.traced():
         list(replay(parse(trace.header.policy), trace))
 
@@ -92,4 +93,32 @@ def test_the_others_finish_when_workers_die(
 def test_steps_that_the_script_skips_are_counted(seed: int, workers: int, first: str, ahead: int) -> None:
     job = FakeJob(first, workers, 40, 3, EPOCHS, seed, ahead, skip=0.2)
     job.run({})
+    processed_once(job)
+
+
+@given(
+    seed=seeds,
+    workers=st.integers(1, 4),
+    samples=st.integers(20, 60),
+    first=policies,
+    ahead=st.integers(0, 2),
+    leave=st.sampled_from([0.02, 0.1, 0.5]),
+    switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
+    kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), max_size=1),
+)
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_scripts_may_leave_their_loops_early(
+    seed: int,
+    workers: int,
+    samples: int,
+    first: str,
+    ahead: int,
+    leave: float,
+    switches: dict[int, str],
+    kills: dict[int, int],
+) -> None:
+    """The others process what is left; what nobody is left for is skipped, and counted."""
+    job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead, leave=leave)
+    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items() if workers > 1})
     processed_once(job)

@@ -39,7 +39,7 @@ from polyrhythm.runtime.control import (
     Uploaded,
 )
 from polyrhythm.runtime.job import Job, Member, Office
-from polyrhythm.runtime.lockstep import LockstepRun
+from polyrhythm.runtime.lockstep import LockstepRun, count_samples
 
 log = logging.getLogger(__name__)
 
@@ -346,7 +346,9 @@ class Coordinator:
         """
         if isinstance(message, Poisoned) and message.completed == 0:
             for worker in set(self._debts) - set(self.job.members):
-                self.job.give_back(self._debts.pop(worker))
+                debts = self._debts.pop(worker)
+                self.job.give_back(debts)
+                self.job.samples -= count_samples(debts)
         elif not isinstance(message, Ready | SwitchTo):
             self._debts.clear()
 

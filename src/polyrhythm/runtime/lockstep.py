@@ -7,6 +7,7 @@ step. A rank that is told to stop, or is at the end of the plan, averages its re
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +105,7 @@ class LockstepRun:
     def left(self) -> int:
         """Samples of the epoch that nobody has reached."""
         assert self.plan is not None
-        return sum(lease.samples for lease in self.plan.rest(self._furthest()))
+        return count_samples(self.plan.rest(self._furthest()))
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -121,9 +122,12 @@ class LockstepRun:
         assert self.plan is not None
         self._job.give_back(self.plan.rest(self._furthest()))
         for worker in self._lost:
-            self._job.give_back(self._unshared(worker, self._exchanged))
+            self._job.give_back(self._batches(worker, self._exchanged, self._furthest()))
+            seen_alone = self._batches(worker, self._exchanged, self._progress[worker].completed)
+            self._job.samples -= count_samples(seen_alone)
         for worker, progress in self._live():
-            self._job.give_back(self._unshared(worker, max(self._exchanged, progress.completed)))
+            first = max(self._exchanged, progress.completed)
+            self._job.give_back(self._batches(worker, first, self._furthest()))
         self._catch_up()
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
@@ -133,13 +137,13 @@ class LockstepRun:
 
     def debts(self) -> dict[int, tuple[Lease, ...]]:
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
-        return {worker: self._unshared(worker, self._exchanged) for worker, _ in self._live()}
+        return {worker: self._batches(worker, self._exchanged, self._furthest()) for worker, _ in self._live()}
 
-    def _unshared(self, worker: int, first: int) -> tuple[Lease, ...]:
-        """Positions of one rank from step `first` to the furthest that anyone has reached."""
+    def _batches(self, worker: int, first: int, end: int) -> tuple[Lease, ...]:
+        """Positions of one rank from step `first` to step `end`, exclusive."""
         assert self.plan is not None
         index = self._members.index(worker)
-        return tuple(lease for step in range(first, self._furthest()) for lease in self.plan.batch(step, index))
+        return tuple(lease for step in range(first, end) for lease in self.plan.batch(step, index))
 
     # -- what the policy decides (see `Hands`): the ranks have done it already ---------------------------------------
 
@@ -173,8 +177,8 @@ class LockstepRun:
         return [(w, p) for w, p in sorted(self._progress.items()) if w not in self._lost]
 
     def _furthest(self) -> int:
-        """Steps that are complete on the furthest live rank."""
-        return max((p.completed for _, p in self._live()), default=0)
+        """Steps that are complete on the furthest live rank; if all have gone, those that all had completed."""
+        return max((p.completed for _, p in self._live()), default=self._exchanged)
 
     def _complete(self, progress: Progress, message: Stepped) -> None:
         progress.completed += 1
@@ -183,9 +187,7 @@ class LockstepRun:
 
     def _inferred(self, worker: int, step: int) -> Stepped:
         """A step that must have happened, but whose message was lost with its worker or replaced by `Poisoned`."""
-        assert self.plan is not None
-        batch = self.plan.batch(step, self._members.index(worker))
-        return Stepped(step, sum(lease.samples for lease in batch), 0.0, exchanged=False)
+        return Stepped(step, count_samples(self._batches(worker, step, step + 1)), 0.0, exchanged=False)
 
     def _catch_up(self) -> None:
         """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""
@@ -239,3 +241,8 @@ class LockstepRun:
             grad_sq_norm=message.grad_sq_norm,
             wait_s=message.wait_s,
         )
+
+
+def count_samples(leases: Iterable[Lease]) -> int:
+    """Samples of all of them."""
+    return sum(lease.samples for lease in leases)
