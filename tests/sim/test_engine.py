@@ -1,12 +1,13 @@
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import Alarm, Cancel, Event, Joined, Left, Policy, Proceed, Report, Sync, Wake
+from polyrhythm.core import Alarm, Cancel, Event, Joined, Left, Policy, Proceed, Report, Sync, Trace, Wake
 from polyrhythm.core.types import Settings
 from polyrhythm.errors import PolicyError, ScenarioError
 from polyrhythm.policies import parse
@@ -298,6 +299,15 @@ def test_alarms() -> None:
     assert [event for event in told if isinstance(event, Alarm)] == [Alarm(0.0), Alarm(0.5)]
 
 
+def test_a_policy_that_only_wakes_itself_is_stopped() -> None:
+    class Restless(Scripted):
+        def decide(self, state: int, event: Event) -> tuple[int, tuple[Wake, ...]]:
+            return state, (Wake(event.time_s + 1.0),)
+
+    with pytest.raises(PolicyError, match="has woken itself 100,000 times since the last report"):
+        simulate(cluster(1.0), Restless([]))
+
+
 def test_a_release_during_an_average_starts_after_it() -> None:
     script = [
         (Proceed((0,), "replicas"),),
@@ -328,9 +338,10 @@ def test_a_second_average_takes_the_place_of_the_first() -> None:
         ([5], "returned 5, which is not a tuple of decisions"),
     ],
 )
-def test_policies_that_break_the_contract(script: Any, message: str) -> None:
+def test_policies_that_break_the_contract(script: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=message):
-        simulate(cluster(1.0, 1.0, samples=4), Scripted(script))
+        simulate(cluster(1.0, 1.0, samples=4), Scripted(script), trace=tmp_path / "trace.jsonl")
+    Trace.load(tmp_path / "trace.jsonl")
 
 
 def test_a_policy_that_raises_is_named() -> None:

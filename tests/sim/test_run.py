@@ -8,6 +8,7 @@ from typing import Any
 import joblib
 import msgspec
 import pytest
+import torch
 
 from polyrhythm import __version__
 from polyrhythm.core import Trace, replay
@@ -187,6 +188,15 @@ def test_sweep_with_training_on_all_cores() -> None:
     results = sweep(load_scenario("uniform", DIGITS), ["bsp", "asp"], [0])
     assert [result.status for result in results] == ["ok", "ok"]
     assert same(results[1], simulate(load_scenario("uniform", DIGITS), parse("asp")))
+
+
+def test_a_sweep_leaves_the_number_of_threads_alone() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    sweep(load_scenario("uniform", {"training.samples": "32"}), ["bsp"], [0], jobs=1)
+    after = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    assert after == threads + 1
 
 
 def test_failures_keep_the_others() -> None:

@@ -39,6 +39,9 @@ from polyrhythm.sim.steps import Steps
 from polyrhythm.sim.transport import Transport
 from polyrhythm.telemetry import Meter
 
+ALARMS = 100_000
+"""Alarms without a report between them after which a policy is taken to wait for nothing."""
+
 
 @dataclass(slots=True)
 class Job:
@@ -79,6 +82,7 @@ class Engine:
         self.transport = Transport(self.calendar, job.network, meter, ring, self._has_average)
         reports = venue != "scheduled"
         self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, reports, self._arrive)
+        self.alarms = 0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = False
@@ -124,8 +128,6 @@ class Engine:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
         if not isinstance(decisions, tuple):
             raise PolicyError(f"policy {self.policy.spec} returned {decisions!r}, which is not a tuple of decisions")
-        if self.writer is not None:
-            self.writer.write(event, decisions)
         for decision in decisions:
             if isinstance(decision, Sync):
                 self._sync(decision)
@@ -133,6 +135,8 @@ class Engine:
                 self._proceed(decision)
             else:
                 self._carry_out_rare(decision)
+        if self.writer is not None:
+            self.writer.write(event, decisions)
 
     def _carry_out_rare(self, decision: Decision) -> None:
         match decision:
@@ -145,6 +149,12 @@ class Engine:
                 raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
 
     def _alarm(self, timer: Timer) -> None:
+        self.alarms += 1
+        if self.alarms > ALARMS:
+            raise PolicyError(
+                f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
+                "release somebody, or ask for an alarm when there is something to wait for"
+            )
         self._deliver(Alarm(timer.about))
 
     # Steps.
@@ -196,7 +206,7 @@ class Engine:
 
     def _arrive(self, seat: Seat) -> None:
         """A step is complete."""
-        lease, seat.lease = seat.lease, None
+        lease, seat.lease, self.alarms = seat.lease, None, 0
         assert lease is not None
         clock, ticket = self.ledger.report(seat.worker)
         loss, grad_sq_norm = self.numerics.report(ticket)

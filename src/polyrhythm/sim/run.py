@@ -131,18 +131,31 @@ def run_one(
     target: float | None,
     trace_dir: str | Path | None,
 ) -> tuple[int, RunResult]:
-    """One run of a sweep, on one thread; a failure becomes a result."""
-    if scenario.training is not None:
-        import torch
-
-        torch.set_num_threads(1)
+    """One run of a sweep; a failure becomes a result."""
     try:
         rule = parse(policy) if isinstance(policy, str) else policy
         trace = None if trace_dir is None else Path(trace_dir) / trace_name(rule, seed)
-        return index, simulate(scenario, rule, seed=seed, target=target, trace=trace)
+        with one_thread(scenario):
+            return index, simulate(scenario, rule, seed=seed, target=target, trace=trace)
     except PolyrhythmError as error:
         spec = policy if isinstance(policy, str) else policy.spec
         return index, blank_result(scenario, spec, seed, None, status="failed", message=one_line(error))
+
+
+@contextmanager
+def one_thread(scenario: Scenario) -> Iterator[None]:
+    """Keep torch, if it is needed, to one thread: every core has a run of its own."""
+    if scenario.training is None:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def trace_name(policy: Policy[Any], seed: int) -> str:
