@@ -55,18 +55,21 @@ class Verdict:
         self._pending: set[Pending] = set()
         self._lock = threading.Lock()
 
-    def watch(self, work: Pending) -> None:
-        """End this collective if the epoch fails first."""
+    def await_end(self, work: Pending) -> None:
+        """Have a collective end with the epoch, if it does not end by itself before."""
         with self._lock:
-            self._pending.add(work)
-            failed = self.failure is not None
-        if failed:
-            work.end()
+            if self.failure is None:
+                self._pending.add(work)
+                return
+        work.end()
 
-    def forget(self, work: Pending) -> None:
-        """It has ended by itself."""
+    def end(self, work: Pending) -> None:
+        """A collective is over; it may have ended with the epoch."""
         with self._lock:
-            self._pending.discard(work)
+            if work not in self._pending:
+                return
+            self._pending.remove(work)
+        work.end()
 
     def fail(self, reason: str) -> None:
         """Note the first reason, cut the connections so that the peers notice, and end what is pending here."""
@@ -74,7 +77,7 @@ class Verdict:
             if self.failure is not None:
                 return
             self.failure = reason
-            pending = list(self._pending)
+            pending, self._pending = self._pending, set()
         self._sockets.shut_down()
         for work in pending:
             work.end()

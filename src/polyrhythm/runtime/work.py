@@ -4,7 +4,6 @@ An exception would come out of the user's ``loss.backward()`` and leave autograd
 instead sees every bucket arrive, and whoever owns the group looks at the failure before the optimizer's step.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -63,16 +62,16 @@ class GuardedWork(dist.Work):
     closed, and then waits for its own limit (seen in 1 of 120 operations that began as a member left).
 
     Args:
-        work: the backend's handle, one that has a future.
+        work: the backend's handle.
         verdict: told of a failure, and tells of one.
         tensors: what the collective writes into; after a failure their content is undefined.
+        operation: the backend's future.
     """
 
-    def __init__(self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor], operation: "Tensors") -> None:
         super().__init__()
-        self._work, self._verdict, self._tensors = work, verdict, tensors
+        self._work, self._verdict, self._tensors, self._operation = work, verdict, tensors, operation
         self._future: Tensors | None = None
-        self._once = threading.Lock()
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed. The limit is the group's own."""
@@ -90,8 +89,8 @@ class GuardedWork(dist.Work):
         """A future of the tensors, completed by the backend's thread: communication overlaps with the backward pass."""
         if self._future is None:
             self._future = torch.futures.Future()
-            self._verdict.watch(self)
-            self._work.get_future().add_done_callback(self._arrived)
+            self._verdict.await_end(self)
+            self._operation.add_done_callback(self._arrived)
         return self._future
 
     def is_completed(self) -> bool:
@@ -107,15 +106,14 @@ class GuardedWork(dist.Work):
         return self._tensors
 
     def end(self) -> None:
-        """Let everyone go on who waits for the future; the first call counts."""
-        if self._future is not None and self._once.acquire(blocking=False):
-            self._future.set_result(self._tensors)
+        """Let everyone go on who waits for the future; called once."""
+        assert self._future is not None
+        self._future.set_result(self._tensors)
 
-    def _arrived(self, future: "Tensors") -> None:
+    def _arrived(self, operation: "Tensors") -> None:
         """The backend's operation is over: in one of its threads."""
-        self._judge(future.value)
-        self._verdict.forget(self)
-        self.end()
+        self._judge(operation.value)
+        self._verdict.end(self)
 
     def _judge(self, result: Callable[[], object]) -> None:
         """Note the failure of an operation that is over."""
@@ -128,13 +126,15 @@ class GuardedWork(dist.Work):
 class WaitedWork(dist.Work):
     """A collective that ends when the backend says so.
 
-    On CUDA tensors that is in the order of the stream, or when the communicator is aborted; gloo has a few operations
-    without a future, such as receiving.
+    On CUDA tensors that is in the order of the stream, or when the communicator is aborted. gloo has a few operations
+    without a future, such as receiving, which a limit on waiting would end.
     """
 
-    def __init__(self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor], operation: "Tensors | None" = None
+    ) -> None:
         super().__init__()
-        self._work, self._verdict, self._tensors = work, verdict, tensors
+        self._work, self._verdict, self._tensors, self._operation = work, verdict, tensors, operation
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed; on CUDA the current stream waits."""
@@ -146,7 +146,7 @@ class WaitedWork(dist.Work):
 
     def get_future(self) -> "Tensors":
         """A future of the tensors."""
-        return self._work.get_future().then(self._arrived)
+        return (self._operation or self._work.get_future()).then(self._arrived)
 
     def is_completed(self) -> bool:
         """Whether the device has finished the collective."""
@@ -174,15 +174,8 @@ class WaitedWork(dist.Work):
 
 def guard(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> dist.Work:
     """The handle for a collective that writes into `tensors`."""
-    if tensors[0].is_cuda or not has_future(work):
-        return WaitedWork(work, verdict, tensors)
-    return GuardedWork(work, verdict, tensors)
-
-
-def has_future(work: dist.Work) -> bool:
-    """Whether the backend offers a future; without one, waiting in slices would end the operation."""
     try:
-        work.get_future()
+        operation = work.get_future()
     except RuntimeError:
-        return False
-    return True
+        return WaitedWork(work, verdict, tensors)
+    return (WaitedWork if tensors[0].is_cuda else GuardedWork)(work, verdict, tensors, operation)
