@@ -135,6 +135,7 @@ class Exchange:
         epoch, contributes = self.group.epoch, self._worker in contributors
         share = 1.0 / len(contributors) if contributes else 0.0
         self.average(share)
+        self._mean = None  # its flat copy is needed again only if the policy averages
         shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
         source = list(members).index(contributors[0])
         agreed = msgspec.msgpack.decode(share_bytes(epoch, msgspec.msgpack.encode(shape), source), type=StateShape)
