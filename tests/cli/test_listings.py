@@ -22,5 +22,13 @@ def test_bounds_are_those_of_the_policy() -> None:
 
 def test_every_scenario_is_listed(call: Callable[..., Result]) -> None:
     shown = call("scenarios").stdout
-    for name in ("uniform", "mixed-hardware", "thin-links", "stragglers-mild", "stragglers-moderate", "random-sleep"):
+    for name in (
+        "local-straggler",
+        "uniform",
+        "mixed-hardware",
+        "thin-links",
+        "stragglers-mild",
+        "stragglers-moderate",
+        "random-sleep",
+    ):
         assert name in shown

@@ -23,6 +23,8 @@ SURFACE = {
         "--set",
         "--timing-only",
         "--jobs",
+        "--on",
+        "--time-scale",
         "--show",
         "--help",
     },
@@ -41,6 +43,8 @@ SURFACE = {
         "--show",
         "--help",
     },
+    "run": {"--help"},
+    "ctl": {"job", "action", "policy", "--token", "--help"},
     "trace": {"--help"},
     "trace export": {"trace", "--perfetto", "--help"},
 }

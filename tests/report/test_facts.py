@@ -12,6 +12,11 @@ def test_the_conditions_are_said_in_words() -> None:
     assert "(all 3: 0.3)" in said["learning rate"]
 
 
+def test_real_workers_are_called_so() -> None:
+    said = facts([result(venue="local")])
+    assert said["cluster"].startswith("3 real workers on this host (delays are injected, links are not emulated)")
+
+
 def test_the_other_convention_and_none() -> None:
     assert facts([result(lr_convention="same")])["learning rate"].startswith("same: 0.1 for every update")
     assert "timing only" in facts([result(learning_rate=None, lr_convention=None)])["learning rate"]

@@ -40,6 +40,15 @@ def test_an_average_comes_before_the_step_and_may_wait_for_others() -> None:
     assert timeline.spans == (Span(0, "wait", 0.0, 1.0), Span(0, "transfer", 1.0, 4.0), Span(0, "compute", 4.0, 6.0))
 
 
+def test_on_real_workers_in_lockstep_the_wait_for_others_comes_before_the_report() -> None:
+    entries = (
+        Entry(Joined((0,), 0.0), (Proceed((0,)),)),
+        Entry(Report(0, 1, 6.0, step_s=2.0, wait_s=4.0), (Sync((0,)),)),
+    )
+    timeline = Timeline.of(Trace(Header("bsp", Cluster(1)), entries))
+    assert timeline.spans == (Span(0, "compute", 0.0, 2.0), Span(0, "wait", 2.0, 6.0))
+
+
 def test_abandoned_work_is_lost_and_a_dead_worker_has_no_more_spans(cancelling_trace: Trace) -> None:
     timeline = Timeline.of(cancelling_trace)
     assert spans(timeline, 1) == [Span(1, "lost", 0.0, 1.0), Span(1, "lost", 1.0, 1.5)]

@@ -9,7 +9,15 @@ from polyrhythm.errors import ScenarioError
 from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler
 from polyrhythm.sim.files import built_in_scenarios, checked, load_scenario, scenario_toml
 
-NAMES = ["mixed-hardware", "random-sleep", "stragglers-mild", "stragglers-moderate", "thin-links", "uniform"]
+NAMES = [
+    "local-straggler",
+    "mixed-hardware",
+    "random-sleep",
+    "stragglers-mild",
+    "stragglers-moderate",
+    "thin-links",
+    "uniform",
+]
 
 
 def saved(folder: Path, text: str) -> str:

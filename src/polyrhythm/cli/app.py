@@ -1,12 +1,14 @@
 """The commands and their options."""
 
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.experiment import Experiment, compare_policies, conduct, simulate_policy
+from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.jobs import ctl, run
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
@@ -44,6 +46,13 @@ Show = Annotated[bool, typer.Option("--show", help="Print the scenario in force 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the results, one object a run.")]
 Report = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")]
 TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
+
+
+class Venue(StrEnum):
+    """Where a comparison runs."""
+
+    SIM = "sim"
+    LOCAL = "local"
 
 
 def print_version(wanted: bool) -> None:
@@ -93,18 +102,25 @@ def compare(
     overrides: Overrides = None,
     timing_only: TimingOnly = False,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs at a time; one a core if not given.")
+        int | None, typer.Option(metavar="N", min=1, help="Simulated runs at a time; one a core if not given.")
     ] = None,
+    on: Annotated[
+        Venue, typer.Option(help="Simulate, or start real workers on this host with the scenario's delays injected.")
+    ] = Venue.SIM,
+    time_scale: Annotated[
+        float, typer.Option(metavar="X", help="Factor on the scenario's times when real workers play it.")
+    ] = 1.0,
     show: Show = False,
 ) -> None:
-    """Run several policies on a simulated cluster and rank them by time to target."""
+    """Run several policies on a simulated cluster, or on real workers, and rank them by time to target."""
     loaded = read_scenario(scenario, overrides, timing_only)
     if show:
         print_scenario(loaded)
         return
     outputs = Outputs(json=json, report=report, trace=trace)
     specs = split_policies(policies)
-    conduct(Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1), compare_policies)
+    experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1)
+    conduct(experiment, compare_policies if on is Venue.SIM else on_workers(experiment, time_scale))
 
 
 @app.command()
@@ -144,6 +160,18 @@ def export(
     """Convert a trace for another viewer."""
     check_writable("--perfetto", perfetto)
     write_perfetto(trace, perfetto)
+
+
+def on_workers(experiment: Experiment, time_scale: float) -> Trials:
+    """How real workers run an experiment, if they can."""
+    from polyrhythm.cli.local import check_playable, compare_on_workers
+
+    if experiment.jobs > 1:
+        raise PolyrhythmError(f"--jobs {experiment.jobs} is for simulated runs; real ones go one by one, leave it out")
+    if time_scale <= 0:
+        raise PolyrhythmError(f"--time-scale must be more than 0 but got {time_scale:g}")
+    check_playable(experiment.scenario)
+    return partial(compare_on_workers, time_scale=time_scale)
 
 
 def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":

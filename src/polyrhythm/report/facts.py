@@ -5,6 +5,12 @@ from collections.abc import Sequence
 from polyrhythm.report.cells import NOTHING
 from polyrhythm.telemetry.result import RunResult
 
+WORKERS = {
+    "simulated": "workers",
+    "local": "real workers on this host (delays are injected, links are not emulated)",
+}
+"""What the workers are, by venue."""
+
 
 def facts(results: Sequence[RunResult]) -> dict[str, str]:
     """Names and values of the conditions that all results share; empty without results."""
@@ -14,7 +20,7 @@ def facts(results: Sequence[RunResult]) -> dict[str, str]:
     target = target_of(results)
     return {
         "scenario": first.scenario,
-        "cluster": f"{first.workers} workers, mini-batches of {first.batch_size}",
+        "cluster": f"{first.workers} {WORKERS[first.venue]}, mini-batches of {first.batch_size}",
         "seeds": numbers(sorted({result.seed for result in results})),
         "target": f"test accuracy {target:g}" if target is not None else "none; ranked by duration",
         "learning rate": rates(first),

@@ -165,14 +165,16 @@ class Scribe:
         released_s, exchange = self.running.pop(event.worker, (None, None))
         if released_s is None:
             raise TraceError(f"worker {event.worker} reports at {event.time_s} s but nobody let it proceed")
-        begin_s = max(released_s, event.time_s - event.step_s - event.transfer_s)
+        arrived_s = max(released_s, event.time_s - event.wait_s)
+        begin_s = max(released_s, arrived_s - event.step_s - event.transfer_s)
         after_s = 0.0 if exchange == "replicas" else event.transfer_s / 2
-        computed_s = event.time_s - after_s
+        computed_s = arrived_s - after_s
         compute_s = max(begin_s, computed_s - event.step_s)
         self.add(event.worker, "wait", released_s, begin_s)
         self.add(event.worker, "transfer", begin_s, compute_s)
         self.add(event.worker, "compute", compute_s, computed_s)
-        self.add(event.worker, "transfer", computed_s, event.time_s)
+        self.add(event.worker, "transfer", computed_s, arrived_s)
+        self.add(event.worker, "wait", arrived_s, event.time_s)
         self.arrivals.append(Arrival(event.worker, event.time_s, event.staleness))
         self.waiting_since[event.worker] = event.time_s
 

@@ -110,7 +110,7 @@ class Meter:
         result.dropped_by_reason = {str(reason): count for reason, count in sorted(ledger.dropped.items())}
         self._fill_activities(result)
         self._fill_staleness(result)
-        self._fill_quality(result)
+        self.fill_quality(result)
         return result
 
     def _fill_activities(self, result: RunResult) -> None:
@@ -130,7 +130,8 @@ class Meter:
         result.staleness_mean = sum(s * count for s, count in self.staleness.items()) / self.staleness.total()
         result.staleness_max = max(self.staleness)
 
-    def _fill_quality(self, result: RunResult) -> None:
+    def fill_quality(self, result: RunResult) -> None:
+        """What the evaluations came to, and when the first of them reached the target."""
         result.target_accuracy, result.curve = self.target, self.curve
         if self.curve:
             result.final_accuracy, result.final_loss = self.curve[-1].accuracy, self.curve[-1].loss

@@ -170,11 +170,15 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 
 def configured_optimizer(config: TrainingConfig, parameters: Tensor, layout: FlatLayout) -> FlatOptimizer:
-    """The optimizer of a configuration on a flat vector; hyper-parameters that are zero are left to the class."""
+    """The optimizer of a configuration on a flat vector."""
+    return FlatOptimizer(optimizer_class(config.optimizer), configured_options(config), parameters, layout)
+
+
+def configured_options(config: TrainingConfig) -> Options:
+    """Hyper-parameters of a configuration; those that are zero are left to the class."""
     asked = {"weight_decay": config.weight_decay, "momentum": config.momentum, "nesterov": config.nesterov}
     given = {name: value for name, value in asked.items() if value}
-    options = {"lr": config.learning_rate, **given, **config.optimizer_options}
-    return FlatOptimizer(optimizer_class(config.optimizer), options, parameters, layout)
+    return {"lr": config.learning_rate, **given, **config.optimizer_options}
 
 
 def check_options(kind: type[Optimizer], options: Options) -> None:

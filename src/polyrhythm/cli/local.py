@@ -1,0 +1,149 @@
+"""A comparison on real workers of this host: what the simulator would draw is injected into processes."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polyrhythm.cli.experiment import Experiment
+from polyrhythm.cli.group import complain
+from polyrhythm.errors import PolyrhythmError, ScenarioError
+from polyrhythm.policies import parse
+from polyrhythm.telemetry.result import RunResult
+
+if TYPE_CHECKING:
+    from polyrhythm.runtime.emulation import Death, Emulation, SlowTime
+    from polyrhythm.sim import Leave, Scenario
+    from polyrhythm.sim.faults import Slow
+    from polyrhythm.training.data import Task
+
+MOST_DELAYS = 10_000
+"""Delays that a worker is given; it plays them again from the start if it makes more steps."""
+
+
+def compare_on_workers(
+    experiment: Experiment, results: list[RunResult], traces: Path | None, time_scale: float = 1.0
+) -> None:
+    """Every policy with every seed, one after the other, each a job of its own.
+
+    Args:
+        experiment: what is compared.
+        results: gets each result as soon as it is there.
+        traces: folder for the hubs' traces; none: they are not kept.
+        time_scale: factor on all of the scenario's times.
+    """
+    from polyrhythm.cli.terminal import runs_progress
+    from polyrhythm.training.tasks import build_task
+
+    scenario = experiment.scenario
+    assert scenario.training is not None, "check_playable has seen it"
+    for line in not_played(scenario):
+        complain(line)
+    task = build_task(scenario.training)
+    with interrupted_by_termination(), runs_progress() as progress:
+        bar = progress.add_task("real runs", total=len(experiment.policies) * len(experiment.seeds))
+        for spec in experiment.policies:
+            for seed in experiment.seeds:
+                results.append(run_one(experiment, task, spec, seed, traces, time_scale))
+                progress.advance(bar)
+
+
+def run_one(
+    experiment: Experiment, task: "Task", spec: str, seed: int, traces: Path | None, time_scale: float
+) -> RunResult:
+    """One job; a failure becomes a result."""
+    from polyrhythm.runtime.local import LocalRun, run_local
+    from polyrhythm.sim.run import blank_result, one_line, trace_name
+
+    scenario, policy = experiment.scenario, parse(spec)
+    training = scenario.training
+    assert training is not None, "check_playable has seen it"
+    target = training.target_accuracy if experiment.target is None else experiment.target
+    steps = training.workload_samples(len(task.train)) // training.batch_size + 1
+    run = LocalRun(scenario.name, policy, training, seed, emulations(scenario, seed, steps, time_scale), target)
+    try:
+        return run_local(run, task, traces / trace_name(policy, seed) if traces else None)
+    except PolyrhythmError as error:
+        return blank_result(scenario, policy, seed, None, venue="local", status="failed", message=one_line(error))
+
+
+def check_playable(scenario: "Scenario") -> None:
+    """Find what has no counterpart in processes before any is started.
+
+    Raises:
+        ScenarioError: one line that names it.
+    """
+    if scenario.training is None:
+        raise ScenarioError("--on local trains a model, but the scenario has no training table; give it one")
+    limits, faults = scenario.limits, scenario.faults
+    if limits != type(limits)():
+        raise ScenarioError("--on local processes the whole workload; take the limits away, and set training.epochs")
+    back = [leave.back_after_s for leave in faults.leaves] + [leave.back_after_s for leave in faults.random_leaves]
+    if faults.joins or any(after_s is not None for after_s in back):
+        raise ScenarioError("--on local cannot let workers join later; take faults.joins and back_after_s away")
+
+
+def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -> "list[Emulation]":
+    """What each worker plays: the durations and faults that the simulator draws with this seed.
+
+    Args:
+        scenario: cluster and job.
+        seed: of the run.
+        steps: mini-batches of the job.
+        time_scale: factor on all times.
+    """
+    from polyrhythm.runtime.emulation import Emulation
+    from polyrhythm.sim.compute import streams
+    from polyrhythm.sim.faults import plan
+
+    faults = plan(scenario.faults, scenario.workers, seed)
+    count = min(steps, MOST_DELAYS)
+    durations = streams(scenario.compute, scenario.mean_compute_s, seed)
+    return [
+        Emulation(
+            [duration_s * time_scale for duration_s in islice(stream, count)],
+            tuple(slow_time(slow, time_scale) for slow in faults.slow.get(worker, ())),
+            tuple(death(leave, time_scale) for leave in faults.leaves if leave.worker == worker),
+        )
+        for worker, stream in enumerate(durations)
+    ]
+
+
+def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
+    """A slow time of the simulator; what it adds to messages has no counterpart."""
+    from polyrhythm.runtime.emulation import SlowTime
+
+    scale = 1.0 if slow.by_step else time_scale
+    return SlowTime(
+        slow.start * scale, slow.stop * scale, slow.by_step, slow.slowdown, slow.extra_compute_s * time_scale
+    )
+
+
+def death(leave: "Leave", time_scale: float) -> "Death":
+    """A worker that leaves kills itself, or stops if it is to hang."""
+    from polyrhythm.runtime.emulation import Death
+
+    number = signal.SIGSTOP if leave.reason == "hung" else signal.SIGKILL
+    if leave.time_s is None:
+        return Death(int(number), step=leave.step)
+    return Death(int(number), leave.time_s * time_scale)
+
+
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """Let SIGTERM end the processes as Ctrl-C does."""
+
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def not_played(scenario: "Scenario") -> list[str]:
+    """What of the scenario real workers leave out, beside its links; one line each."""
+    faults = scenario.faults
+    late = [slow.extra_latency_s for slow in faults.stragglers] + [s.extra_latency_s for s in faults.random_stragglers]
+    return ["faults.*.extra_latency_s is not played on real workers, whose links are not emulated"] if any(late) else []

@@ -1,0 +1,291 @@
+"""One run on real workers of this host: a hub and worker processes under a policy, at the pace of emulated devices.
+
+The processes are started as by ``polyrhythm run`` and run `polyrhythm.runtime.trainer`. The hub measures; the model is
+evaluated at the end of each epoch, but after the job, from parameters that a worker has kept, so that time stands still
+for it as in the simulator. Links are not emulated: the workers share this host's memory.
+"""
+
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import msgspec
+import torch
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import DivergedError, PolicyError, PolyrhythmError, ScenarioError
+from polyrhythm.runtime.emulation import Emulation
+from polyrhythm.runtime.hub_settings import HubSettings
+from polyrhythm.runtime.launch import Launch, start_worker
+from polyrhythm.runtime.rendezvous import free_port, start_hub
+from polyrhythm.runtime.trainer import DIVERGED, Plan, snapshot
+from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
+from polyrhythm.training.config import TrainingConfig
+from polyrhythm.training.data import Quality, Task
+from polyrhythm.training.optimizer import check_options, configured_options, optimizer_class
+
+LOOK_S = 0.1
+"""How often the processes are looked after."""
+
+GRACE_S = 2.0
+"""How long a process may take to end once its part is over."""
+
+
+class LocalRun(NamedTuple):
+    """What to run.
+
+    Args:
+        name: of the scenario.
+        policy: the rule.
+        training: what is trained, in whole epochs.
+        seed: of the parameters, and of the order of the samples.
+        emulations: what each worker plays; as many workers are started.
+        target: accuracy that is timed.
+    """
+
+    name: str
+    policy: Policy[Any]
+    training: TrainingConfig
+    seed: int
+    emulations: Sequence[Emulation]
+    target: float | None = None
+
+    def epochs(self, train_samples: int) -> int:
+        """Passes over the training set; the workload rounded to whole ones."""
+        return max(1, round(self.training.workload_samples(train_samples) / train_samples))
+
+
+def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult:
+    """Start the processes, wait for their end, and evaluate what they have learned.
+
+    Args:
+        run: see `LocalRun`.
+        task: that of its training, in memory.
+        trace: file for the hub's trace; a further phase, such as after a death in lockstep, gets a file of its own.
+
+    Returns:
+        What was measured, from the first step to the end of the last epoch; of a run that diverged, status "diverged"
+        and what was measured up to the last epoch before.
+
+    Raises:
+        PolyrhythmError: for a policy that has no way to run on real workers, or if a process fails.
+    """
+    check_run(run)
+    started = time.perf_counter()
+    with TemporaryDirectory(prefix="polyrhythm-") as name:
+        folder = Path(name)
+        message = train(run, folder, run.epochs(len(task.train)))
+        figures = read_figures(run, folder)
+        curve = Meter(run.target)
+        try:
+            evaluate(curve, run, task, folder, figures.epochs)
+        except DivergedError as error:
+            message = message or str(error)
+        result = finished(run, figures.result, curve)
+        result.trace_path = keep_traces(folder / "traces", trace)
+    if message:
+        result.status, result.message = "diverged", message
+    elif len(figures.epochs) < run.epochs(len(task.train)):
+        raise PolyrhythmError(f"the job ended after {len(figures.epochs)} epochs because no worker was left")
+    result.wall_s = time.perf_counter() - started
+    return result
+
+
+def check_run(run: LocalRun) -> None:
+    """The runtime has a venue for the policy and does what the configuration asks."""
+    check_options(optimizer_class(run.training.optimizer), configured_options(run.training))
+    traits = run.policy.traits
+    on_replicas = "replicas" in traits.exchanges
+    if traits.venue == "replicated" or (traits.venue == "arbitrated" and on_replicas):
+        raise PolicyError(
+            f"policy {run.policy.spec} cannot run on real workers: {traits.venue} decisions about replicas have no "
+            "venue there yet; simulate it"
+        )
+    if on_replicas and run.training.averaged_state != "keep":
+        raise ScenarioError(
+            f"training.averaged_state = {run.training.averaged_state!r} cannot be had on real workers, where each "
+            "keeps its own; use 'keep'"
+        )
+
+
+def train(run: LocalRun, folder: Path, epochs: int) -> str:
+    """Run the job to its end; why it diverged, or nothing."""
+    spec = run.policy.spec
+    plan = Plan(run.training, spec, run.seed, epochs, list(run.emulations))
+    (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
+    settings = HubSettings(
+        job=uuid.uuid4().hex[:12],
+        policy=spec,
+        workers=len(run.emulations),
+        epochs=epochs,
+        lr_convention=run.training.lr_convention,
+        compensation=run.training.compensation,
+        trace=str(folder / "traces"),
+        figures=str(folder / "figures.json"),
+    )
+    command = (sys.executable, "-m", "polyrhythm.runtime.trainer", str(folder))
+    mortal = {rank: {-death.signal for death in e.deaths} for rank, e in enumerate(run.emulations)}
+    with Crew(Launch(settings, command, len(run.emulations)), folder, mortal) as crew:
+        return crew.wait()
+
+
+class Crew:
+    """The processes of one job; none is left when the ``with`` block ends, however it does.
+
+    Args:
+        plan: what to start.
+        folder: where each process logs.
+        mortal: exit codes by rank that the run means to happen.
+    """
+
+    def __init__(self, plan: Launch, folder: Path, mortal: dict[int, set[int]]) -> None:
+        self._plan, self._folder, self._mortal = plan, folder, mortal
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Crew":
+        with self._log("hub") as log:
+            self._hub = start_hub(self._plan.settings, log, bound=True)
+        port = free_port()
+        try:
+            for rank in range(self._plan.processes):
+                with self._log(f"worker-{rank}") as log:
+                    self._workers[rank] = start_worker(self._plan, rank, port, log)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def wait(self) -> str:
+        """Until the hub ends, behind the last worker; why the run diverged, or nothing.
+
+        Raises:
+            PolyrhythmError: as soon as a process fails; its last words.
+        """
+        over = False
+        while not over:
+            over = ended(self._hub, LOOK_S)
+            for rank, process in self._workers.items():
+                if over and not self._hangs(rank):
+                    ended(process, GRACE_S)
+                code = process.poll()
+                if code == DIVERGED:
+                    return self._last_words(f"worker-{rank}")
+                if code not in {None, 0} | self._mortal[rank]:
+                    raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+        if self._hub.returncode:
+            raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
+        return ""
+
+    @property
+    def processes(self) -> "tuple[subprocess.Popen[bytes], ...]":
+        """Everyone that was started, the hub first."""
+        return self._hub, *self._workers.values()
+
+    def _end(self) -> None:
+        """Workers have nothing to tidy up; the hub ends by itself when they are gone, unless it never saw one."""
+        for process in self._workers.values():
+            process.kill()
+            process.wait()
+        if not ended(self._hub, GRACE_S if self._workers else 0.0):
+            self._hub.kill()
+            self._hub.wait()
+
+    def _hangs(self, rank: int) -> bool:
+        """Whether the worker may have stopped instead of ended."""
+        return bool(self._mortal[rank] - {-signal.SIGKILL})
+
+    def _log(self, name: str) -> IO[bytes]:
+        return open(self._folder / f"{name}.log", "wb")
+
+    def _last_words(self, name: str) -> str:
+        lines = (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
+    """Whether the process ends within a time."""
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def read_figures(run: LocalRun, folder: Path) -> Figures:
+    """What the hub has measured; nothing if it was ended before it saw a worker."""
+    path = folder / "figures.json"
+    if path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=Figures)
+    nothing = RunResult(
+        scenario=run.name,
+        policy=run.policy.spec,
+        seed=run.seed,
+        venue="local",
+        workers=len(run.emulations),
+        batch_size=0,
+    )
+    return Figures(nothing, [])
+
+
+def evaluate(curve: Meter, run: LocalRun, task: Task, folder: Path, marks: Sequence[Mark]) -> None:
+    """Quality at the end of each epoch, entered into `curve`.
+
+    Raises:
+        DivergedError: when the parameters or the loss are not finite.
+    """
+    model = task.build(run.seed)
+    for epoch, mark in enumerate(marks):
+        path = snapshot(folder, epoch)
+        if not path.exists():  # whoever was to keep it has died in that moment
+            continue
+        model.load_state_dict(torch.load(path, weights_only=True))
+        quality = finite(task.evaluate(model), mark)
+        curve.samples, curve.updates = mark.samples, mark.updates
+        curve.evaluated(mark.time_s, quality.accuracy, quality.loss)
+
+
+def finite(quality: Quality, mark: Mark) -> Quality:
+    """The quality, if it is one."""
+    if not math.isfinite(quality.loss):
+        raise DivergedError(
+            f"the loss on the test set is {quality.loss} after {mark.samples} samples; lower training.learning_rate"
+        )
+    return quality
+
+
+def finished(run: LocalRun, measured: RunResult, curve: Meter) -> RunResult:
+    """What the hub has measured, with what it does not know."""
+    curve.fill_quality(measured)
+    return msgspec.structs.replace(
+        measured,
+        scenario=run.name,
+        seed=run.seed,
+        batch_size=run.training.batch_size,
+        learning_rate=run.training.learning_rate,
+        lr_convention=run.training.lr_convention,
+    )
+
+
+def keep_traces(folder: Path, trace: Path | None) -> str | None:
+    """Move the trace of each phase to where it was asked for; the path of the first."""
+    if trace is None:
+        return None
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    for source in folder.glob("*.jsonl"):
+        number = int(source.stem.rpartition("-")[2])
+        shutil.move(source, trace if number == 1 else trace.with_stem(f"{trace.stem}-phase-{number}"))
+    return str(trace)

@@ -1,0 +1,114 @@
+"""Real jobs of two workers, as small as they can be."""
+
+import contextlib
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from polyrhythm.core import Trace, replay
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.emulation import Death, Emulation
+from polyrhythm.runtime.hub_settings import HubSettings
+from polyrhythm.runtime.launch import Launch
+from polyrhythm.runtime.local import Crew, LocalRun, read_figures, run_local
+from polyrhythm.telemetry import RunResult
+from polyrhythm.training.config import TrainingConfig
+from polyrhythm.training.data import Task
+from polyrhythm.training.tasks import build_task
+
+SAMPLES, BATCH, EPOCHS = 64, 8, 2
+TRAINING = TrainingConfig(train_samples=SAMPLES, test_samples=50, batch_size=BATCH, epochs=EPOCHS, learning_rate=0.05)
+QUICK = Emulation([0.001])
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return build_task(TRAINING)
+
+
+def run(policy: str, *emulations: Emulation, training: TrainingConfig = TRAINING) -> LocalRun:
+    return LocalRun("tiny", parse(policy), training, 0, emulations or (QUICK, QUICK), target=0.01)
+
+
+def changed(**changes: Any) -> TrainingConfig:
+    return msgspec.structs.replace(TRAINING, **changes)
+
+
+def check_accounts(result: RunResult) -> None:
+    """What must hold of every run that processes its workload."""
+    assert (result.venue, result.status, result.scenario) == ("local", "ok", "tiny")
+    assert result.samples == SAMPLES * EPOCHS
+    assert [point.samples for point in result.curve] == [SAMPLES, 2 * SAMPLES]
+    assert result.steps == sum(result.steps_by_worker.values()) == SAMPLES * EPOCHS // BATCH
+    assert result.compute_fraction + result.transfer_fraction + result.idle_fraction == pytest.approx(1.0)
+    assert result.time_to_target_s == result.curve[0].time_s <= result.duration_s == result.curve[1].time_s
+    assert result.gradients_computed == result.gradients_applied + result.gradients_dropped
+
+
+def test_every_sample_is_processed_and_accounted_for(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "trace.jsonl"
+    result = run_local(run("local:2"), task, path)
+    check_accounts(result)
+    assert (result.updates, result.staleness_mean, result.gradients_computed) == (4, None, 16)
+    assert result.bytes_total > 0
+    assert result.final_accuracy is not None
+    trace = Trace.load(path)
+    assert len(list(replay(parse("local:2"), trace))) == len(trace.entries)
+    assert result.trace_path == str(path)
+
+
+def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> None:
+    result = run_local(run("asp", QUICK, Emulation([0.001], deaths=(Death(9, step=2),))), task)
+    assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)
+    assert result.updates == result.steps == SAMPLES * EPOCHS // BATCH
+    assert result.steps_by_worker[1] == 2
+    assert result.dropped_by_reason == {"left": 1}
+
+
+def test_a_diverging_run_says_so(task: Task) -> None:
+    result = run_local(run("asp", training=changed(learning_rate=1e30)), task)
+    assert result.status == "diverged"
+    assert "lower training.learning_rate" in result.message
+
+
+def crew(folder: Path, code: str) -> Crew:
+    """A hub, and a worker that runs some code instead of training."""
+    settings = HubSettings(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
+    return Crew(Launch(settings, (sys.executable, "-c", code), 1), folder, {0: {-9}})
+
+
+def test_a_worker_that_fails_ends_the_job_with_its_last_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(PolyrhythmError, match="worker 0 failed: out of ideas"),
+        crew(tmp_path, "import sys; sys.exit('first\\nout of ideas\\n')") as broken,
+    ):
+        broken.wait()
+    assert [process.poll() is None for process in broken.processes] == [False, False]
+    assert read_figures(run("asp"), tmp_path).epochs == []
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    interrupted = crew(tmp_path, "import time; time.sleep(100)")
+    with contextlib.suppress(KeyboardInterrupt), interrupted:
+        raise KeyboardInterrupt
+    assert [process.poll() is None for process in interrupted.processes] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "message"),
+    [
+        ("local:2", {"averaged_state": "reset"}, "averaged_state = 'reset' cannot be had on real workers"),
+        ("asp", {"optimizer_options": {"lrr": 1}}, "optimizer SGD has no option 'lrr': did you mean lr?"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_a_process_starts(
+    policy: str, changes: dict[str, Any], message: str, task: Task
+) -> None:
+    with pytest.raises(PolyrhythmError, match=re.escape(message)):
+        run_local(run(policy, training=changed(**changes)), task)
