@@ -20,6 +20,9 @@ from polyrhythm.runtime.rendezvous import HUB
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.testing.processes import Outcome, Workers, workers
 
+HUB_PID = "TEST_HUB_PID"
+"""Environment variable that tells a worker whom to kill."""
+
 LIMIT_S = 60.0
 """No job of a test takes so long."""
 
@@ -41,12 +44,12 @@ class Job:
 
 
 @contextmanager
-def job(script: Callable[..., Any], count: int, *args: Any, **settings: Any) -> Iterator[Job]:
+def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
     """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
-    made = HubSettings(job=f"test-{uuid.uuid4().hex}", workers=count, **settings)
+    made = HubSettings(job=name or f"test-{uuid.uuid4().hex}", workers=count, **settings)
     with listen(hub_address(made.job)) as listener, workers(serve, 1, made, listener) as hub:
         listener.close()
-        with workers(take_part, count, made, script, args) as ranks:
+        with workers(take_part, count, made, hub.processes[0].pid, script, args) as ranks:
             yield Job(made, hub, ranks)
 
 
@@ -65,10 +68,10 @@ def serve(_: int, settings: HubSettings, listener: Any) -> None:
     hub.run()
 
 
-def take_part(rank: int, settings: HubSettings, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def take_part(rank: int, settings: HubSettings, hub: int, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Body of a worker, in the environment that a launcher makes."""
     address = Address(hub_address(settings.job), settings.job, settings.token)
-    os.environ |= {"RANK": str(rank), HUB: msgspec.json.encode(address).decode()}
+    os.environ |= {"RANK": str(rank), HUB: msgspec.json.encode(address).decode(), HUB_PID: str(hub)}
     return script(rank, *args)
 
 

@@ -54,6 +54,12 @@ class AskStatus(Message):
     """How is the job?"""
 
 
+class Absent(Message):
+    """The process of this rank has ended; if it never joined, nobody need wait for it."""
+
+    rank: int
+
+
 class Status(Message):
     """How the job is. `samples` counts what was processed, `skipped` what was not; `dropped` counts gradients."""
 

@@ -68,7 +68,7 @@ class Coordinator:
         self.policy = policy
         self.job = Job(workers, office, clock)
         self.phase = 0
-        self._expected = workers
+        self._awaited = set(range(workers))
         self._epochs = epochs
         self._home: Home = "start"
         self._stepping = False
@@ -87,6 +87,19 @@ class Coordinator:
         if worker in self.job.members:
             raise PolyrhythmError(f"rank {worker} is already part of this job; start each rank once")
         self.job.members[worker] = Member()
+        self._awaited.discard(worker)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a worker that has not connected is expected."""
+        return bool(self._awaited)
+
+    def absent(self, worker: int) -> None:
+        """A worker that has not connected will not come."""
+        if worker in self._awaited:
+            log.warning("rank %d ended before it joined; going on without it", worker)
+            self._awaited.discard(worker)
+            self._meet()
 
     def receive(self, worker: int, message: ToHub) -> None:
         """A message of a live worker."""
@@ -125,7 +138,6 @@ class Coordinator:
         log.log(level, "rank %d %s in %s", worker, WORDS[reason], where)
         was_present = worker in self.job.present
         del self.job.members[worker]
-        self._expected -= 1
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
         self._go_on_if_standing()
@@ -210,8 +222,8 @@ class Coordinator:
                 self._end_epoch()
         if self._stepping:
             return
-        enough = len(started) >= (max(self._expected, 1) if self.job.epoch < 0 else 1)
-        if enough and all(m.ready and m.ready.epoch > self.job.epoch for m in started):
+        waiting = self.job.epoch < 0 and (self._awaited or len(started) < len(self.job.members))
+        if started and not waiting and all(m.ready and m.ready.epoch > self.job.epoch for m in started):
             self._begin_epoch(started[0].ready)
 
     def _begin_epoch(self, ready: Ready | None) -> None:

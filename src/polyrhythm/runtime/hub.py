@@ -22,6 +22,7 @@ from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel, listen
 from polyrhythm.runtime.control import (
+    Absent,
     AskStatus,
     Cut,
     EpochDone,
@@ -45,6 +46,9 @@ from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
 from polyrhythm.telemetry import Gauge, Mark, RunResult
 
 log = logging.getLogger(__name__)
+
+LATECOMERS_S = 10.0
+"""How long a job without workers waits for those that have not joined yet, once others have been there."""
 
 
 class Hub:
@@ -171,8 +175,12 @@ class Hub:
         self.shards.forget(worker)
         self._pushed = {key: message for key, message in self._pushed.items() if key[0] != worker}
         self._complete = {key for key in self._complete if key[0] != worker}
-        if not self._channels:
-            self.loop.stop()
+        self._end_if_empty()
+
+    def absent(self, worker: int) -> None:
+        """Whoever has started this rank says that it will not come."""
+        self.coordinator.absent(worker)
+        self._end_if_empty()
 
     def beat(self, worker: int) -> None:
         """A worker's process is running."""
@@ -216,7 +224,9 @@ class Hub:
         Path(self.settings.figures).write_bytes(msgspec.json.encode(figures))
 
     def _open_doors(self, listener: socket.socket) -> None:
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | ToHub | Pulse | AskStatus)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+            Hello | ToShard | ToHub | Pulse | AskStatus | Absent
+        )
         for sock in (listener, *(listen(address, self.settings.token) for address in self.settings.listen)):
             Door(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
 
@@ -308,9 +318,18 @@ class Hub:
         if pid:
             os.kill(pid, signal.SIGKILL)
 
+    def _end_if_empty(self) -> None:
+        """End behind the last worker; if others were to come, give them some time."""
+        if self._channels:
+            return
+        if self.coordinator.awaits and self.coordinator.job.epoch < 0:
+            self.loop.call_later(LATECOMERS_S, self._give_up_waiting)
+        else:
+            self.loop.stop()
+
     def _give_up_waiting(self) -> None:
         if not self._channels and self.coordinator.job.epoch < 0:
-            log.error("no worker has joined job %s within %g s", self.settings.job, self.settings.patience_s)
+            log.error("job %s has no workers, and none has joined for long; it ends", self.settings.job)
             self.loop.stop()
 
     def _shard_lost(self, reason: str) -> None:
@@ -375,6 +394,8 @@ class ControlDoor:
             except PolyrhythmError as error:
                 self._channel.send(Rejected(str(error)))
                 return
+        elif isinstance(message, Absent):
+            self._hub.absent(message.rank)
         elif not isinstance(message, AskStatus):
             raise FrameError(f"a controller sent {type(message).__name__}")
         self._channel.send(self._hub.status())

@@ -4,7 +4,7 @@ Unlike torchrun, a worker that dies does not end the job: the hub tells the othe
 """
 
 import argparse
-import ctypes
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,9 +19,10 @@ from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
+from polyrhythm.runtime import steer
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import HUB, free_port, start_hub
+from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
 from polyrhythm.training.compensation import parse_compensation
 
 ELSEWHERE = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "max_restarts")
@@ -131,7 +132,7 @@ def launch(arguments: Sequence[str]) -> int:
     """Run a job to its end; its exit status: 0, or 1 if a worker failed by itself or none finished."""
     plan = read_command(arguments)
     settings = plan.settings
-    hub = start_hub(settings)
+    hub = start_hub(settings, bound=True)
     print(
         f"polyrhythm: job {settings.job}, policy {settings.policy}, {plan.processes} workers; "
         f"to switch: polyrhythm ctl {settings.job} switch asp",
@@ -139,7 +140,7 @@ def launch(arguments: Sequence[str]) -> int:
     )
     port = free_port()
     workers = {rank: start_worker(plan, rank, port) for rank in range(plan.processes)}
-    codes = Watch(hub, workers).wait()
+    codes = Watch(settings, hub, workers).wait()
     return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
 
 
@@ -161,7 +162,13 @@ def start_worker(plan: Launch, rank: int, port: int, log: IO[bytes] | None = Non
 class Watch:
     """Waits for the processes of a job, says who fails, and ends them all on an interrupt."""
 
-    def __init__(self, hub: "subprocess.Popen[bytes]", workers: "dict[int, subprocess.Popen[bytes]]") -> None:
+    def __init__(
+        self,
+        settings: HubSettings,
+        hub: "subprocess.Popen[bytes]",
+        workers: "dict[int, subprocess.Popen[bytes]]",
+    ) -> None:
+        self._settings = settings
         self._hub = hub
         self._workers = workers
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -177,8 +184,17 @@ class Watch:
                 rank, code = ranks[pid], os.waitstatus_to_exitcode(status)
                 codes[rank] = self._workers[rank].returncode = code
                 self._tell(rank, code, len(self._workers) - len(codes))
-        self._end(self._hub, GRACE_S)
+                self._excuse(rank)
+            elif pid == self._hub.pid:
+                self._hub.returncode = os.waitstatus_to_exitcode(status)
+        end(self._hub, GRACE_S)
         return codes
+
+    def _excuse(self, rank: int) -> None:
+        """Nobody need wait for a worker that has ended, in case it never joined the job."""
+        if self._hub.returncode is None:
+            with contextlib.suppress(PolyrhythmError):  # the hub may be about to end
+                steer.absent(self._settings.job, rank, self._settings.token)
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code:
@@ -186,27 +202,17 @@ class Watch:
             print(f"polyrhythm: rank {rank} {how}; {left} workers go on", file=sys.stderr)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        for process in self._workers.values():
-            self._end(process, 0.0)
-        self._end(self._hub, 0.0)
+        for process in (*self._workers.values(), self._hub):
+            process.terminate()
+        for process in (*self._workers.values(), self._hub):
+            end(process, GRACE_S)
         raise SystemExit(128 + number)
 
-    def _end(self, process: "subprocess.Popen[bytes]", patience_s: float) -> None:
-        """Let a process end by itself for a while, then end it."""
-        if process.returncode is not None:
-            return
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
-
-def die_with_parent() -> None:
-    """In a new worker: end when the launcher is killed, so that no orphan stays behind (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+def end(process: "subprocess.Popen[bytes]", patience_s: float) -> None:
+    """Let a process end by itself for a while, then end it."""
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

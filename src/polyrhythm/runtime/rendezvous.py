@@ -1,6 +1,8 @@
 """How a worker finds its job: from the environment that a launcher has made, or by starting a hub of its own."""
 
+import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,24 +47,37 @@ def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
     return rank, Address(hub_address(job), job)
 
 
-def start_hub(settings: HubSettings, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
+def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool = False) -> "subprocess.Popen[bytes]":
     """Start a hub process; it ends by itself behind the last worker.
 
     Args:
         settings: see `HubSettings`.
         log: where it writes what it has to say; none: to this process's stderr.
+        bound: whether it ends with this process.
 
     Raises:
         PolyrhythmError: if a job of this id is running.
     """
     listener = listen(hub_address(settings.job), settings.token)
     command = [sys.executable, "-m", "polyrhythm.runtime.hub", str(listener.fileno())]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, pass_fds=(listener.fileno(),))
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=log,
+        pass_fds=(listener.fileno(),),
+        preexec_fn=die_with_parent if bound else None,
+    )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))
     process.stdin.close()
     listener.close()
     return process
+
+
+def die_with_parent() -> None:
+    """In a new process: end when its parent is killed, so that no orphan stays behind (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def wait_for_hub(job: str) -> None:

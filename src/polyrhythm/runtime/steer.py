@@ -6,7 +6,7 @@ import msgspec
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
-from polyrhythm.runtime.control import AskStatus, Status, SwitchTo
+from polyrhythm.runtime.control import Absent, AskStatus, Status, SwitchTo
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.hub_settings import hub_address
@@ -35,7 +35,16 @@ def status(job: str, token: str = "") -> Status:
     return ask(job, AskStatus(), token)
 
 
-def ask(job: str, message: SwitchTo | AskStatus, token: str) -> Status:
+def absent(job: str, rank: int, token: str = "") -> Status:
+    """Tell a job that the process of a rank has ended, in case it never joined.
+
+    Raises:
+        PolyrhythmError: if the job does not answer.
+    """
+    return ask(job, Absent(rank), token)
+
+
+def ask(job: str, message: SwitchTo | AskStatus | Absent, token: str) -> Status:
     """One question, one answer."""
     loop, listener = Loop(), Listener()
     decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
