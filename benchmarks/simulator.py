@@ -26,8 +26,8 @@ LARGEST = 10_000
 STEPS = 100
 SIZES = (1_000, 3_000, LARGEST)
 EXPONENT = 1.3
-"""Largest p in time = c * (n log n)^p. Calls a step do not grow with n, but 10,000 workers fit no cache, which alone gives
-1.05 to 1.15 on a quiet machine and more on a busy one; anything quadratic gives 1.8."""
+"""Largest p in time = c * (n log n)^p. Calls a step do not grow with n, but 10,000 workers fit no cache, and a busy
+machine makes that worse: 0.96 to 1.23 was seen. Anything quadratic gives 1.8."""
 
 FREE = Network()
 SHARED = Network(message_bytes=1e6, server_gbps=16, latency_s=1e-4)
