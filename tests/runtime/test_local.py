@@ -2,8 +2,10 @@
 
 import contextlib
 import re
+import signal
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.emulation import Death, Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
-from polyrhythm.runtime.launch import Launch
 from polyrhythm.runtime.local import Crew, LocalRun, read_figures, run_local
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
@@ -77,27 +78,42 @@ def test_a_diverging_run_says_so(task: Task) -> None:
     assert "lower training.learning_rate" in result.message
 
 
-def crew(folder: Path, code: str) -> Crew:
-    """A hub, and a worker that runs some code instead of training."""
+def crew(folder: Path, work: Callable[[Path], int]) -> Crew:
+    """A hub, and a worker that does something else than training."""
     settings = HubSettings(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
-    return Crew(Launch(settings, (sys.executable, "-c", code), 1), folder, {0: {-9}})
+    return Crew(settings, folder, {0: {-9}}, work)
+
+
+def give_up(folder: Path) -> int:
+    print("first\nout of ideas", file=sys.stderr)
+    return 1
+
+
+def idle(folder: Path) -> int:
+    signal.pause()
+    return 0
 
 
 def test_a_worker_that_fails_ends_the_job_with_its_last_words(tmp_path: Path) -> None:
     with (
         pytest.raises(PolyrhythmError, match="worker 0 failed: out of ideas"),
-        crew(tmp_path, "import sys; sys.exit('first\\nout of ideas\\n')") as broken,
+        crew(tmp_path, give_up) as broken,
     ):
         broken.wait()
-    assert [process.poll() is None for process in broken.processes] == [False, False]
+    assert not any(alive(pid) for pid in broken.pids)
     assert read_figures(run("asp"), tmp_path).epochs == []
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    interrupted = crew(tmp_path, "import time; time.sleep(100)")
+    interrupted = crew(tmp_path, idle)
     with contextlib.suppress(KeyboardInterrupt), interrupted:
         raise KeyboardInterrupt
-    assert [process.poll() is None for process in interrupted.processes] == [False, False]
+    assert not any(alive(pid) for pid in interrupted.pids)
+
+
+def alive(pid: int | None) -> bool:
+    """Whether there is such a process."""
+    return pid is not None and Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(

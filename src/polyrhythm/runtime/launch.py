@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from torch.distributed.run import get_args_parser
@@ -124,7 +124,8 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
         action = parser._option_string_actions.get(word.replace("_", "-") if word.startswith("--") else word)
         takes_value = action is not None and action.nargs != 0 and "=" not in word
         position += 2 if takes_value else 1
-    parser.parse_args(list(arguments))  # such as --help, which does not come back
+    if {"-h", "--help"} & set(arguments):
+        parser.parse_args(["--help"])  # which does not come back
     raise PolyrhythmError("no script given; write polyrhythm run --policy asp train.py")
 
 
@@ -144,19 +145,23 @@ def launch(arguments: Sequence[str]) -> int:
     return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
 
 
-def start_worker(plan: Launch, rank: int, port: int, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
-    """One worker, in the environment that torchrun would give it; `log` takes its stderr."""
-    settings = plan.settings
-    address = Address(hub_address(settings.job), settings.job, settings.token)
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": plan.processes, "LOCAL_WORLD_SIZE": plan.processes}
-    place = {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": settings.job}
-    ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if plan.processes > 1 else {}
-    environment = {key: str(value) for key, value in {**world, **place, **ours, **threads}.items()}
+def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]":
+    """One worker, in the environment that torchrun would give it."""
+    environment = {**os.environ, **worker_environment(plan.settings, plan.processes, rank, port)}
     try:
-        return subprocess.Popen(plan.command, env={**os.environ, **environment}, stderr=log, preexec_fn=die_with_parent)
+        return subprocess.Popen(plan.command, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
         raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
+
+
+def worker_environment(settings: HubSettings, processes: int, rank: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would set for one worker of so many, and ours."""
+    address = Address(hub_address(settings.job), settings.job, settings.token)
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    place = {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": settings.job}
+    ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if processes > 1 else {}
+    return {key: str(value) for key, value in {**world, **place, **ours, **threads}.items()}
 
 
 class Watch:

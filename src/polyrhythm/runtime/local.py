@@ -1,22 +1,27 @@
 """One run on real workers of this host: a hub and worker processes under a policy, at the pace of emulated devices.
 
-The processes are started as by ``polyrhythm run`` and run `polyrhythm.runtime.trainer`. The hub measures; the model is
+The workers run `polyrhythm.runtime.trainer` in the environment of ``polyrhythm run``. The hub measures; the model is
 evaluated at the end of each epoch, but after the job, from parameters that a worker has kept, so that time stands still
 for it as in the simulator. Links are not emulated: the workers share this host's memory.
 """
 
 import math
+import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -25,9 +30,9 @@ from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolicyError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
-from polyrhythm.runtime.launch import Launch, start_worker
-from polyrhythm.runtime.rendezvous import free_port, start_hub
-from polyrhythm.runtime.trainer import DIVERGED, Plan, snapshot
+from polyrhythm.runtime.launch import worker_environment
+from polyrhythm.runtime.rendezvous import die_with_parent, free_port, start_hub
+from polyrhythm.runtime.trainer import DIVERGED, Plan, main, snapshot
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Quality, Task
@@ -35,6 +40,9 @@ from polyrhythm.training.optimizer import check_options, configured_options, opt
 
 LOOK_S = 0.1
 """How often the processes are looked after."""
+
+PRELOADED = ("polyrhythm.runtime.trainer", "torch._dynamo", "sklearn.datasets", "sklearn.model_selection")
+"""Modules that workers of the built-in tasks import at some time."""
 
 GRACE_S = 2.0
 """How long a process may take to end once its part is over."""
@@ -132,9 +140,8 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
     )
-    command = (sys.executable, "-m", "polyrhythm.runtime.trainer", str(folder))
     mortal = {rank: {-death.signal for death in e.deaths} for rank, e in enumerate(run.emulations)}
-    with Crew(Launch(settings, command, len(run.emulations)), folder, mortal) as crew:
+    with Crew(settings, folder, mortal) as crew:
         return crew.wait()
 
 
@@ -142,23 +149,28 @@ class Crew:
     """The processes of one job; none is left when the ``with`` block ends, however it does.
 
     Args:
-        plan: what to start.
-        folder: where each process logs.
+        settings: of the hub, and how many workers there are.
+        folder: what the workers are given, and where each process logs.
         mortal: exit codes by rank that the run means to happen.
+        work: what each worker runs; its exit code.
     """
 
-    def __init__(self, plan: Launch, folder: Path, mortal: dict[int, set[int]]) -> None:
-        self._plan, self._folder, self._mortal = plan, folder, mortal
-        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+    def __init__(
+        self, settings: HubSettings, folder: Path, mortal: dict[int, set[int]], work: Callable[[Path], int] = main
+    ) -> None:
+        self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
+        self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "Crew":
-        with self._log("hub") as log:
-            self._hub = start_hub(self._plan.settings, log, bound=True)
+        with open(self._log("hub"), "wb") as log:
+            self._hub = start_hub(self._settings, log)
         port = free_port()
         try:
-            for rank in range(self._plan.processes):
-                with self._log(f"worker-{rank}") as log:
-                    self._workers[rank] = start_worker(self._plan, rank, port, log)
+            for rank in range(self._settings.workers):
+                environment = worker_environment(self._settings, self._settings.workers, rank, port)
+                arguments = (self._work, self._folder, environment, self._log(f"worker-{rank}"))
+                self._workers[rank] = nursery().Process(target=live, args=arguments)
+                self._workers[rank].start()
         except BaseException:
             self._end()
             raise
@@ -180,26 +192,25 @@ class Crew:
             over = ended(self._hub, LOOK_S)
             for rank, process in self._workers.items():
                 if over and not self._hangs(rank):
-                    ended(process, GRACE_S)
-                code = process.poll()
-                if code == DIVERGED:
+                    process.join(GRACE_S)
+                if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
-                if code not in {None, 0} | self._mortal[rank]:
+                if process.exitcode not in {None, 0} | self._mortal[rank]:
                     raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
         if self._hub.returncode:
             raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
         return ""
 
     @property
-    def processes(self) -> "tuple[subprocess.Popen[bytes], ...]":
-        """Everyone that was started, the hub first."""
-        return self._hub, *self._workers.values()
+    def pids(self) -> tuple[int | None, ...]:
+        """Ids of all processes, the hub first."""
+        return self._hub.pid, *(process.pid for process in self._workers.values())
 
     def _end(self) -> None:
         """Workers have nothing to tidy up; the hub ends by itself when they are gone, unless it never saw one."""
         for process in self._workers.values():
             process.kill()
-            process.wait()
+            process.join()
         if not ended(self._hub, GRACE_S if self._workers else 0.0):
             self._hub.kill()
             self._hub.wait()
@@ -208,12 +219,29 @@ class Crew:
         """Whether the worker may have stopped instead of ended."""
         return bool(self._mortal[rank] - {-signal.SIGKILL})
 
-    def _log(self, name: str) -> IO[bytes]:
-        return open(self._folder / f"{name}.log", "wb")
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
     def _last_words(self, name: str) -> str:
-        lines = (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = self._log(name).read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+@cache
+def nursery() -> ForkServerContext:
+    """Makes workers as copies of one process that has imported what they need, which alone takes each seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    return context
+
+
+def live(work: Callable[[Path], int], folder: Path, environment: dict[str, str], log: Path) -> None:
+    """A worker process, from its first moment on; what it says on stderr goes to its log."""
+    die_with_parent()
+    os.environ.update(environment)
+    with open(log, "wb") as stream:
+        os.dup2(stream.fileno(), sys.stderr.fileno())
+    sys.exit(work(folder))
 
 
 def ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:

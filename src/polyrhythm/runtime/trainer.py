@@ -116,7 +116,3 @@ def main(folder: Path) -> int:
         print(error, file=sys.stderr)
         return DIVERGED if isinstance(error, DivergedError) else 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
