@@ -8,11 +8,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: demo test test-browser test-network test-gpu bench lint docs constraints clean
 
-demo: .venv/ready  ## compare policies on a simulated cluster with stragglers
+demo: .venv/ready  ## compare policies on real workers with one straggler, then on a larger simulated cluster
 	mkdir -p out
+	$(BIN)/polyrhythm compare local-straggler --on local --policies bsp,asp,ssp:3,local:8 \
+		--json out/demo-real.json --report out/demo-real.html
 	$(BIN)/polyrhythm compare stragglers-moderate --policies bsp,asp,ssp:3,k-sync:7,local:8 --seeds 3 \
 		--json out/demo.json --report out/demo.html
-	@echo "report: $(CURDIR)/out/demo.html"
+	@echo "reports: $(CURDIR)/out/demo-real.html, $(CURDIR)/out/demo.html"
 
 test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
 	$(PYTEST) --numprocesses auto --maxprocesses 8
