@@ -11,13 +11,12 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from polyrhythm.core import Cluster, Decisions, Event, Header, LeftReason, Policy, Ticket, TraceWriter
+from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel, listen
@@ -41,9 +40,9 @@ from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
+from polyrhythm.runtime.record import Recorder
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
-from polyrhythm.telemetry import Gauge, Mark, RunResult
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +74,7 @@ class Hub:
         self._pushed: dict[tuple[int, int], Pushed] = {}
         self._complete: set[tuple[int, int]] = set()
         self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
-        self._trace: TextIO | None = None
-        self._writer: TraceWriter | None = None
-        self._gauge = Gauge() if settings.figures is not None else None
+        self._recorder = Recorder(settings, self.coordinator.job)
         self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._open_doors(listener)
         self._addresses = self._start_shards()
@@ -88,18 +85,16 @@ class Hub:
         """Serve the job until its end."""
         try:
             self.loop.run()
-            self._write_figures()
         finally:
-            if self._trace is not None:
-                self._trace.close()
+            self._recorder.close()
             self.loop.close()
 
     # -- what the coordinator asks (see `Office`) --------------------------------------------------------------------
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Send to a worker."""
-        if self._gauge is not None and isinstance(message, EpochDone) and message.epoch == len(self._gauge.marks):
-            self._gauge.end_epoch(self._mark())
+        if isinstance(message, EpochDone):
+            self._recorder.end_epoch(message.epoch)
         if worker in self._channels:
             self._channels[worker].send(message)
 
@@ -128,23 +123,11 @@ class Hub:
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
         if number == 1:
             self._started_s = time.monotonic()
-        if self._gauge is not None:
-            self._gauge.begin_phase(policy.traits.venue == "scheduled", self.shards.service.message_bytes)
-        if self.settings.trace is None:
-            return
-        if self._trace is not None:
-            self._trace.close()
-        folder = Path(self.settings.trace)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._trace = open(folder / f"{self.settings.job}-phase-{number}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
-        self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self.settings.job}))
+        self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes)
 
     def record(self, event: Event, decisions: Decisions) -> None:
         """Trace and measure one event."""
-        if self._gauge is not None:
-            self._gauge.record(event, decisions)
-        if self._writer is not None:
-            self._writer.write(event, decisions)
+        self._recorder.record(event, decisions)
 
     def wake(self, time_s: float) -> None:
         """Call back at a time of the job's clock."""
@@ -170,8 +153,8 @@ class Hub:
                 channel.close()
         was_member = worker in self.coordinator.job.members
         self.coordinator.lost(worker, reason)
-        if self._gauge is not None and was_member and worker not in self.coordinator.job.ledger.accounts:
-            self._gauge.lost(worker, self._elapsed())
+        if was_member:
+            self._recorder.lost(worker)
         self.shards.forget(worker)
         self._pushed = {key: message for key, message in self._pushed.items() if key[0] != worker}
         self._complete = {key for key in self._complete if key[0] != worker}
@@ -207,21 +190,6 @@ class Hub:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_s
-
-    def _mark(self) -> Mark:
-        job = self.coordinator.job
-        return Mark(self._elapsed(), job.samples, job.version)
-
-    def _write_figures(self) -> None:
-        """What was measured, for whoever has started the job."""
-        if self._gauge is None or self.settings.figures is None:
-            return
-        settings, job = self.settings, self.coordinator.job
-        blank = RunResult(
-            scenario=settings.job, policy=settings.policy, seed=0, venue="local", workers=settings.workers, batch_size=0
-        )
-        figures = self._gauge.figures(blank, job.ledger, self._mark())
-        Path(self.settings.figures).write_bytes(msgspec.json.encode(figures))
 
     def _open_doors(self, listener: socket.socket) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
@@ -353,8 +321,8 @@ class WorkerDoor:
         return self._hub.shards.service.place(self._worker, message, payload)
 
     def lost(self, reason: str) -> None:
-        """End of file is a death; one that has said goodbye is not known here any more."""
-        log.info("rank %d: %s", self._worker, reason)
+        """End of file is a death; one that has said goodbye is not known to the coordinator any more."""
+        log.debug("rank %d: %s", self._worker, reason)
         self._hub.lost(self._worker, "died")
 
 
