@@ -159,7 +159,7 @@ class Coordinator:
     # -- epochs ----------------------------------------------------------------------------------------------------
 
     def _ready(self, worker: int, message: Ready) -> None:
-        if refusal := self._refusal(message):
+        if refusal := self.job.refusal(message):
             self.job.office.send(worker, Refused(refusal))
         elif message.epoch < self.job.epoch or (message.epoch == self.job.epoch and not self._stepping):
             # A newcomer's loop starts at epoch 0 and runs through those that are over without a batch.
@@ -184,23 +184,6 @@ class Coordinator:
         self._phase_members = tuple(w for w in self._phase_members if w != worker)
         self._lost_while_stepping(worker, member, "removed")
         self._go_on_if_standing()
-
-    def _refusal(self, message: Ready) -> str:
-        """Why this worker cannot take part, or nothing."""
-        if self.job.epoch >= 0 and message.epoch > self.job.epoch + 1:
-            return f"it starts at epoch {message.epoch} while the job is at epoch {self.job.epoch}"
-        for other, member in self.job.members.items():
-            if self.job.epoch < 0 and member.ready is not None and member.ready.epoch != message.epoch:
-                return (
-                    f"it starts at epoch {message.epoch} and rank {other} at epoch {member.ready.epoch}; "
-                    "load the same checkpoint on every rank"
-                )
-            if member.ready is not None and member.ready.dataset_samples != message.dataset_samples:
-                return (
-                    f"its data set has {message.dataset_samples} samples, that of rank {other} has "
-                    f"{member.ready.dataset_samples}; all workers must load the same data set"
-                )
-        return ""
 
     def _admit(self, worker: int, message: Ready) -> None:
         """A newcomer stands in the epoch that is under way."""

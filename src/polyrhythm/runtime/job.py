@@ -74,6 +74,23 @@ class Job:
         """Ranks of the live workers that stand in the current epoch, ascending."""
         return tuple(sorted(w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch))
 
+    def refusal(self, message: Ready) -> str:
+        """Why this worker cannot take part, or nothing."""
+        if self.epoch >= 0 and message.epoch > self.epoch + 1:
+            return f"it starts at epoch {message.epoch} while the job is at epoch {self.epoch}"
+        for other, member in self.members.items():
+            if self.epoch < 0 and member.ready is not None and member.ready.epoch != message.epoch:
+                return (
+                    f"it starts at epoch {message.epoch} and rank {other} at epoch {member.ready.epoch}; "
+                    "load the same checkpoint on every rank"
+                )
+            if member.ready is not None and member.ready.dataset_samples != message.dataset_samples:
+                return (
+                    f"its data set has {message.dataset_samples} samples, that of rank {other} has "
+                    f"{member.ready.dataset_samples}; all workers must load the same data set"
+                )
+        return ""
+
     def give_back(self, leases: Sequence[Lease]) -> None:
         """These positions were handed out but not processed."""
         for lease in leases:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.accumulation import Accumulation
-from polyrhythm.runtime.participant import Draw
+from polyrhythm.runtime.line import Draw
 
 Sample = TypeVar("Sample", covariant=True)
 

@@ -9,8 +9,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from polyrhythm.core import Cluster
 from polyrhythm.core.workload import Lease
@@ -31,13 +29,13 @@ from polyrhythm.runtime.control import (
     Skipped,
     Stepped,
     SwitchTo,
-    ToHub,
     Token,
     ToWorker,
     Uploaded,
 )
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.line import Draw, Link, Tally
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.strides import Strides
@@ -47,59 +45,6 @@ log = logging.getLogger(__name__)
 
 class JobError(PolyrhythmError):
     """The job cannot go on for this worker: it was refused, removed, or the hub is gone."""
-
-
-class Link(Protocol):
-    """A worker's line to the hub and to the parameter servers."""
-
-    def send(self, message: ToHub) -> None:
-        """Send to the hub."""
-
-    def receive(self) -> ToWorker:
-        """Wait for the hub's next message."""
-
-    def poll(self) -> ToWorker | None:
-        """The hub's next message if it is there."""
-
-    def push(self, number: int) -> None:
-        """Send the replica's gradients to the servers."""
-
-    def pull(self, version: int) -> None:
-        """Give the replica the servers' parameters, of at least `version`."""
-
-    def upload(self, version: int) -> None:
-        """Send the replica's parameters and optimizer state to the servers, and wait until they are in place."""
-
-    def download(self, version: int) -> None:
-        """Give the replica the servers' parameters and optimizer state."""
-
-    def meet(self, exchange: Exchange, members: tuple[int, ...], phase: int) -> None:
-        """Form the group of a phase with these members at the job's meeting point."""
-
-
-@dataclass(slots=True)
-class Draw:
-    """A mini-batch that the loader has drawn: its positions, and the phase in which it was granted."""
-
-    leases: tuple[Lease, ...]
-    generation: int
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return sum(lease.samples for lease in self.leases)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What this worker has done so far; durations are its own."""
-
-    steps: int = 0
-    samples: int = 0
-    skipped_steps: int = 0
-    waited_s: float = 0.0
-    computed_s: float = 0.0
-    transferred_s: float = 0.0
 
 
 class Participant:
