@@ -1,5 +1,6 @@
 """A script's own model and optimizer, seen as flat vectors; their tensors stay where the script has them."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ class Replica:
         groups = [[p for p in group["params"] if p.requires_grad] for group in optimizer.param_groups]
         self.parameters: list[nn.Parameter] = [p for group in groups for p in group]
         check_complete(names, self.parameters)
+        check_state(type(optimizer), plain_options(optimizer, optimizer.param_groups[0]))
         self.layout = FlatLayout.of(*({names[p]: p for p in group} for group in groups))
         self.wire_layout = Layout(tuple(tuple(Parameter(names[p], tuple(p.shape)) for p in group) for group in groups))
         self._groups = [group for group in groups if group]
@@ -78,7 +80,7 @@ class Replica:
         known = kind.__module__.startswith("torch.optim")
         name = kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
         groups = (group for group in self.optimizer.param_groups if any(p.requires_grad for p in group["params"]))
-        return OptimizerSpec(name, {}, tuple(plain_options(group) for group in groups))
+        return OptimizerSpec(name, {}, tuple(plain_options(self.optimizer, group) for group in groups))
 
     def settings(self) -> tuple[dict[str, Value], ...]:
         """Rates, momenta and the like of every group as a scheduler has left them."""
@@ -91,7 +93,7 @@ class Replica:
     @property
     def elementwise(self) -> bool:
         """Whether the servers hold one vector for each group, or one tensor for each parameter."""
-        return checked(type(self.optimizer), plain_options(self.optimizer.param_groups[0]))
+        return checked(type(self.optimizer), plain_options(self.optimizer, self.optimizer.param_groups[0]))
 
     def export_state(self) -> OptimizerState:
         """The optimizer's state as the servers hold it."""
@@ -118,18 +120,28 @@ class Replica:
                 self.optimizer.state[parameter][key] = value
 
     def _state_keys(self) -> list[str]:
-        """Entries that every parameter has; none before the first step."""
+        """Entries that any parameter has; none before the first step."""
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        return [key for key in states[0] if all(state.get(key) is not None for state in states)]
+        return list(dict.fromkeys(key for state in states for key, value in state.items() if value is not None))
 
     def _pieces(self, group: list[nn.Parameter], key: str) -> list[Any]:
         """What one group contributes to an entry of the state."""
-        values = [self.optimizer.state[parameter][key] for parameter in group]
+        values = [self._value(parameter, key) for parameter in group]
         if not self.elementwise:
             return values
         if not isinstance(values[0], Tensor) or values[0].dim() == 0:
             return [max(values)]  # a step count, equal over the group
         return [torch.cat([value.reshape(-1) for value in values])]
+
+    def _value(self, parameter: nn.Parameter, key: str) -> Any:
+        """An entry of one parameter's state; zero for one that has never had a gradient."""
+        value = self.optimizer.state.get(parameter, {}).get(key)
+        if value is not None:
+            return value
+        states = self.optimizer.state.values()
+        other = next(state[key] for state in states if state.get(key) is not None)
+        scalar = not isinstance(other, Tensor) or other.dim() == 0
+        return other * 0 if scalar else torch.zeros_like(parameter)
 
     def _spread(self, pieces: list[Any]) -> list[tuple[nn.Parameter, Any]]:
         """Each parameter with its part of an entry of the state."""
@@ -162,10 +174,31 @@ def check_complete(names: Mapping[nn.Parameter, str], parameters: list[nn.Parame
         raise PolyrhythmError("the optimizer has parameters that are not in the model; give the session both models")
 
 
-def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters of one group without its tensors; how a step is computed is the servers' choice."""
-    ignored = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr")
-    return {key: plain(value) for key, value in group.items() if key not in ignored}
+def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
+    """Its state can be handed over: every entry is a number, or as large as its parameter.
+
+    Raises:
+        PolyrhythmError: for an optimizer such as Adafactor, or one that needs closures, such as LBFGS.
+    """
+    if checked(kind, options):
+        return
+    weights = torch.zeros(2, 3)
+    optimizer = kind([weights], **options)
+    weights.grad = torch.ones(2, 3)
+    optimizer.step()
+    for key, value in optimizer.state[weights].items():
+        if isinstance(value, Tensor) and value.shape not in (torch.Size(), weights.shape):
+            raise PolyrhythmError(
+                f"optimizer {kind.__name__} keeps {key} in another shape than its parameter, which cannot be handed "
+                "over to servers and other workers; use another optimizer"
+            )
+
+
+def plain_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
+    taken = inspect.signature(type(optimizer)).parameters.keys()
+    ignored = ("params", "foreach", "fused", "capturable", "differentiable")
+    return {key: plain(value) for key, value in group.items() if key in taken and key not in ignored}
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,185 @@
+"""``polyrhythm run`` as a user starts it: switches from outside, workers that fail, and nothing left behind."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Trace, replay
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.launch import read_command
+
+MARK = "POLYRHYTHM_TEST_MARK"
+LIMIT_S = 120.0
+
+HEAD = """
+import os, signal, subprocess, sys
+import torch
+import polyrhythm
+
+rank = int(os.environ["RANK"])
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.ones(40, 3), torch.ones(40, 1))
+
+def step(x, y):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+
+def call(*words):
+    done = subprocess.run([sys.executable, "-m", "polyrhythm", *words], capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+"""
+
+STEERED = """
+answers = []
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(2):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 0 and (epoch, number) == (0, 2):
+                job = os.environ["TORCHELASTIC_RUN_ID"]
+                answers.append(call("ctl", job, "switch", "asp"))
+                answers.append(call("ctl", job, "switch", "apx"))
+                answers.append(call("ctl", "nobody"))
+                answers.append(call("run", "--job", job, "train.py"))
+            step(x, y)
+    if rank == 0:
+        print(session.policy, session.metrics["phase"], *answers, sep="\\n")
+"""
+
+ABSENT = """
+if rank == 1:
+    sys.exit("no such device")
+with polyrhythm.session(model, optimizer) as session:
+    for x, y in session.loader(data, batch_size=2):
+        step(x, y)
+    print("samples", session.metrics["samples"])
+"""
+
+ORPHANED = """
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(10**6):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2, num_workers=1)):
+            if rank == 0 and (epoch, number) == (1, 0):
+                os.kill(os.getppid(), signal.SIGKILL)
+            step(x, y)
+"""
+
+
+class Place:
+    """A folder to run in, and an environment that all processes of a run inherit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        for name in ("work", "tmp"):
+            (folder / name).mkdir()
+
+    def run(self, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        path = self.folder / "script.py"
+        path.write_text(HEAD + script, encoding="utf-8")
+        ours = {MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path)],
+            cwd=self.folder / "work",
+            env={**os.environ, **ours},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+
+    def files(self) -> list[str]:
+        """What is left, but for the cache that torch itself makes."""
+        left = [str(path) for name in ("work", "tmp") for path in (self.folder / name).rglob("*")]
+        return [path for path in left if "torchinductor" not in path]
+
+    def processes(self) -> Iterator[int]:
+        """Those that live and have our mark in their environment."""
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if self.mark.encode() in path.read_bytes():
+                    yield int(path.parent.name)
+            except OSError:  # ended meanwhile, or another user's
+                continue
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
+    traces = place.folder / "traces"
+    flags = ("--nproc-per-node", "2", "--policy", "bsp", "--job", f"t{place.mark}", "--trace", str(traces))
+    done = place.run(STEERED, *flags)
+    assert done.returncode == 0, done.stderr
+    policy, phase, switched, unknown, nobody, second = done.stdout.splitlines()
+    assert (policy, phase) == ("asp", "2")
+    assert "samples" in switched
+    assert switched.startswith("(0,")
+    assert "did you mean asp?" in unknown
+    assert "cannot connect" in nobody
+    assert "the name is in use; is a job with the same id running?" in second
+    assert not any(answer.startswith("(0,") for answer in (unknown, nobody, second))
+    phases = [Trace.load(path) for path in sorted(traces.iterdir())]
+    assert [trace.header.policy for trace in phases] == ["bsp", "asp"]
+    assert all(replayed(trace) for trace in phases)
+    assert place.files() == []
+    assert list(place.processes()) == []
+
+
+def replayed(trace: Trace) -> bool:
+    return len(list(replay(parse(trace.header.policy), trace))) == len(trace.entries)
+
+
+def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
+    done = place.run(ABSENT, "--nproc-per-node", "2")
+    assert (done.returncode, done.stdout) == (1, "samples 40\n"), done.stderr
+    assert "no such device" in done.stderr
+    assert "polyrhythm: rank 1 failed with exit code 1; 1 workers go on" in done.stderr
+    assert "rank 1 ended before it joined; going on without it" in done.stderr
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(place: Place) -> None:
+    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp")
+    assert done.returncode == -9, done.stderr
+    deadline = time.monotonic() + LIMIT_S
+    while list(place.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(place.processes()) == []
+    assert place.files() == []
+
+
+WRONG = {
+    ("--policy", "spp:3", "a.py"): "unknown policy 'spp': did you mean ssp?",
+    ("--nproc-per-node", "none", "a.py"): "--nproc-per-node must be a number of at least 1",
+    ("--nproc-per-node", "0", "a.py"): "--nproc-per-node must be a number of at least 1",
+    ("--nnodes", "2", "a.py"): "--nnodes 2 is for several hosts",
+    ("--max-restarts", "3", "a.py"): "--max-restarts 3 is for several hosts or restarts",
+    ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
+    ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
+    ("--compensation", "dc", "a.py"): "compensation",
+    ("--policy", "asp"): "no script given",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(PolyrhythmError, match=WRONG[arguments]):
+        read_command(arguments)
+
+
+def test_the_script_keeps_its_own_flags() -> None:
+    plan = read_command(
+        ["--nproc_per_node=2", "--standalone", "--policy", "ssp:3", "a.py", "--policy", "x", "--n", "5"]
+    )
+    assert (plan.processes, plan.settings.policy) == (2, "ssp:3")
+    assert plan.command[-5:] == ("a.py", "--policy", "x", "--n", "5")
+    assert read_command(["-m", "package.train"]).command[-2:] == ("-m", "package.train")
