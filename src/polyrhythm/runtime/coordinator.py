@@ -330,8 +330,9 @@ class Coordinator:
         sound = self._mode.sound
         self._debts |= self._mode.debts()
         self._mode.finish()
-        if not sound and "replicas" in self.policy.traits.exchanges:
-            return old
+        following = (self.next_policy or self.policy).traits
+        if "replicas" in self.policy.traits.exchanges and (not sound or "gradients" in following.exchanges):
+            return old  # each has an optimizer state of its own, from which one is to be made
         return () if sound == present else (sound or old)[:1]
 
     def _resolve_debts(self, message: ToHub) -> None:

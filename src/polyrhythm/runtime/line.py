@@ -51,11 +51,12 @@ class Draw:
 
 @dataclass(slots=True)
 class Tally:
-    """What this worker has done so far; durations are its own."""
+    """What this worker has done so far; durations are its own. Neither skipped nor dropped steps are in `steps`."""
 
     steps: int = 0
     samples: int = 0
     skipped_steps: int = 0
+    dropped_steps: int = 0
     waited_s: float = 0.0
     computed_s: float = 0.0
     transferred_s: float = 0.0

@@ -87,6 +87,7 @@ class Participant:
         self._go: Go | None = None
         self._hidden = False
         self._poisoned = False
+        self._void = False
         self._over = False
         self._done = False
         self._may_step = False
@@ -155,11 +156,12 @@ class Participant:
         launched_s = self._exchange.launched_s if self._exchange.reduces else now_s
         computed_at_s = launched_s if launched_s > self._started_s else now_s
         self._computed_s, self._exchanged_s = computed_at_s - self._started_s, now_s - computed_at_s
-        if self._go is not None:
+        self._void = False
+        if self._schedule is None:
             self._push(samples)
             self._hide()
         elif self._exchange.reduces and self._exchange.failure is not None:
-            self._poisoned = True
+            self._poisoned = self._void = True
             self._hide()
 
     def after_step(self, samples: int) -> None:
@@ -167,8 +169,11 @@ class Participant:
         if self._hidden:
             self._replica.show_gradients()
             self._hidden = False
-        self.tally.steps += 1
-        self.tally.samples += samples
+        if self._void:
+            self.tally.dropped_steps += 1
+        else:
+            self.tally.steps += 1
+            self.tally.samples += samples
         self.tally.computed_s += self._computed_s
         if self._schedule is None:
             self._wait()
@@ -201,8 +206,9 @@ class Participant:
         while self._go is not None and (message := self._link.poll()) is not None:
             self._follow(message)
         go, self._go = self._go, None
-        if go is None:
-            return  # cancelled; the Go behind it waits until the step is over
+        if go is None:  # cancelled; the Go behind it waits until the step is over
+            self._void = True
+            return
         start = self._clock()
         self._link.push(go.number)
         transfer_s = self._pulled_s + self._clock() - start
