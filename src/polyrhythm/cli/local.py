@@ -135,7 +135,7 @@ def death(leave: "Leave", time_scale: float) -> "Death":
 def interrupted_by_termination() -> Iterator[None]:
     """Let SIGTERM end the processes as Ctrl-C does."""
 
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
