@@ -39,7 +39,7 @@ def switch_in_every_epoch(rank: int, tour: list[str], options: dict[str, Any]) -
 
 @pytest.mark.parametrize(
     ("tour", "options"),
-    [(TOUR, {}), (["bsp", "asp", "local:3", "k-sync:2", "bsp"], {"num_workers": 2})],
+    [(TOUR, {}), (["bsp", "asp", "local:3", "k-sync:2", "bsp"], {"num_workers": 2, "multiprocessing_context": "fork"})],
     ids=["every direction", "forked loaders"],
 )
 def test_switches_in_the_middle_of_an_epoch(tour: list[str], options: dict[str, Any]) -> None:
