@@ -81,7 +81,7 @@ def test_a_diverging_run_says_so(task: Task) -> None:
 def crew(folder: Path, work: Callable[[Path], int]) -> Crew:
     """A hub, and a worker that does something else than training."""
     settings = HubSettings(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
-    return Crew(settings, folder, {0: {-9}}, work)
+    return Crew(settings, folder, (), work)
 
 
 def give_up(folder: Path) -> int:

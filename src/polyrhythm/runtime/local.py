@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -140,7 +140,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
     )
-    mortal = {rank: {-death.signal for death in e.deaths} for rank, e in enumerate(run.emulations)}
+    mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
     with Crew(settings, folder, mortal) as crew:
         return crew.wait()
 
@@ -151,12 +151,12 @@ class Crew:
     Args:
         settings: of the hub, and how many workers there are.
         folder: what the workers are given, and where each process logs.
-        mortal: exit codes by rank that the run means to happen.
+        mortal: ranks that may be killed: by themselves, or by the hub when they hang.
         work: what each worker runs; its exit code.
     """
 
     def __init__(
-        self, settings: HubSettings, folder: Path, mortal: dict[int, set[int]], work: Callable[[Path], int] = main
+        self, settings: HubSettings, folder: Path, mortal: Collection[int], work: Callable[[Path], int] = main
     ) -> None:
         self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
         self._workers: dict[int, BaseProcess] = {}
@@ -191,11 +191,11 @@ class Crew:
         while not over:
             over = ended(self._hub, LOOK_S)
             for rank, process in self._workers.items():
-                if over and not self._hangs(rank):
+                if over:
                     process.join(GRACE_S)
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
-                if process.exitcode not in {None, 0} | self._mortal[rank]:
+                if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
                     raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
         if self._hub.returncode:
             raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
@@ -214,10 +214,6 @@ class Crew:
         if not ended(self._hub, GRACE_S if self._workers else 0.0):
             self._hub.kill()
             self._hub.wait()
-
-    def _hangs(self, rank: int) -> bool:
-        """Whether the worker may have stopped instead of ended."""
-        return bool(self._mortal[rank] - {-signal.SIGKILL})
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
