@@ -110,13 +110,15 @@ class Skipped(Message):
 class Stepped(Message):
     """Step `step` of the lockstep phase is complete; `exchanged` if it ended in an exchange with all others.
 
-    Of `step_s` the worker computed, and for `wait_s` it waited for others in the exchange.
+    Of `step_s` the worker computed, and for `wait_s` it waited for others in the exchange. `skipped` says that the
+    script made no optimizer step.
     """
 
     step: int
     samples: int
     step_s: float
     exchanged: bool = True
+    skipped: bool = False
     wait_s: float = 0.0
     loss: float | None = None
     grad_sq_norm: float | None = None

@@ -183,7 +183,10 @@ class LockstepRun:
     def _complete(self, progress: Progress, message: Stepped) -> None:
         progress.completed += 1
         progress.unseen.append(message)
-        self._job.samples += message.samples
+        if message.skipped:
+            self._job.skipped_samples += message.samples
+        else:
+            self._job.samples += message.samples
 
     def _inferred(self, worker: int, step: int) -> Stepped:
         """A step that must have happened, but whose message was lost with its worker or replaced by `Poisoned`."""

@@ -160,7 +160,7 @@ class Participant:
         if self._schedule is None:
             self._push(samples)
             self._hide()
-        elif self._exchange.reduces and self._exchange.failure is not None:
+        elif self._exchange_failed:
             self._poisoned = self._void = True
             self._hide()
 
@@ -189,7 +189,13 @@ class Participant:
             self._go = None
             self._wait()
         elif self._schedule is not None:
-            self._complete(samples)
+            self._poisoned = self._exchange_failed
+            self._complete(samples, skipped=True)
+
+    @property
+    def _exchange_failed(self) -> bool:
+        """Whether the gradients at hand are not the mean that they should be."""
+        return self._exchange.reduces and self._exchange.failure is not None
 
     def accumulate(self, last: bool) -> None:
         """The next backward pass is the last one before the step, or adds to the gradients of those before it."""
@@ -221,7 +227,7 @@ class Participant:
 
     # -- steps in lockstep -------------------------------------------------------------------------------------------
 
-    def _complete(self, samples: int) -> None:
+    def _complete(self, samples: int, skipped: bool = False) -> None:
         """End a step in lockstep: with an average if the policy wants one, there is a stop, or the epoch ends."""
         schedule = self._schedule
         assert schedule is not None, "a step in lockstep has a schedule"
@@ -241,7 +247,7 @@ class Participant:
             exchanged = True
         wait_s = self._exchanged_s + self._clock() - waited_from
         self.tally.waited_s += wait_s
-        self._link.send(Stepped(step, samples, self._computed_s, exchanged, wait_s))
+        self._link.send(Stepped(step, samples, self._computed_s, exchanged, skipped, wait_s))
         self._exchange.reduce_gradients(schedule.exchange == "gradients")
         self._started_s = self._clock()
         if stop:

@@ -13,8 +13,10 @@ from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter, Value
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 
-STATIC = ("params", "foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay")
-"""Entries of a parameter group that do not change while training, or say only how a step is computed."""
+COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
+"""Entries of a parameter group that say only how a step is computed."""
+STATIC = ("maximize", "decoupled_weight_decay")
+"""Entries that do not change while training."""
 
 
 class Replica:
@@ -85,7 +87,11 @@ class Replica:
     def settings(self) -> tuple[dict[str, Value], ...]:
         """Rates, momenta and the like of every group as a scheduler has left them."""
         return tuple(
-            {key: plain(value) for key, value in group.items() if key not in STATIC and is_setting(value)}
+            {
+                key: value
+                for key, value in plain_options(self.optimizer, group).items()
+                if key not in STATIC and is_setting(value)
+            }
             for group in self.optimizer.param_groups
             if any(p.requires_grad for p in group["params"])
         )
@@ -197,8 +203,7 @@ def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
 def plain_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
     taken = inspect.signature(type(optimizer)).parameters.keys()
-    ignored = ("params", "foreach", "fused", "capturable", "differentiable")
-    return {key: plain(value) for key, value in group.items() if key in taken and key not in ignored}
+    return {key: plain(value) for key, value in group.items() if key in taken and key not in COMPUTING}
 
 
 def plain(value: Any) -> Any:
@@ -208,4 +213,4 @@ def plain(value: Any) -> Any:
 
 def is_setting(value: Any) -> bool:
     """Whether a scheduler may change it: a number or a pair of numbers."""
-    return isinstance(value, (float, int, tuple, Tensor)) and not isinstance(value, bool)
+    return isinstance(value, (float, int, tuple)) and not isinstance(value, bool)

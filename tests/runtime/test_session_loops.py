@@ -1,0 +1,279 @@
+"""What scripts do between batches: accumulate, clip, scale, schedule, normalise. Each trains as it does in one process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import polyrhythm
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime import steer
+from polyrhythm.runtime.control import Status
+from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job
+
+SAMPLES = 48
+EPOCHS = 3
+THERE_AND_BACK = {(0, 4): "asp", (1, 4): "bsp", (2, 4): "local:2"}
+"""Epoch and step behind which one worker alone changes the policy: its path must not change."""
+IN_STEP = {(0, 2): "k-sync:2", (1, 2): "bsp"}
+"""For two workers, whose rounds take the same samples under both policies; behind the last step of an epoch."""
+
+
+class Plain:
+    """Stands for a session in one process: the batches in order."""
+
+    step_due = True
+
+    def __init__(self, accumulate: int) -> None:
+        self._accumulate = accumulate
+
+    def batches(self, data: Numbered, batch_size: int) -> Any:
+        part = batch_size // self._accumulate
+        for start in range(0, len(data), part):
+            self.step_due = (start // part + 1) % self._accumulate == 0
+            yield data.x[start : start + part], data.y[start : start + part], None
+
+    def switch(self, policy: str) -> None:
+        raise AssertionError("one process has no policy")
+
+
+class Loop:
+    """A script. Subclasses change what it does in a step and behind an epoch."""
+
+    accumulate = 1
+
+    def __init__(self) -> None:
+        self.model = self.make_model()
+        self.optimizer = self.make_optimizer()
+
+    def make_model(self) -> nn.Module:
+        return make_model()
+
+    def make_optimizer(self) -> Optimizer:
+        return make_optimizer(self.model, lr=0.1, momentum=0.9)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.model(x), y)
+
+    def batch(self, number: int, x: Tensor, y: Tensor, step_due: bool) -> None:
+        self.optimizer.zero_grad()
+        self.loss(x, y).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def epoch_end(self) -> None:
+        """Nothing."""
+
+    def run(self, session: Any, batches: Callable[[], Any], switches: dict[tuple[int, int], str]) -> Tensor:
+        for epoch in range(EPOCHS):
+            for number, (x, y, _) in enumerate(batches()):
+                self.batch(number, x, y, session.step_due)
+                if (epoch, number) in switches:
+                    session.switch(switches[epoch, number])
+            self.epoch_end()
+        return flat(self.model)
+
+
+class Accumulating(Loop):
+    accumulate = 2
+
+    def batch(self, number: int, x: Tensor, y: Tensor, step_due: bool) -> None:
+        (self.loss(x, y) / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        if step_due:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+class Clipping(Loop):
+    def batch(self, number: int, x: Tensor, y: Tensor, step_due: bool) -> None:
+        self.optimizer.zero_grad()
+        self.loss(x, y).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+        self.optimizer.step()
+
+
+class Scaling(Loop):
+    """Infinities in the third and in the last step of every epoch, which the scaler then leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+
+    def batch(self, number: int, x: Tensor, y: Tensor, step_due: bool) -> None:
+        self.optimizer.zero_grad()
+        loss = self.loss(x, y) * (torch.inf if number in (2, self.last) else 1.0)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    last = 11
+
+
+class ScalingInStep(Scaling):
+    last = 5
+
+
+class Stepping(Loop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.5)
+
+    def epoch_end(self) -> None:
+        self.scheduler.step()
+
+
+class Cycling(Loop):
+    """Cycles rate and momentum in every step."""
+
+    steps = SAMPLES // 4 * EPOCHS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.2, total_steps=self.steps + 1)
+
+    def batch(self, number: int, x: Tensor, y: Tensor, step_due: bool) -> None:
+        super().batch(number, x, y, step_due)
+        self.scheduler.step()
+
+
+class CyclingInStep(Cycling):
+    steps = SAMPLES // 8 * EPOCHS
+
+
+class Grouped(Loop):
+    """Two groups with rates of their own, a frozen parameter, AdamW."""
+
+    def make_optimizer(self) -> Optimizer:
+        first, _, last = self.model.children()
+        first.bias.requires_grad_(False)
+        groups = [{"params": last.parameters(), "lr": 0.02}, {"params": first.parameters(), "weight_decay": 0.3}]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+
+def train(rank: int, loop: type[Loop], switches: dict[tuple[int, int], str], batch_size: int) -> Tensor:
+    script = loop()
+    with polyrhythm.session(script.model, script.optimizer) as session:
+        loader = session.loader(Numbered(SAMPLES), batch_size, shuffle=False, accumulate=loop.accumulate)
+        return script.run(session, lambda: loader, switches if rank == 0 else {})
+
+
+def train_alone(loop: type[Loop], batch_size: int) -> Tensor:
+    session, data = Plain(loop.accumulate), Numbered(SAMPLES)
+    return loop().run(session, lambda: session.batches(data, batch_size), {})
+
+
+@pytest.mark.parametrize("loop", [Accumulating, Clipping, Scaling, Stepping, Cycling, Grouped])
+def test_one_worker_under_changing_policies(loop: type[Loop]) -> None:
+    (found,) = run_job(train, 1, loop, THERE_AND_BACK, 4)
+    torch.testing.assert_close(found, train_alone(loop, 4), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loop", [Accumulating, Clipping, ScalingInStep, Stepping, CyclingInStep, Grouped])
+def test_two_workers_in_lockstep(loop: type[Loop]) -> None:
+    for found in run_job(train, 2, loop, {}, 4):
+        torch.testing.assert_close(found, train_alone(loop, 8), rtol=1e-4, atol=1e-6)
+
+
+def count_skipped(rank: int, name: str, policy: str) -> tuple[Status, dict[str, Any]]:
+    script = Scaling()
+    with polyrhythm.session(script.model, script.optimizer, policy=policy) as session:
+        loader = session.loader(Numbered(SAMPLES), 4, shuffle=False)
+        script.run(session, lambda: loader, {})
+        return steer.status(name), session.metrics
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_steps_that_a_scaler_leaves_out_are_counted(policy: str) -> None:
+    name = f"skipped-{policy}-{torch.initial_seed()}"
+    with job(count_skipped, 1, name, policy, name=name, policy=policy) as running:
+        (outcome,) = running.join()
+    assert outcome.ok, outcome.traceback
+    status, metrics = outcome.value
+    skipped = 2 * EPOCHS
+    assert (metrics["steps"], metrics["skipped_steps"]) == (EPOCHS * 12 - skipped, skipped)
+    assert (status.samples, status.skipped) == (EPOCHS * SAMPLES - 4 * skipped, 4 * skipped)
+
+
+class Normalised(Loop):
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+def normalise(rank: int, policy: str) -> list[dict[str, Tensor]]:
+    """Buffers behind each epoch."""
+    script = Normalised()
+    ends = []
+    with polyrhythm.session(script.model, script.optimizer) as session:
+        for _ in range(2):
+            for x, y, _index in session.loader(Numbered(SAMPLES), 4):
+                script.batch(0, x, y, True)
+            ends.append({name: buffer.clone() for name, buffer in script.model.named_buffers()})
+            session.switch(policy)
+    return ends
+
+
+MEAN, COUNT = "1.running_mean", "1.num_batches_tracked"
+
+
+def test_replicas_average_their_buffers_too() -> None:
+    (_, first), (_, second) = run_job(normalise, 2, "local:3")
+    assert torch.equal(first[MEAN], second[MEAN])
+    assert first[COUNT] == second[COUNT] == 12
+
+
+def test_asynchronous_workers_keep_their_buffers() -> None:
+    (before, first), (_, second) = run_job(normalise, 2, "asp")
+    assert not torch.equal(first[MEAN], second[MEAN])
+    assert first[COUNT] + second[COUNT] == 2 * before[COUNT] + 12
+
+
+def misuse(rank: int, mistake: str) -> str:
+    """What a script is told that does what cannot be."""
+    model = make_model()
+    optimizer = make_optimizer(model, "Adam", lr=0.1, fused=mistake == "fused scaler")
+    data = Numbered(8)
+    with pytest.raises(PolyrhythmError) as refused, polyrhythm.session(model, optimizer) as session:
+        if mistake == "no batch":
+            optimizer.step()
+        if mistake == "policy":
+            session.switch("spp")
+        if mistake == "state":
+            session.load_state_dict({"epoch": 3})
+        for x, y, _ in session.loader(data, 4, accumulate=2 if mistake == "too early" else 1):
+            loss = nn.functional.cross_entropy(model(x), y)
+            if mistake == "closure":
+                optimizer.step(lambda: loss.item())
+            elif mistake == "fused scaler":
+                scaler = torch.amp.GradScaler("cpu")
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                scaler.step(optimizer)
+            else:
+                optimizer.step()
+                optimizer.step()
+    return str(refused.value)
+
+
+MISUSE = {
+    "closure": "optimizer.step was given a closure; call backward() before step() and pass none",
+    "fused scaler": "GradScaler with a fused optimizer hides the true gradients; use fused=False",
+    "no batch": "optimizer.step without a mini-batch: make one step for each batch of session.loader",
+    "two steps": "optimizer.step without a mini-batch: make one step for each batch of session.loader",
+    "too early": "optimizer.step came too early; with accumulate, step when session.step_due is true",
+    "policy": "unknown policy 'spp': did you mean ssp?",
+    "state": "session state must have epoch and policy but has epoch",
+}
+
+
+@pytest.mark.parametrize("mistake", MISUSE)
+def test_what_cannot_be_is_refused_with_a_clear_line(mistake: str) -> None:
+    (told,) = run_job(misuse, 1, mistake)
+    assert told.startswith(MISUSE[mistake])
+
+
+def test_a_wrapped_model_is_refused() -> None:
+    model = make_model()
+    with pytest.raises(PolyrhythmError, match=r"wrapped in DataParallel; pass the plain module, model\.module"):
+        polyrhythm.session(nn.DataParallel(model), make_optimizer(model, lr=0.1))
