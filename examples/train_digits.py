@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 python examples/train_digits.py
 """
 
+# mypy: allow-untyped-calls
 import argparse
 
 import torch

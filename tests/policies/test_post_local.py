@@ -1,6 +1,6 @@
 import pytest
 
-from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Exchange, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import PostLocalSGD
 from polyrhythm.testing import Script, Stage
@@ -35,6 +35,13 @@ def test_a_death_can_be_the_moment_of_the_switch() -> None:
     state, decisions = policy.decide(state, Left(1, 2.0, 0))
     assert decisions == (Sync((0,)), Proceed((0,), "replicas"))
     assert policy.decide(state, Report(0, 2, 3.0))[1] == (Proceed((0,), "replicas"),)
+
+
+@pytest.mark.parametrize(("processed", "start"), [(0, "gradients"), (9, "gradients"), (10, "replicas")])
+def test_what_was_processed_before_the_start_counts(processed: int, start: Exchange) -> None:
+    cluster = Cluster(2, workload_samples=20, processed_samples=processed)
+    policy = PostLocalSGD(h=2, at=0.5)
+    assert policy.decide(policy.init(cluster), Joined((0, 1), 0.0))[1] == (Proceed((0, 1), start),)
 
 
 @pytest.mark.parametrize("at", [-0.1, 1.1, float("nan")])

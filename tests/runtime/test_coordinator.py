@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import replay
+from polyrhythm.core import Proceed, replay
 from polyrhythm.policies import parse
 from tests.runtime.fake_job import FakeJob
 
@@ -122,3 +122,16 @@ def test_scripts_may_leave_their_loops_early(
     events = {tick: f"switch {spec}" for tick, spec in switches.items()}
     job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items() if workers > 1})
     processed_once(job)
+
+
+@pytest.mark.parametrize("tick", range(20, 90, 10))
+def test_a_schedule_counts_what_was_processed_before_its_phase(tick: int) -> None:
+    """A phase that starts behind a third of the workload, because a worker has died, starts with local steps."""
+    job = FakeJob("post-local:3,at=0.3", 3, 60, 3, EPOCHS, seed=1)
+    job.run({tick: "kill 2"})
+    _, (_, cluster, entries) = job.traces
+    (start,) = entries[0].decisions
+    assert isinstance(start, Proceed)
+    assert 0 < cluster.processed_samples < EPOCHS * job.samples
+    late = cluster.processed_samples >= 0.3 * EPOCHS * job.samples
+    assert start.exchange == ("replicas" if late else "gradients")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.messages import Apply, Contribution
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.shard import ParameterShard
 from polyrhythm.training.compensation import parse_compensation
@@ -91,10 +90,13 @@ def test_a_state_survives_export_and_import(name: str) -> None:
 
 def test_two_groups_and_a_frozen_parameter() -> None:
     model = make_model()
-    model[0].bias.requires_grad_(False)
+    first, _, last = model.children()
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    first.bias.requires_grad_(False)
     groups = [
-        {"params": [model[2].weight, model[0].bias], "lr": 0.5},
-        {"params": [model[0].weight, model[2].bias], "weight_decay": 0.1},
+        {"params": [last.weight, first.bias], "lr": 0.5},
+        {"params": [first.weight, last.bias], "weight_decay": 0.1},
     ]
     replica = Replica(model, torch.optim.SGD(groups, lr=0.1, momentum=0.9))
     assert [[p.name for p in group] for group in replica.wire_layout.groups] == [["2.weight"], ["0.weight", "2.bias"]]
@@ -130,8 +132,10 @@ def test_gradients_are_hidden_from_one_step_only() -> None:
 
 def test_models_and_optimizers_that_do_not_fit() -> None:
     model, other = make_model(), make_model(1)
-    with pytest.raises(PolyrhythmError, match=r"the optimizer does not have 2\.weight; give it all parameters, or freeze"):
-        Replica(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
+    with pytest.raises(
+        PolyrhythmError, match=r"the optimizer does not have 2\.weight; give it all parameters, or freeze"
+    ):
+        Replica(model, torch.optim.SGD(next(model.children()).parameters(), lr=0.1))
     with pytest.raises(PolyrhythmError, match="parameters that are not in the model"):
         Replica(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1))
     with pytest.raises(PolyrhythmError, match=r"is torch\.float64"):

@@ -1,6 +1,7 @@
-"""What scripts do between batches: accumulate, clip, scale, schedule, normalise. Each trains as it does in one process."""
+"""What scripts do between batches, such as accumulating and clipping, trains as it does in one process."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -232,29 +233,43 @@ def test_asynchronous_workers_keep_their_buffers() -> None:
 
 def misuse(rank: int, mistake: str) -> str:
     """What a script is told that does what cannot be."""
-    model = make_model()
-    optimizer = make_optimizer(model, "Adam", lr=0.1, fused=mistake == "fused scaler")
-    data = Numbered(8)
-    with pytest.raises(PolyrhythmError) as refused, polyrhythm.session(model, optimizer) as session:
-        if mistake == "no batch":
-            optimizer.step()
-        if mistake == "policy":
-            session.switch("spp")
-        if mistake == "state":
-            session.load_state_dict({"epoch": 3})
-        for x, y, _ in session.loader(data, 4, accumulate=2 if mistake == "too early" else 1):
-            loss = nn.functional.cross_entropy(model(x), y)
-            if mistake == "closure":
-                optimizer.step(lambda: loss.item())
-            elif mistake == "fused scaler":
-                scaler = torch.amp.GradScaler("cpu")
-                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-                scaler.step(optimizer)
-            else:
-                optimizer.step()
-                optimizer.step()
+    with pytest.raises(PolyrhythmError) as refused:
+        MISTAKES[mistake]()
     return str(refused.value)
 
+
+def step_wrongly(accumulate: int = 1, fused: bool = False, closure: Callable[[], float] | None = None) -> None:
+    """Two steps for each mini-batch, which are too many."""
+    model = make_model()
+    optimizer = make_optimizer(model, "Adam", lr=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", enabled=fused)
+    with polyrhythm.session(model, optimizer) as session:
+        for x, y, _ in session.loader(Numbered(8), 4, accumulate=accumulate):
+            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer, *[closure] if closure else [])
+            optimizer.step()
+
+
+def ask_wrongly(ask: Callable[[Any, Optimizer], object]) -> None:
+    """Something else that cannot be, before the first epoch."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.1)
+    with polyrhythm.session(model, optimizer) as session:
+        ask(session, optimizer)
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    "closure": partial(step_wrongly, closure=float),
+    "fused scaler": partial(step_wrongly, fused=True),
+    "two steps": step_wrongly,
+    "too early": partial(step_wrongly, accumulate=2),
+    "no batch": partial(ask_wrongly, lambda session, optimizer: optimizer.step()),
+    "policy": partial(ask_wrongly, lambda session, optimizer: session.switch("spp")),
+    "state": partial(ask_wrongly, lambda session, optimizer: session.load_state_dict({"epoch": 3})),
+    "sampler": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 4, sampler=range(8))),
+    "batch size": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 5, accumulate=2)),
+    "stream": partial(ask_wrongly, lambda session, optimizer: session.loader(iter([1]), 4)),
+}
 
 MISUSE = {
     "closure": "optimizer.step was given a closure; call backward() before step() and pass none",
@@ -264,6 +279,9 @@ MISUSE = {
     "too early": "optimizer.step came too early; with accumulate, step when session.step_due is true",
     "policy": "unknown policy 'spp': did you mean ssp?",
     "state": "session state must have epoch and policy but has epoch",
+    "sampler": "session.loader takes no sampler: the job decides who reads which samples",
+    "batch size": "batch_size 5 must be a positive multiple of accumulate, which is 2",
+    "stream": "dataset list_iterator has no length or no index; workers share a map-style dataset",
 }
 
 

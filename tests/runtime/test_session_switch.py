@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from polyrhythm.runtime.control import Status
 from tests.runtime.jobs import Numbered, Seen, flat, job, make_model, make_optimizer, run_job, step
 
 SAMPLES = 90
-TOUR = "bsp local:3 bsp asp bsp k-sync:2 bsp".split() + "local:3 asp local:3 k-sync:2 local:3".split()
-TOUR += "asp k-sync:2 asp bsp".split()
+TOUR = ["bsp", "local:3", "bsp", "asp", "bsp", "k-sync:2", "bsp"]
+TOUR += ["local:3", "asp", "local:3", "k-sync:2", "local:3", "asp", "k-sync:2", "asp", "bsp"]
 
 
 def switch_in_every_epoch(rank: int, tour: list[str], options: dict[str, Any]) -> list[Seen]:
@@ -110,14 +111,14 @@ def test_a_session_may_be_left_early() -> None:
     assert sum(others) == SAMPLES - first
 
 
-def resume(rank: int, epochs: int, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
+def resume(rank: int, policy: str, epochs: int, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
     """Train so many epochs, perhaps from a checkpoint; the last one."""
     model = make_model(seed=rank)
     optimizer = make_optimizer(model, lr=0.05, momentum=0.9)
     if checkpoint:
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-    with polyrhythm.session(model, optimizer, policy="bsp", epochs=4) as session:
+    with polyrhythm.session(model, optimizer, policy=policy, epochs=4) as session:
         if checkpoint:
             session.load_state_dict(checkpoint["session"])
         loader = session.loader(Numbered(SAMPLES), batch_size=3, seed=7)
@@ -128,11 +129,57 @@ def resume(rank: int, epochs: int, checkpoint: dict[str, Any] | None) -> dict[st
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "session": state}
 
 
-def test_a_resumed_job_goes_on_as_if_it_had_never_stopped() -> None:
-    whole = run_job(resume, 2, 4, None, epochs=4)[0]
-    half = run_job(resume, 2, 2, None, epochs=4)[0]
-    assert half["session"] == {"epoch": 1, "policy": "bsp"}
-    rest = run_job(resume, 2, 2, half, epochs=4)[0]
+@pytest.mark.parametrize(("policy", "workers"), [("bsp", 2), ("asp", 1), ("post-local:2", 2)])
+def test_a_resumed_job_goes_on_as_if_it_had_never_stopped(policy: str, workers: int) -> None:
+    whole = run_job(resume, workers, policy, 4, None, policy=policy, epochs=4)[0]
+    half = run_job(resume, workers, policy, 2, None, policy=policy, epochs=4)[0]
+    assert half["session"] == {"epoch": 1, "policy": policy}
+    rest = run_job(resume, workers, policy, 2, half, policy=policy, epochs=4)[0]
     assert rest["session"] == whole["session"]
     for key, expected in whole["model"].items():
         torch.testing.assert_close(rest["model"][key], expected)
+
+
+def switch_to_mine(rank: int, spec: str) -> str:
+    """What happens to a worker whose user's own policy breaks the contract while the job runs."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.05)
+    with polyrhythm.session(model, optimizer, policy="asp") as session:
+        for number, (x, y, _) in enumerate(session.loader(Numbered(SAMPLES), batch_size=3)):
+            if rank == 0 and number == 0:
+                session.switch(spec)
+            step(model, optimizer, x, y)
+    return session.policy
+
+
+MINE = """
+from polyrhythm.core import Cluster, Policy, Proceed, Report, Traits
+
+class Eager(Policy):
+    \"\"\"Lets a worker go on that is running.\"\"\"
+    name, summary = "eager", "breaks the contract"
+    def init(self, cluster):
+        return None
+    def decide(self, state, event):
+        return None, (Proceed((0, 1)), Proceed((0,)))
+
+class Replicas(Eager):
+    \"\"\"Has no venue on real workers.\"\"\"
+    name, traits = "replicas", Traits(exchanges=frozenset({"replicas"}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "told"),
+    [
+        ("Eager", (0, 1), "broke its contract: Proceed names worker 0, which is still running"),
+        ("Replicas", (0,), "cannot run on real workers: arbitrated decisions about replicas have no venue there yet"),
+    ],
+)
+def test_policies_of_ones_own_that_cannot_run(tmp_path: Path, name: str, ranks: tuple[int, ...], told: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE, encoding="utf-8")
+    with job(switch_to_mine, 2, f"{path}:{name}", policy="asp") as running:
+        outcomes = running.join()
+    failed = [outcome.rank for outcome in outcomes if told in outcome.traceback.strip().split("\n")[-1]]
+    assert failed == list(ranks), [outcome.traceback for outcome in outcomes]

@@ -31,11 +31,14 @@ class Cluster:
         workers: number of workers that are planned, at least 1. Who really joins is said by `Joined`.
         batch_size: samples of one mini-batch on one worker.
         workload_samples: samples that the whole job will process; schedules are shares of it.
+        processed_samples: how many of them were processed before this policy started, under others or before a
+            restart.
     """
 
     workers: int
     batch_size: int = 1
     workload_samples: int = 1
+    processed_samples: int = 0
 
     def __post_init__(self) -> None:
         for name in ("workers", "batch_size", "workload_samples"):

@@ -70,7 +70,8 @@ class PostLocalSGD(Policy[PostLocalState]):
     def init(self, cluster: Cluster) -> PostLocalState:
         # The last barrier of a whole workload under BSP would be a switch that nobody lives to see.
         share = self.at * cluster.workload_samples if self.at < 1 else math.inf
-        return PostLocalState(share, Barrier() if share else LocalState())
+        processed = cluster.processed_samples
+        return PostLocalState(share, Barrier() if processed < share else LocalState(), processed)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of BSP and of local SGD(h)."""

@@ -158,7 +158,7 @@ class Phase(Message):
 
     First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
     all are equal already. Then `state` flows, from `source` if it is uploaded. `version` is that of the parameters; the
-    last two say, with the members, which cluster the policy is told of.
+    last three say, with the members, which cluster the policy is told of.
     """
 
     number: int
@@ -170,6 +170,7 @@ class Phase(Message):
     version: int
     batch_size: int
     workload_samples: int
+    processed_samples: int
 
 
 class Lockstep(Message):

@@ -38,7 +38,7 @@ from polyrhythm.runtime.control import (
     ToHub,
     Uploaded,
 )
-from polyrhythm.runtime.job import Job, Member, Office
+from polyrhythm.runtime.job import Job, Member, Office, check_venue
 from polyrhythm.runtime.lockstep import LockstepRun, count_samples
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Coordinator:
     def __init__(
         self, policy: Policy[Any], workers: int, office: Office, clock: Callable[[], float], epochs: int = 1
     ) -> None:
+        check_venue(policy)
         self.policy = policy
         self.job = Job(workers, office, clock)
         self.phase = 0
@@ -145,6 +146,7 @@ class Coordinator:
 
     def switch(self, policy: Policy[Any]) -> None:
         """Change the policy at the next moment at which everyone can be brought to a stop."""
+        check_venue(policy)
         if policy == (self.next_policy or self.policy):
             return
         self.next_policy = policy
@@ -211,7 +213,8 @@ class Coordinator:
 
     def _begin_epoch(self, ready: Ready | None) -> None:
         assert ready is not None, "an epoch begins when workers are ready"
-        if self.job.epoch < 0:  # a job that was resumed does not start at 0
+        if self.job.epoch < 0:
+            self.job.first_epoch = ready.epoch  # which is not 0 if the job was resumed
             self.job.workload = Workload(ready.dataset_samples, ready.dataset_samples)
         else:
             self.job.workload.extend(ready.dataset_samples)
@@ -351,7 +354,7 @@ class Coordinator:
     def _cluster(self) -> Cluster:
         batch_size = max(m.ready.batch_size for m in self.job.members.values() if m.ready)
         total = self.job.workload.dataset_samples * max(self._epochs, 1)
-        return Cluster(len(self.job.present), batch_size, total)
+        return Cluster(len(self.job.present), batch_size, total, self.job.processed_samples)
 
     def _send_phase(
         self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]
@@ -368,6 +371,7 @@ class Coordinator:
                 self.job.version,
                 cluster.batch_size,
                 cluster.workload_samples,
+                cluster.processed_samples,
             )
             self.job.office.send(worker, message)
 

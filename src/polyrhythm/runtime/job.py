@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
 from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.errors import PolicyError
+from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Ready, ToWorker
 
 
@@ -33,6 +35,31 @@ class Office(Protocol):
 
     def wake(self, time_s: float) -> None:
         """Call `Coordinator.alarm` at this time."""
+
+
+def check_venue(policy: Policy[Any]) -> None:
+    """Real workers can run the policy.
+
+    Raises:
+        PolicyError: if its decisions have no venue here.
+    """
+    traits = policy.traits
+    if traits.venue == "replicated" or (traits.venue == "arbitrated" and "replicas" in traits.exchanges):
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers: {traits.venue} decisions about replicas have no venue "
+            "there yet; simulate it"
+        )
+
+
+def runnable(policy: str | Policy[Any]) -> str:
+    """The canonical spec of a policy that real workers can run.
+
+    Raises:
+        PolyrhythmError: if it cannot be read, or not be run.
+    """
+    parsed = policy if isinstance(policy, Policy) else parse(policy)
+    check_venue(parsed)
+    return parsed.spec
 
 
 @dataclass(slots=True)
@@ -64,6 +91,7 @@ class Job:
     members: dict[int, Member] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     workload: Workload = field(init=False)
+    first_epoch: int = 0
     epoch: int = -1
     version: int = 0
     samples: int = 0
@@ -90,6 +118,12 @@ class Job:
                     f"{member.ready.dataset_samples}; all workers must load the same data set"
                 )
         return ""
+
+    @property
+    def processed_samples(self) -> int:
+        """Samples of the whole workload that are behind the job, between two phases."""
+        before = self.first_epoch * self.workload.dataset_samples
+        return before + self.workload.total_samples - self.workload.left
 
     def give_back(self, leases: Sequence[Lease]) -> None:
         """These positions were handed out but not processed."""

@@ -18,10 +18,10 @@ import msgspec
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
 from polyrhythm.runtime import steer
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
 from polyrhythm.training.compensation import parse_compensation
 
@@ -86,7 +86,7 @@ def read_settings(options: argparse.Namespace, workers: int) -> HubSettings:
     parse_compensation(options.compensation)
     return HubSettings(
         job=options.job or uuid.uuid4().hex[:8],
-        policy=parse(options.policy).spec,
+        policy=runnable(options.policy),
         workers=workers,
         epochs=options.epochs,
         lr_convention=options.lr_convention,

@@ -1,7 +1,7 @@
 """The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -56,6 +56,7 @@ class SessionLoader(Generic[Sample]):
         **options: Any,
     ) -> None:
         check_dataset(dataset)
+        check_options(options)
         if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
             raise PolyrhythmError(
                 f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"
@@ -125,6 +126,13 @@ class _Sampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._iterator
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Which samples a worker reads is not for its loader to say."""
+    for name in ("sampler", "batch_sampler", "drop_last"):
+        if name in options:
+            raise PolyrhythmError(f"session.loader takes no {name}: the job decides who reads which samples")
 
 
 def check_dataset(dataset: object) -> None:

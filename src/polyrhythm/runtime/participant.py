@@ -145,6 +145,11 @@ class Participant:
         self._go, self._schedule = None, None
         self._leases.clear()
 
+    def fetch_state(self) -> None:
+        """Between two epochs: take over the optimizer's state if the servers have it."""
+        if self._schedule is None and self.phase is not None and self._done:
+            self._link.download(self.version)
+
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
 
     def before_step(self, samples: int) -> None:
@@ -326,7 +331,8 @@ class Participant:
                 return
         self._move_state(phase)
         if lockstep:
-            cluster = Cluster(len(phase.members), phase.batch_size, phase.workload_samples)
+            counts = phase.batch_size, phase.workload_samples, phase.processed_samples
+            cluster = Cluster(len(phase.members), *counts)
             self._schedule = Schedule(policy, cluster, phase.members, self.rank)
         else:
             self._exchange.part()

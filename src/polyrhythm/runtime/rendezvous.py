@@ -20,6 +20,9 @@ from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 HUB = "POLYRHYTHM_HUB"
 """Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
 
+TORCHRUN_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+"""Environment variables that tell one torchrun from another, and from itself after a restart."""
+
 PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the hub that the first of them starts."""
 
@@ -37,7 +40,7 @@ def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
     if workers > read_number("LOCAL_WORLD_SIZE", workers):
         raise PolyrhythmError("torchrun has started workers on several hosts; use polyrhythm run there")
     job = (
-        f"{os.environ['TORCHELASTIC_RUN_ID']}-{os.environ.get('MASTER_PORT', '')}"
+        "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
         if "TORCHELASTIC_RUN_ID" in os.environ
         else uuid.uuid4().hex
     )

@@ -24,10 +24,10 @@ from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Bye
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
 from polyrhythm.runtime.loader import SessionLoader
 from polyrhythm.runtime.participant import Participant
@@ -113,7 +113,7 @@ class Session:
 
     def switch(self, policy: str | Policy[Any]) -> None:
         """Change the policy of the whole job at its next common moment; any one worker may ask."""
-        self._participant.switch(policy.spec if isinstance(policy, Policy) else parse(policy).spec)
+        self._participant.switch(runnable(policy))
 
     @property
     def step_due(self) -> bool:
@@ -144,7 +144,11 @@ class Session:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside those of the model and the optimizer; for the end of an epoch."""
+        """What a checkpoint needs beside those of the model and the optimizer; call it first, at the end of an epoch.
+
+        Under an asynchronous policy the servers have the optimizer's state; this brings it into the script's optimizer.
+        """
+        self._participant.fetch_state()
         return {"epoch": self._loader.epoch if self._loader else self._first_epoch - 1, "policy": self.policy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -186,8 +190,7 @@ def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = 
     Raises:
         PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
     """
-    spec = policy.spec if isinstance(policy, Policy) else parse(policy).spec
-    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", spec), epochs)
+    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs)
 
 
 def refuse_wrapped(model: nn.Module) -> None:

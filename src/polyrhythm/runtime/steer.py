@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Absent, AskStatus, Status, SwitchTo
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.hub_settings import hub_address
+from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Hello, Rejected, Welcome
 
@@ -23,7 +23,7 @@ def switch(job: str, policy: str, token: str = "") -> Status:
     Raises:
         PolyrhythmError: for an unknown policy, or if the job does not answer.
     """
-    return ask(job, SwitchTo(parse(policy).spec), token)
+    return ask(job, SwitchTo(runnable(policy)), token)
 
 
 def status(job: str, token: str = "") -> Status:
