@@ -46,7 +46,7 @@ class Job:
 @contextmanager
 def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
     """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
-    made = HubSettings(job=name or f"test-{uuid.uuid4().hex}", workers=count, **settings)
+    made = HubSettings(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, **settings})
     with listen(hub_address(made.job)) as listener, workers(serve, 1, made, listener) as hub:
         listener.close()
         with workers(take_part, count, made, hub.processes[0].pid, script, args) as ranks:

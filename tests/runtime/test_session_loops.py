@@ -295,3 +295,29 @@ def test_a_wrapped_model_is_refused() -> None:
     model = make_model()
     with pytest.raises(PolyrhythmError, match=r"wrapped in DataParallel; pass the plain module, model\.module"):
         polyrhythm.session(nn.DataParallel(model), make_optimizer(model, lr=0.1))
+
+
+def train_short_of_one(rank: int, name: str) -> Tensor:
+    """The other worker of two never comes."""
+    steer.absent(name, 1)
+    return train(rank, RatesAlone, {}, 4)
+
+
+class RatesAlone(Loop):
+    """Plain SGD, whose path tells the rate."""
+
+    rate = 0.2
+
+    def make_optimizer(self) -> Optimizer:
+        return make_optimizer(self.model, lr=self.rate)
+
+
+class HalfTheRate(RatesAlone):
+    rate = 0.1
+
+
+@pytest.mark.parametrize(("convention", "expected"), [("linear", HalfTheRate), ("same", RatesAlone)])
+def test_an_update_from_one_of_two_workers(convention: str, expected: type[Loop]) -> None:
+    name = f"rates-{convention}-{torch.initial_seed()}"
+    (found,) = run_job(train_short_of_one, 1, name, name=name, workers=2, policy="asp", lr_convention=convention)
+    torch.testing.assert_close(found, train_alone(expected, 4), rtol=1e-4, atol=1e-6)

@@ -183,3 +183,31 @@ def test_policies_of_ones_own_that_cannot_run(tmp_path: Path, name: str, ranks: 
         outcomes = running.join()
     failed = [outcome.rank for outcome in outcomes if told in outcome.traceback.strip().split("\n")[-1]]
     assert failed == list(ranks), [outcome.traceback for outcome in outcomes]
+
+
+def join_late(rank: int, name: str) -> tuple[list[list[int]], Tensor]:
+    """The second rank starts when the first is in the middle of its first epoch and waits for it there."""
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, lr=0.05, momentum=0.9)
+    epochs: list[list[int]] = []
+    while rank == 1 and 0 not in steer.status(name).members:
+        """Not yet."""
+    with polyrhythm.session(model, optimizer) as session:
+        for epoch in range(2):
+            epochs.append([])
+            for number, (x, y, index) in enumerate(session.loader(Numbered(SAMPLES), batch_size=3)):
+                while (rank, epoch, number) == (0, 0, 3) and 1 not in steer.status(name).members:
+                    """Not yet."""
+                step(model, optimizer, x, y)
+                epochs[-1] += index.tolist()
+    return epochs, flat(model)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:4", "asp"])
+def test_a_worker_that_comes_late_takes_its_part(policy: str) -> None:
+    name = f"late-{policy}-{torch.initial_seed()}"
+    (ours, parameters), (theirs, others) = run_job(join_late, 2, name, name=name, workers=1, policy=policy)
+    assert torch.equal(parameters, others)
+    assert len(theirs[0]) >= 3, "the rest of the first epoch is shared"
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert Counter(mine + yours) == Counter(range(SAMPLES))
