@@ -321,3 +321,24 @@ def test_an_update_from_one_of_two_workers(convention: str, expected: type[Loop]
     name = f"rates-{convention}-{torch.initial_seed()}"
     (found,) = run_job(train_short_of_one, 1, name, name=name, workers=2, policy="asp", lr_convention=convention)
     torch.testing.assert_close(found, train_alone(expected, 4), rtol=1e-4, atol=1e-6)
+
+
+def count(rank: int, workers: int) -> list[int]:
+    """What a schedule would count at each mini-batch."""
+    script = Loop()
+    counts = []
+    with polyrhythm.session(script.model, script.optimizer) as session:
+        options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        loader = session.loader(Numbered(SAMPLES), 4, **options)
+        for _ in range(2):
+            for number, (x, y, _index) in enumerate(loader):
+                counts.append(session.samples)
+                script.batch(number, x, y, session.step_due)
+            session.switch("asp")
+    return counts
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_schedule_counts_what_the_job_has_dealt_out(workers: int) -> None:
+    (counts,) = run_job(count, 1, workers)
+    assert counts == list(range(0, 2 * SAMPLES, 4))

@@ -25,6 +25,9 @@ class Source(Protocol):
     def draw(self) -> Draw | None:
         """The next mini-batch."""
 
+    def dealt(self, draw: Draw) -> None:
+        """The script gets a mini-batch of this draw."""
+
     def end_epoch(self) -> bool:
         """Stand at its end."""
 
@@ -103,6 +106,7 @@ class SessionLoader(Generic[Sample]):
             self._accumulation.end()  # which may bring another phase, in which this batch is void
             draw, samples, last = self._drawn.popleft()
             if draw.generation == self._source.generation:
+                self._source.dealt(draw)
                 self._accumulation.given(samples, last)
                 yield batch
         self._accumulation.end()

@@ -109,17 +109,15 @@ class Participant:
 
     @property
     def samples(self) -> int:
-        """Samples that the job had dealt out before the mini-batch that this worker drew last."""
+        """Samples that the job had dealt out before the mini-batch that the script has."""
         return max(self._epoch, 0) * self._dataset_samples + self._position
+
+    def dealt(self, draw: Draw) -> None:
+        """The script gets a mini-batch of this draw."""
+        self._position = draw.leases[0].start
 
     def draw(self) -> Draw | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
-        draw = self._next_draw()
-        if draw is not None:
-            self._position = draw.leases[0].start
-        return draw
-
-    def _next_draw(self) -> Draw | None:
         if self._schedule is not None:
             plan = self._schedule.plan
             if plan is None or self._drawn >= plan.steps or self._done:
