@@ -328,7 +328,7 @@ def count(rank: int, workers: int) -> list[int]:
     script = Loop()
     counts = []
     with polyrhythm.session(script.model, script.optimizer) as session:
-        options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
         loader = session.loader(Numbered(SAMPLES), 4, **options)
         for _ in range(2):
             for number, (x, y, _index) in enumerate(loader):
