@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -76,15 +77,14 @@ with polyrhythm.session(model, optimizer) as session:
 class Place:
     """A folder to run in, and an environment that all processes of a run inherit."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        for name in ("work", "tmp"):
-            (folder / name).mkdir()
+    def __init__(self, folder: Path, temporary: Path) -> None:
+        self.folder, self.temporary, self.mark = folder, temporary, uuid.uuid4().hex
+        (folder / "work").mkdir()
 
     def run(self, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
         path = self.folder / "script.py"
         path.write_text(HEAD + script, encoding="utf-8")
-        ours = {MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
+        ours = {MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [sys.executable, "-m", "polyrhythm", "run", *flags, str(path)],
             cwd=self.folder / "work",
@@ -97,7 +97,7 @@ class Place:
 
     def files(self) -> list[str]:
         """What is left, but for the cache that torch itself makes."""
-        left = [str(path) for name in ("work", "tmp") for path in (self.folder / name).rglob("*")]
+        left = [str(path) for folder in (self.folder / "work", self.temporary) for path in folder.rglob("*")]
         return [path for path in left if "torchinductor" not in path]
 
     def processes(self) -> Iterator[int]:
@@ -111,8 +111,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[Place]:
+    # Not below tmp_path: the sockets of torch's loaders have names there, which must not be long.
+    with TemporaryDirectory() as temporary:
+        yield Place(tmp_path, Path(temporary))
 
 
 def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
