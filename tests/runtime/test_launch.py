@@ -1,6 +1,7 @@
 """``polyrhythm run`` as a user starts it: switches from outside, workers that fail, and nothing left behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,7 +70,7 @@ with polyrhythm.session(model, optimizer) as session:
     for epoch in range(10**6):
         for number, (x, y) in enumerate(session.loader(data, batch_size=2, num_workers=1)):
             if rank == 0 and (epoch, number) == (1, 0):
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getppid(), signal.Signals[sys.argv[1]])
             step(x, y)
 """
 
@@ -81,12 +82,12 @@ class Place:
         self.folder, self.temporary, self.mark = folder, temporary, uuid.uuid4().hex
         (folder / "work").mkdir()
 
-    def run(self, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *flags: str, argument: str = "") -> subprocess.CompletedProcess[str]:
         path = self.folder / "script.py"
         path.write_text(HEAD + script, encoding="utf-8")
         ours = {MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path)],
+            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path), argument],
             cwd=self.folder / "work",
             env={**os.environ, **ours},
             capture_output=True,
@@ -149,9 +150,10 @@ def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
     assert "rank 1 ended before it joined; going on without it" in done.stderr
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(place: Place) -> None:
-    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp")
-    assert done.returncode == -9, done.stderr
+@pytest.mark.parametrize(("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 128 + signal.SIGINT)])
+def test_nothing_outlives_the_launcher(place: Place, how: str, status: int) -> None:
+    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp", argument=how)
+    assert done.returncode == status, done.stderr
     deadline = time.monotonic() + LIMIT_S
     while list(place.processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
