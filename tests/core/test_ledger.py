@@ -157,3 +157,26 @@ def test_refused_cancel_and_join() -> None:
         running().cancel([9])
     with pytest.raises(PolicyError, match="worker 0 joined twice"):
         running().join([0])
+
+
+def stepped_locally(*workers: int) -> Ledger:
+    ledger = Ledger()
+    ledger.join(range(WORKERS))
+    ledger.proceed(Proceed(workers, "replicas"))
+    for worker in workers:
+        ledger.report(worker)
+    return ledger
+
+
+def test_adopters_that_contribute_nothing_drop_what_they_have() -> None:
+    ledger = stepped_locally(0, 1, 2)
+    assert ledger.sync(Sync((0,), "parameters", adopters=(0, 1, 2, 3))) == []
+    assert (ledger.applied, ledger.dropped, ledger.pending) == (1, {"replaced": 2}, 0)
+
+
+def test_the_gradient_of_a_step_on_a_replica_is_combined_once() -> None:
+    ledger = stepped_locally(0, 1)
+    assert ledger.sync(Sync((0, 1))) == []
+    assert (ledger.applied, ledger.pending) == (2, 0)
+    with pytest.raises(PolicyError, match="worker 0, which has no gradient pending"):
+        ledger.sync(Sync((0,)))

@@ -18,6 +18,7 @@ from polyrhythm.core import (
     Joined,
     Left,
     LeftReason,
+    Outer,
     Proceed,
     Report,
     Settings,
@@ -47,7 +48,14 @@ events = st.one_of(
 )
 decisions = st.one_of(
     st.builds(
-        Sync, workers, st.sampled_from(get_args(Contribution)), st.none() | st.lists(times, max_size=3).map(tuple)
+        Sync,
+        workers,
+        st.sampled_from(get_args(Contribution)),
+        st.none() | st.lists(times, max_size=3).map(tuple),
+        st.none() | workers,
+        st.none() | st.builds(Outer, times, times, st.booleans()),
+        st.none() | st.tuples(numbers, numbers),
+        numbers,
     ),
     st.builds(Proceed, workers, st.sampled_from(get_args(Exchange)), st.none() | changes),
     st.builds(Cancel, workers),

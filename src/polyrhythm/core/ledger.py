@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from polyrhythm.core.types import Exchange, Proceed, Sync
 from polyrhythm.errors import PolicyError
 
-DropReason: TypeAlias = Literal["cancelled", "left", "skipped", "unfinished"]
-"""Why a contribution was not applied: a `Cancel`; its worker left; its script made no step; the run ended first."""
+DropReason: TypeAlias = Literal["cancelled", "left", "skipped", "unfinished", "replaced"]
+"""Why a contribution was not applied: a `Cancel`; its worker left; its script made no step; the run ended first; its
+worker took over an average in which it had no part."""
 
 
 class Ticket(NamedTuple):
@@ -103,9 +104,11 @@ class Ledger:
         if decision.weights is not None and len(decision.weights) != len(decision.workers):
             raise PolicyError(f"Sync has {len(decision.weights)} weights for {len(decision.workers)} workers")
         if decision.what == "gradients":
-            return [self._take_gradient(worker) for worker in decision.workers]
+            return [ticket for worker in decision.workers if (ticket := self._take_gradient(worker))]
         for worker in decision.workers:
             self._take_replica(worker)
+        for worker in decision.adopters or ():
+            self._replace_replica(worker)
         return []
 
     def settle(self, worker: int) -> list[Ticket]:
@@ -156,18 +159,31 @@ class Ledger:
         account.started += 1
         return account.running
 
-    def _take_gradient(self, worker: int) -> Ticket:
+    def _take_gradient(self, worker: int) -> Ticket | None:
+        """The oldest gradient that is pending; None if it is that of the worker's latest step on its replica."""
         account = self._live(worker, "Sync")
-        if not account.gradients:
+        if account.gradients:
+            self.applied += 1
+            return account.gradients.popleft()
+        if not account.local_steps or account.running is not None:
             raise PolicyError(f"Sync names worker {worker}, which has no gradient pending")
+        account.local_steps -= 1
         self.applied += 1
-        return account.gradients.popleft()
+        return None
 
     def _take_replica(self, worker: int) -> None:
         account = self._live(worker, "Sync")
         if account.running is not None:
             raise PolicyError(f"Sync averages worker {worker}, which is still running; await its Report or Cancel it")
         self.applied += account.local_steps
+        account.local_steps = 0
+
+    def _replace_replica(self, worker: int) -> None:
+        """An adopter gives up what only its own replica had; of a contributor nothing is left to give up."""
+        account = self._live(worker, "Sync")
+        if account.running is not None:
+            raise PolicyError(f"Sync replaces the replica of worker {worker}, which is still running; Cancel it first")
+        self._drop(account.local_steps, "replaced")
         account.local_steps = 0
 
     def _abandon(self, account: Account, reason: DropReason) -> list[Ticket]:

@@ -20,6 +20,7 @@ from polyrhythm.core.types import (
     Event,
     Joined,
     Left,
+    Outer,
     Proceed,
     Report,
     Settings,
@@ -37,6 +38,9 @@ TAGS: dict[type[Event] | type[Decision], str] = {
     **{cls: tag for tag, cls in EVENTS.items()},
     **{cls: tag for tag, cls in DECISIONS.items()},
 }
+
+NESTED: dict[str, type[Settings] | type[Outer]] = {"settings": Settings, "outer": Outer}
+"""Fields that hold a frozen value of their own."""
 
 Value = TypeVar("Value")
 
@@ -109,7 +113,7 @@ def plain(value: Any) -> dict[str, Any]:
     for f in fields(value):
         item = getattr(value, f.name)
         if item != f.default:
-            result[f.name] = plain(item) if isinstance(item, Settings) else item
+            result[f.name] = plain(item) if isinstance(item, Settings | Outer) else item
     return result
 
 
@@ -155,8 +159,8 @@ def read_tagged(value: dict[str, Any], kinds: dict[str, type[Value]]) -> Value:
     arguments: dict[str, Any] = {
         key: tuple(item) if isinstance(item, list) else item for key, item in value.items() if key != "kind"
     }
-    if "settings" in arguments:
-        arguments["settings"] = Settings(**arguments["settings"])
+    for key in NESTED.keys() & arguments.keys():
+        arguments[key] = NESTED[key](**arguments[key])
     return kinds[value["kind"]](**arguments)
 
 

@@ -124,18 +124,48 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """The optimizer that applies a mean delta d to the global parameters w, as SGD with the gradient -d.
+
+    With velocity v: ``v <- momentum * v + d``, then ``w <- w + lr * v``, or with `nesterov`
+    ``w <- w + lr * (d + momentum * v)``. The default puts w at the mean of the replicas that started from it.
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """Combine contributions of these workers into one update.
 
     Each mention of a worker takes its oldest contribution that is still pending, so ``(0, 0, 2)`` combines two
     gradients of worker 0 and one of worker 2. With contributions c_i and weights w_i the result is
     sum(w_i * c_i) / sum(w_i); ``weights=None`` is the plain mean. "gradients" makes one optimizer step on the global
-    parameters; "parameters" and "deltas" set the global parameters and the named workers' replicas to the average.
+    parameters, or, of workers whose latest step was on a replica, makes that step with the mean gradient in place of
+    each one's own; "parameters" and "deltas" set the global parameters and the named workers' replicas to the average.
+
+    Args:
+        workers: whose contributions.
+        what: kind of contribution.
+        weights: one for each of `workers`.
+        adopters: who takes over the result, for replicas; None are `workers`. What an adopter that is not among
+            `workers` has pending is dropped.
+        outer: how the mean of deltas is applied; None as the configuration says.
+        fragment: (index, count), which of `count` parts of the parameters is exchanged; None is all. Any part counts
+            as the whole in what is pending.
+        delay: further steps of each worker after which it takes over the result, which travels meanwhile: its replica
+            moves by the result less what it contributed. 0 is at once.
     """
 
     workers: tuple[int, ...]
     what: Contribution = "gradients"
     weights: tuple[float, ...] | None = None
+    adopters: tuple[int, ...] | None = None
+    outer: Outer | None = None
+    fragment: tuple[int, int] | None = None
+    delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)
