@@ -67,6 +67,9 @@ class ShardGroup:
 
     def at_one_shard(self, worker: int, number: int) -> None:
         """A gradient is complete at one of the shards."""
+        if not self._others:
+            self._arrived(worker, number)
+            return
         counts = self._counts.setdefault(worker, Counter())
         counts[number] += 1
         if counts[number] > len(self._others):

@@ -95,7 +95,6 @@ class FlatOptimizer:
         kind, options, layout, group_options = self._recipe
         return FlatOptimizer(kind, options, parameters, layout, group_options)
 
-    @torch.no_grad()
     def step(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> None:
         """One update with a flat gradient, at `lr_scale` times each group's rate; `gradient` may be changed.
 
@@ -198,10 +197,14 @@ def build(kind: type[Optimizer], groups: Sequence[Options], options: Options) ->
 
 
 def fused_option(kind: type[Optimizer], options: Options) -> Options:
-    """``fused=True`` where the class has it and it is faster: everywhere but in SGD without momentum."""
-    has_it = "fused" in inspect.signature(kind).parameters and not options.keys() & {"fused", "foreach"}
+    """``fused=True`` where the class has it and it is faster: everywhere but in SGD without momentum.
+
+    There it says ``foreach=False`` instead, so that torch need not find that out at every step.
+    """
+    if "fused" not in inspect.signature(kind).parameters or options.keys() & {"fused", "foreach"}:
+        return {}
     plain_sgd = issubclass(kind, torch.optim.SGD) and not options.get("momentum")
-    return {"fused": True} if has_it and not plain_sgd else {}
+    return {"foreach": False} if plain_sgd else {"fused": True}
 
 
 def momentum_of(group: Options) -> float | None:
