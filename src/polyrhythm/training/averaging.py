@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polyrhythm.core import Outer
 from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
@@ -48,6 +49,35 @@ class Replica:
         replica = cls(vector, server.optimizer.on(vector), base=server.vector.clone())
         replica.optimizer.load_state(server.optimizer.state())
         return replica
+
+
+def outer_step(parameters: Tensor, delta: Tensor, outer: Outer, velocity: Tensor | None = None) -> Tensor:
+    """What the outer optimizer makes of the global parameters; a new vector.
+
+    Args:
+        parameters: global ones, or any slice of them.
+        delta: mean delta of the replicas, of the same slice.
+        outer: see `Outer`.
+        velocity: of the same slice, moved in place; only a momentum needs it.
+
+    >>> outer_step(torch.tensor([1.0]), torch.tensor([2.0]), Outer(lr=0.5))
+    tensor([2.])
+    """
+    if not outer.momentum or velocity is None:
+        return parameters.add(delta, alpha=outer.lr)
+    velocity.mul_(outer.momentum).add_(delta)
+    direction = delta.add(velocity, alpha=outer.momentum) if outer.nesterov else velocity
+    return parameters.add(direction, alpha=outer.lr)
+
+
+def fragment_bounds(size: int, fragment: tuple[int, int] | None) -> tuple[int, int]:
+    """First and last (exclusive) element of part (index, count) of a vector; None is all.
+
+    >>> [fragment_bounds(10, (i, 3)) for i in range(3)], fragment_bounds(10, None)
+    ([(0, 3), (3, 6), (6, 10)], (0, 10))
+    """
+    index, count = fragment or (0, 1)
+    return size * index // count, size * (index + 1) // count
 
 
 def average_buffers(buffers: Sequence[Buffers], weights: Sequence[float] | None = None) -> Buffers:
