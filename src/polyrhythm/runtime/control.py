@@ -80,12 +80,16 @@ class Bye(Message):
 
 
 class Ready(Message):
-    """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance."""
+    """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance.
+
+    The first `processed` samples of the job's first epoch were processed before the job was asked.
+    """
 
     epoch: int
     dataset_samples: int
     batch_size: int
     ahead: int = 0
+    processed: int = 0
 
 
 class Pushed(Message):

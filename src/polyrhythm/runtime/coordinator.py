@@ -216,6 +216,9 @@ class Coordinator:
         if self.job.epoch < 0:
             self.job.first_epoch = ready.epoch  # which is not 0 if the job was resumed
             self.job.workload = Workload(ready.dataset_samples, ready.dataset_samples)
+            if ready.processed:
+                self.job.workload.lease(ready.processed)
+                self.job.samples += ready.processed
         else:
             self.job.workload.extend(ready.dataset_samples)
         self.job.epoch = ready.epoch

@@ -98,13 +98,13 @@ class Participant:
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int, processed: int = 0) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
         if self._epoch >= 0 and not self._done:
             self._leave_early()
         self._epoch, self._dataset_samples, self._position = epoch, dataset_samples, 0
         self._over = self._done = False
-        self._link.send(Ready(epoch, dataset_samples, batch_size, ahead))
+        self._link.send(Ready(epoch, dataset_samples, batch_size, ahead, processed))
         self._wait()
 
     @property

@@ -54,7 +54,7 @@ class Session:
     def __enter__(self) -> "Session":
         self.rank, address = find_hub(self._policy, self._epochs)
         self._link = HubLink(address, self.rank, self._replica)
-        exchange = Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
+        exchange = self._make_exchange()
         self._exchange = exchange
         self._participant = Participant(self.rank, self._link, self._replica, exchange)
         self._accumulation = Accumulation(self._participant)
@@ -161,6 +161,9 @@ class Session:
             raise PolyrhythmError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1
         self.switch(str(state["policy"]))
+
+    def _make_exchange(self) -> Exchange:
+        return Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
