@@ -28,7 +28,7 @@ def print_policies() -> None:
 
 def describe(cls: type[Policy[Any]]) -> tuple[str, str, str, str]:
     """A row of the table."""
-    return signature(cls), cls.summary, bounds(cls), cls.traits.venue
+    return signature(cls), cls.summary, bounds(cls), example(cls).traits.venue
 
 
 def signature(cls: type[Policy[Any]]) -> str:
@@ -38,15 +38,31 @@ def signature(cls: type[Policy[Any]]) -> str:
     >>> signature(SSP)
     'ssp:s=3'
     """
-    arguments = (f"{f.name}={'...' if f.default is MISSING else text(f.default)}" for f in fields(cls))
+    arguments = (argument(f.name, f.default) for f in fields(cls))
     return ":".join(filter(None, (cls.name, ",".join(arguments))))
 
 
+def argument(name: str, default: Any) -> str:
+    """A parameter as a spec writes it; the parts of a sequence have no name."""
+    if isinstance(default, tuple):
+        return text(default)
+    return f"{name}={'...' if default is MISSING else text(default)}"
+
+
+def example(cls: type[Policy[Any]]) -> Policy[Any]:
+    """The policy with its defaults; a parameter without one is half of the workers."""
+    return cls(**dict.fromkeys(required(cls), WORKERS // 2))
+
+
+def required(cls: type[Policy[Any]]) -> list[str]:
+    """Parameters without a default."""
+    return [f.name for f in fields(cls) if f.default is MISSING]
+
+
 def bounds(cls: type[Policy[Any]]) -> str:
-    """What the policy promises with its defaults; a parameter without one is half of the workers."""
-    values = {f.name: WORKERS // 2 for f in fields(cls) if f.default is MISSING}
-    promised = cls(**values).bounds(Cluster(WORKERS))
-    given = "".join(f" ({name} = {value})" for name, value in values.items())
+    """What the example promises."""
+    promised = example(cls).bounds(Cluster(WORKERS))
+    given = "".join(f" ({name} = {WORKERS // 2})" for name in required(cls))
     said = ", ".join(promises(promised))
     return said + given if said else "none"
 

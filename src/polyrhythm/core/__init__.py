@@ -5,7 +5,9 @@ from polyrhythm.core.ledger import DropReason as DropReason
 from polyrhythm.core.ledger import Ledger as Ledger
 from polyrhythm.core.ledger import Ticket as Ticket
 from polyrhythm.core.policy import Bounds as Bounds
+from polyrhythm.core.policy import Part as Part
 from polyrhythm.core.policy import Policy as Policy
+from polyrhythm.core.policy import Stage as Stage
 from polyrhythm.core.policy import Traits as Traits
 from polyrhythm.core.spec import parse_spec as parse_spec
 from polyrhythm.core.trace import Entry as Entry

@@ -66,12 +66,17 @@ class Policy(ABC, Generic[State]):
     """Base of all policies: a frozen dataclass whose fields are its parameters.
 
     A subclass sets `name` (its spec is ``name:field=value,...``), `summary` (one line for ``polyrhythm policies``) and
-    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`.
+    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`. A rule that wraps others
+    overrides `traits` with a property, and `stages` or `rule` where they say more.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    traits: ClassVar[Traits] = Traits()
+
+    @property
+    def traits(self) -> Traits:
+        """What it needs from a shell; a subclass that wraps no other rule sets a class variable."""
+        return Traits()
 
     @abstractmethod
     def init(self, cluster: Cluster) -> State:
@@ -85,6 +90,18 @@ class Policy(ABC, Generic[State]):
         """What this policy promises on `cluster`; nothing unless a subclass says so."""
         del cluster
         return Bounds()
+
+    def stages(self, cluster: Cluster) -> "tuple[Stage, ...]":
+        """The rules that follow one another, if that is all that this policy is; each can then run in a venue of its
+        own. None unless a subclass says so.
+        """
+        del cluster
+        return ()
+
+    def rule(self, state: State) -> str:
+        """The spec of the rule that is in force; a change of it is a switch, which may cost the cluster time."""
+        del state
+        return self.spec
 
     @property
     def spec(self) -> str:
@@ -101,6 +118,22 @@ class Policy(ABC, Generic[State]):
         return f"{self.name}:{arguments}" if arguments else self.name
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A policy and the share of the workload that it is given; as a spec ``(ssp:3)@0.5``, without a share the rest."""
+
+    policy: Policy[Any]
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A policy in force until the job has applied so many samples; without an end inf."""
+
+    policy: Policy[Any]
+    end_samples: float = math.inf
+
+
 def text(value: Any) -> str:
     """A field's value as a spec writes it.
 
@@ -109,6 +142,11 @@ def text(value: Any) -> str:
     """
     if isinstance(value, Policy):
         return f"({value.spec})"
+    if isinstance(value, tuple):
+        return ",".join(map(text, value))
+    if isinstance(value, Part):
+        name = f"({value.policy.spec})" if ":" in value.policy.spec else value.policy.spec
+        return name if value.share is None else f"{name}@{text(value.share)}"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

@@ -1,16 +1,18 @@
 """Policy specs: ``name``, ``name:3``, ``name:h=8,at=0.5``; a nested policy stands in parentheses.
 
-A value without a name fills the field of the policy's dataclass at its position; those before it must do so too. A name
-with a dot is a reference to a class elsewhere, ``./my_policy.py:Mine`` or ``package.module:Mine``, which the registry
-loads.
+A value without a name fills the field of the policy's dataclass at its position; those before it must do so too. A
+first field that is a tuple of parts takes all values without a name, each a policy and its share of the workload:
+``bsp@0.25,(ssp:3)@0.5,asp``. A name with a dot is a reference to a class elsewhere, ``./my_policy.py:Mine`` or
+``package.module:Mine``, which the registry loads.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeAlias, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, get_args, get_type_hints
 
-from polyrhythm.core.policy import Policy
+from polyrhythm.core.policy import Part, Policy
 from polyrhythm.errors import SpecError, did_you_mean
 
 Registry: TypeAlias = Mapping[str, type[Policy[Any]]]
@@ -87,6 +89,9 @@ def read_arguments(cls: type[Policy[Any]], spec: str, parts: list[str], registry
     values: dict[str, Any] = {}
     for position, part in enumerate(parts):
         keyword = KEYWORD.match(part)
+        if not keyword and types.get(next(iter(names), "")) == tuple[Part, ...]:
+            values[names[0]] = (*values.get(names[0], ()), read_part(spec, part.strip(), registry))
+            continue
         key = keyword[1] if keyword else positional(spec, names, values, position)
         if key not in names:
             raise SpecError(f"policy {spec!r} has no parameter {key!r}: {did_you_mean(key, names)}")
@@ -110,8 +115,23 @@ def positional(spec: str, names: list[str], values: dict[str, Any], position: in
     return names[position]
 
 
+def read_part(spec: str, value: str, registry: Registry) -> Part:
+    """A policy with its share behind an @."""
+    policy, at, share = value.rpartition("@")
+    if not at or ")" in share:
+        return Part(parse_spec(value, registry))
+    try:
+        return Part(parse_spec(policy, registry), float(share))
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"policy {spec!r}: the share of {policy!r} must be a number but got {share!r}") from None
+
+
 def convert(spec: str, key: str, kind: Any, value: str, registry: Registry) -> Any:
     """`value` as the type that the field `key` declares."""
+    if isinstance(kind, UnionType):
+        kind = next(choice for choice in get_args(kind) if choice is not NoneType)
     if (isinstance(kind, type) and issubclass(kind, Policy)) or getattr(kind, "__origin__", None) is Policy:
         return parse_spec(value, registry)
     if kind is str:

@@ -33,17 +33,19 @@ class Cluster:
         workload_samples: samples that the whole job will process; schedules are shares of it.
         processed_samples: how many of them were processed before this policy started, under others or before a
             restart.
+        dataset_samples: samples of one epoch; None if nobody knows.
     """
 
     workers: int
     batch_size: int = 1
     workload_samples: int = 1
     processed_samples: int = 0
+    dataset_samples: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "batch_size", "workload_samples"):
+        for name in ("workers", "batch_size", "workload_samples", "dataset_samples"):
             value = getattr(self, name)
-            if value < 1:
+            if value is not None and value < 1:
                 raise PolyrhythmError(f"{name} must be at least 1 but got {value}")
 
 
@@ -116,7 +118,10 @@ Event: TypeAlias = Joined | Report | Left | Alarm
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a worker changes before its next step; a field that is None stays as it is."""
+    """What a worker uses from its next step on, in place of all Settings before; None is as the job is configured.
+
+    `lr_scale` multiplies the rate in force, which convention and schedule have scaled already.
+    """
 
     lr_scale: float | None = None
     momentum: float | None = None
