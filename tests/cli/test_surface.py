@@ -43,6 +43,7 @@ SURFACE = {
         "--show",
         "--help",
     },
+    "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
     "ctl": {"job", "action", "policy", "--token", "--help"},
     "trace": {"--help"},

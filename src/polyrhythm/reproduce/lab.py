@@ -1,0 +1,96 @@
+"""Runs what a reproduction asks for: trials over seeds, in parallel, each remembered as soon as it is done."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import joblib
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.reproduce.store import Store
+from polyrhythm.sim import Scenario
+from polyrhythm.sim.run import completed, run_one
+from polyrhythm.telemetry.result import RunResult
+
+Key = TypeVar("Key")
+Runs = list[RunResult]
+"""One trial's results, a seed each."""
+
+
+Indexed: TypeAlias = tuple[int, RunResult]
+"""A result and its place."""
+
+Tell: TypeAlias = Callable[[int, int], None]
+"""Is called with (finished, planned) runs."""
+
+
+def nobody(finished: int, planned: int) -> None:
+    """Tells nobody."""
+    del finished, planned
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A policy on a scenario; `target` as in `simulate`."""
+
+    scenario: Scenario
+    policy: str
+    target: float | None = None
+
+    def made_from(self, seed: int) -> Any:
+        """All that a run's result depends on."""
+        return [msgspec.to_builtins(self.scenario), self.policy, self.target, seed]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where a reproduction works.
+
+    Args:
+        store: of finished work.
+        seeds: of the runs.
+        quick: a tiny version on the embedded digits, to try the machinery; its numbers mean nothing.
+        data: folder of the data sets' parquet files; None downloads.
+        jobs: runs at a time; -1 is one a core.
+        tell: who is told how far it is.
+    """
+
+    store: Store
+    seeds: Sequence[int] = (0,)
+    quick: bool = False
+    data: str | None = None
+    jobs: int = 1
+    tell: Tell = nobody
+
+    def run(self, trials: Mapping[Key, Trial]) -> dict[Key, Runs]:
+        """Results of every trial, a seed each.
+
+        Raises:
+            PolyrhythmError: if a trial cannot run. One that diverges is a result, with status "diverged".
+        """
+        wanted = [(key, seed) for key in trials for seed in self.seeds]
+        found = {place: run for place in wanted if (run := self._found(trials[place[0]], place[1])) is not None}
+        missing = [place for place in wanted if place not in found]
+        self.tell(len(found), len(wanted))
+        for index, result in self._fresh(trials, missing):
+            key, seed = missing[index]
+            found[key, seed] = self._kept(trials[key], seed, result)
+            self.tell(len(found), len(wanted))
+        return {key: [found[key, seed] for seed in self.seeds] for key in trials}
+
+    def _found(self, trial: Trial, seed: int) -> RunResult | None:
+        return self.store.find(trial.policy, trial.made_from(seed), RunResult)
+
+    def _fresh(self, trials: Mapping[Key, Trial], missing: Sequence[tuple[Key, int]]) -> Iterator[Indexed]:
+        """Results as they are ready, with their index in `missing`."""
+        calls = [
+            joblib.delayed(run_one)(index, trials[key].scenario, trials[key].policy, seed, trials[key].target, None)
+            for index, (key, seed) in enumerate(missing)
+        ]
+        return completed(calls, self.jobs)
+
+    def _kept(self, trial: Trial, seed: int, result: RunResult) -> RunResult:
+        if result.status == "failed":
+            raise PolyrhythmError(f"{trial.policy} on {trial.scenario.name}, seed {seed}: {result.message}")
+        return self.store.keep(trial.policy, trial.made_from(seed), result)
