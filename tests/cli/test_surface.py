@@ -46,6 +46,10 @@ SURFACE = {
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
     "ctl": {"job", "action", "policy", "--token", "--help"},
+    "search-cost": {
+        *("runs", "--setup", "--candidates", "--beta", "--runs", "--draw", "--exclude", "--draws", "--seed"),
+        *("--json", "--figure", "--help"),
+    },
     "trace": {"--help"},
     "trace export": {"trace", "--perfetto", "--help"},
 }

@@ -13,6 +13,7 @@ from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.jobs import ctl, run
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.papers import reproduce
+from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.errors import PolyrhythmError
 
@@ -31,6 +32,7 @@ traces = typer.Typer(help="Work with recorded traces.", no_args_is_help=True, ri
 app.add_typer(traces, name="trace")
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})(run)
 app.command()(ctl)
+app.command()(search_cost)
 app.command()(reproduce)
 
 ScenarioName = Annotated[
