@@ -21,6 +21,13 @@ ROWS = [
     *["local:1", "local:3"],
     *["post-local:3,0", "post-local:3,0.4", "post-local:3,1"],
     *["k-group:1", "k-group:3"],
+    *["switch:bsp@0.4,asp", "switch:asp@0.4,bsp", "switch:(k-async:3)@0.2,(ssp:1)@0.4,bsp,late=drop"],
+    *["switch:(local:3)@0.4,asp", "switch:(k-batch-async:4)@0.3,(k-sync:2)@0.3,local:2"],
+    *["tuned:(ssp:1),batch=2,momentum=i/n", "switch:bsp@0.3,asp,batch=1,lr=0.5,momentum=zero"],
+    *["selsync:0.3", "selsync:0.3,aggregate=gradients", "selsync:lssr=0.7"],
+    *["esync", "esync:normalised,blocking=false"],
+    *["fedavg:1,0.1", "fedavg:0.5,0.3"],
+    *["diloco:4", "diloco:4,overlap=2,fragments=2"],
 ]
 
 

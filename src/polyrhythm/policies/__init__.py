@@ -6,7 +6,10 @@ from polyrhythm.core import Policy, parse_spec
 from polyrhythm.policies.asp import ASP as ASP
 from polyrhythm.policies.backup import Backup as Backup
 from polyrhythm.policies.bsp import BSP as BSP
+from polyrhythm.policies.diloco import DiLoCo as DiLoCo
 from polyrhythm.policies.dssp import DSSP as DSSP
+from polyrhythm.policies.esync import ESync as ESync
+from polyrhythm.policies.fedavg import FedAvg as FedAvg
 from polyrhythm.policies.k_async import KAsync as KAsync
 from polyrhythm.policies.k_batch_async import KBatchAsync as KBatchAsync
 from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync
@@ -15,7 +18,10 @@ from polyrhythm.policies.k_sync import KSync as KSync
 from polyrhythm.policies.load import Catalogue
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
+from polyrhythm.policies.selsync import SelSync as SelSync
 from polyrhythm.policies.ssp import SSP as SSP
+from polyrhythm.policies.switch import Switch as Switch
+from polyrhythm.policies.tuned import Tuned as Tuned
 
 BUILT_IN: dict[str, type[Policy[Any]]] = {
     cls.name: cls
