@@ -19,7 +19,8 @@ from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies.barrier import Barrier
 from polyrhythm.policies.bsp import BSP
-from polyrhythm.policies.local import LocalSGD, LocalState
+from polyrhythm.policies.local import LocalSGD
+from polyrhythm.policies.rounds import RoundState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class PostLocalState:
     `processed` are samples whose gradients were applied; `held` has the reports whose gradients wait at the barrier.
     """
 
-    switch_samples: float
-    phase: Barrier | LocalState
+    cluster: Cluster
+    phase: Barrier | RoundState
     processed: int = 0
     held: WorkerMap[Report] = field(default_factory=WorkerMap)
 
@@ -68,26 +69,29 @@ class PostLocalSGD(Policy[PostLocalState]):
             raise SpecError(f"at must be a share from 0 to 1 but got {self.at}")
 
     def init(self, cluster: Cluster) -> PostLocalState:
-        # The last barrier of a whole workload under BSP would be a switch that nobody lives to see.
-        share = self.at * cluster.workload_samples if self.at < 1 else math.inf
         processed = cluster.processed_samples
-        return PostLocalState(share, Barrier() if processed < share else LocalState(), processed)
+        phase = Barrier() if processed < self.switch_samples(cluster) else LocalSGD(self.h).init(cluster)
+        return PostLocalState(cluster, phase, processed)
+
+    def switch_samples(self, cluster: Cluster) -> float:
+        """Samples that BSP processes; the last barrier of a whole workload would be a switch that nobody sees."""
+        return self.at * cluster.workload_samples if self.at < 1 else math.inf
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of BSP and of local SGD(h)."""
         return LocalSGD(self.h).bounds(cluster)
 
     def decide(self, state: PostLocalState, event: Event) -> tuple[PostLocalState, Decisions]:
-        if isinstance(state.phase, LocalState):
+        if isinstance(state.phase, RoundState):
             local, decisions = LocalSGD(self.h).decide(state.phase, event)
-            return PostLocalState(state.switch_samples, local), decisions
+            return PostLocalState(state.cluster, local), decisions
         barrier, decisions = BSP().decide(state.phase, event)
         held = updated(state.held, event)
         if not decisions or isinstance(event, Joined):
-            return PostLocalState(state.switch_samples, barrier, state.processed, held), decisions
+            return PostLocalState(state.cluster, barrier, state.processed, held), decisions
         processed = state.processed + sum(report.samples for _, report in held.items())
-        if processed < state.switch_samples:
-            return PostLocalState(state.switch_samples, barrier, processed), decisions
+        if processed < self.switch_samples(state.cluster):
+            return PostLocalState(state.cluster, barrier, processed), decisions
         return self.switch(state, held, event.time_s, decisions[:1])
 
     def switch(
@@ -96,8 +100,8 @@ class PostLocalSGD(Policy[PostLocalState]):
         """Make BSP's last update; then everyone at the barrier starts the first round of local SGD."""
         clock = max(report.clock for _, report in held.items())
         policy = LocalSGD(self.h)
-        local, start = policy.decide(LocalState(), Joined(tuple(held), time_s, clock))
-        return PostLocalState(state.switch_samples, local), (*update, *start)
+        local, start = policy.decide(policy.init(state.cluster), Joined(tuple(held), time_s, clock))
+        return PostLocalState(state.cluster, local), (*update, *start)
 
 
 def updated(held: WorkerMap[Report], event: Event) -> WorkerMap[Report]:

@@ -61,7 +61,9 @@ class Stage:
     def __init__(self, policy: Policy[Any], script: Script, decide: Decide | None = None, watch: Watch | None = None):
         self.policy = policy
         self.script = script
-        self.cluster = Cluster(script.workers, script.batch_size, script.total_samples)
+        self.cluster = Cluster(
+            script.workers, script.batch_size, script.total_samples, dataset_samples=script.dataset_samples
+        )
         self.ledger = Ledger()
         self.workload = Workload(script.dataset_samples, script.total_samples)
         self.entries: list[Entry] = []
@@ -149,13 +151,17 @@ class Stage:
         if decision.what != "gradients":
             for worker in decision.workers:
                 self.processed += self._replicas.pop(worker, [])
-        else:
+            for worker in decision.adopters or ():
+                self.lost += self._replicas.pop(worker, [])
+        elif tickets:
             self.behind += sorted({worker for worker in decision.workers if self.ledger.accounts[worker].gradients})
+        else:
+            self.processed += [self._replicas[worker].pop() for worker in decision.workers]
         self._version += 1
 
     def _proceed(self, decision: Proceed, worker: int, settings: Settings | None) -> None:
-        if settings and settings.batch_size:
-            self._batch_sizes[worker] = settings.batch_size
+        if settings:
+            self._batch_sizes[worker] = settings.batch_size or self.script.batch_size
         waits = worker in self.ledger.accounts and worker not in self._steps
         lease = self.workload.lease(self._batch_sizes.get(worker, self.script.batch_size)) if waits else None
         if waits and lease is None:

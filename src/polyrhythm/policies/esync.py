@@ -1,0 +1,294 @@
+"""ESync: fast workers make as many local steps as fit until the slowest has made one; then all replicas meet."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from polyrhythm.core import (
+    Alarm,
+    Bounds,
+    Cancel,
+    Cluster,
+    Decisions,
+    Event,
+    Joined,
+    Left,
+    Outer,
+    Policy,
+    Proceed,
+    Report,
+    Sync,
+    Traits,
+    Wake,
+)
+from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.errors import SpecError
+
+WEIGHTS = ("uniform", "samples", "inverse", "normalised")
+LEAST_SLACK_S = 0.001
+"""Floor of what `epsilon` adds, so that it covers the grain of clocks and messages for the shortest steps too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What the state server knows of one worker.
+
+    Args:
+        finished_s: when its last step was complete or, in a new round, when it should have pulled the parameters.
+        exchanged: whether its step in flight began with an exchange.
+        cost_s: smoothed time of one local step, its query included; None before the first.
+        query_s: smoothed time of one query; None before one was seen alone.
+        exchange_s: smoothed time of an exchange, push and pull; None before the first.
+        steps: local steps of this round.
+        samples: of these steps.
+        ready: it has been told to aggregate.
+    """
+
+    finished_s: float
+    exchanged: bool = False
+    cost_s: float | None = None
+    query_s: float | None = None
+    exchange_s: float | None = None
+    steps: int = 0
+    samples: int = 0
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ESyncState:
+    """The records of all live workers, and what would take long to look up in them.
+
+    Args:
+        devices: the records.
+        unknown: how many have no cost yet.
+        ready: how many are READY.
+        slowest: the worker of the highest cost, the first of several; None while no cost is known.
+        queries: until when the answer to a query may be held back.
+    """
+
+    devices: WorkerMap[Device] = field(default_factory=WorkerMap)
+    unknown: int = 0
+    ready: int = 0
+    slowest: int | None = None
+    queries: WorkerMap[float] = field(default_factory=WorkerMap)
+
+
+@dataclass(frozen=True)
+class ESync(Policy[ESyncState]):
+    """ESync (Li et al. 2020, Algorithms 1 and 2): aggregate when no further local step fits before the slowest is done.
+
+    Each report is a query. With c_p the cost of a step of worker p (computing and the query, smoothed), r the worker
+    that asks and s the slowest by cost, r is READY if r is s, or s is READY, or
+
+        c_r + max(epsilon * c_r, 1 ms) > rest = max(0, c_s - (now - when s finished its last step or its pull)),
+
+    and otherwise makes another local step. s must have finished its pull of this round; READY holds for the round. When
+    all live workers are READY their deltas are averaged, and a new round starts.
+
+    Args:
+        weights: of worker p with n_p local steps. "uniform" as in Eq. 7; "samples": n_p times its mini-batch;
+            "inverse": 1 / n_p; "normalised": 1 / n_p with the outer rate mean(n) * mean(1/n), as in FedNova, so that every
+            worker counts the same and the mean moves as far as the mean number of steps.
+        epsilon: slack as a share of a step, at least 0.
+        smoothing: weight of the newest measurement in costs, above 0 and at most 1.
+        blocking: whether a READY worker waits for the others. If not (Section 4.2), NOT-READY is implied, everyone
+            computes on, and the steps that are in flight when the last worker becomes READY are abandoned.
+
+    Differs from the paper. Costs are durations and all times the coordinator's. Costs are unknown at first: then nobody
+    is READY before every worker has reported a step; an answer is held back for epsilon of a step meanwhile, so that
+    equal workers are READY together. No event tells when a pull has ended: the transfer time in the first report of a
+    round, less that of a query, is taken for the exchange, and the next pull of this worker should take as long. READY
+    in the non-blocking mode reaches all workers at once, when the exchange can start; a round trip later would only
+    add waiting. A worker that leaves leaves the round.
+
+    Example:
+        >>> policy = ESync()
+        >>> state, _ = policy.decide(policy.init(Cluster(workers=2)), Joined((0, 1), time_s=0.0))
+        >>> state, _ = policy.decide(state, Report(0, clock=1, time_s=1.0, step_s=1.0))
+        >>> state, decisions = policy.decide(state, Alarm(1.05))
+        >>> decisions == (Proceed((0,), "replicas"),)
+        True
+        >>> state, decisions = policy.decide(state, Report(1, clock=1, time_s=1.9, step_s=1.9))
+        >>> state, decisions = policy.decide(state, Report(0, clock=2, time_s=2.1, step_s=1.0))
+        >>> decisions == (Sync((0, 1), "deltas"), Proceed((0, 1), "replicas"))
+        True
+    """
+
+    weights: str = "uniform"
+    epsilon: float = 0.05
+    smoothing: float = 0.3
+    blocking: bool = True
+
+    name: ClassVar[str] = "esync"
+    summary: ClassVar[str] = "own replicas; fast workers step on until the slowest is done, then all are averaged"
+
+    @property
+    def traits(self) -> Traits:
+        """Only the non-blocking mode abandons steps."""
+        return Traits("arbitrated", frozenset({"replicas"}), cancels=not self.blocking)
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise SpecError(f"weights must be one of {', '.join(WEIGHTS)} but got {self.weights!r}")
+        if not 0 <= self.epsilon < float("inf"):
+            raise SpecError(f"epsilon must be at least 0 and finite but got {self.epsilon}")
+        if not 0 < self.smoothing <= 1:
+            raise SpecError(f"smoothing must be above 0 and at most 1 but got {self.smoothing}")
+
+    def init(self, cluster: Cluster) -> ESyncState:
+        del cluster
+        return ESyncState()
+
+    def bounds(self, cluster: Cluster) -> Bounds:
+        """Fast workers lead without limit; a step on a replica is never stale."""
+        del cluster
+        return Bounds(staleness=0)
+
+    def decide(self, state: ESyncState, event: Event) -> tuple[ESyncState, Decisions]:
+        match event:
+            case Report(worker=worker, time_s=time_s):
+                return self.answer(self.after_report(state, event), time_s, worker)
+            case Joined(workers=workers, time_s=time_s):
+                devices = state.devices.set_all(workers, Device(time_s))
+                unknown = state.unknown + len(workers)
+                return replace(state, devices=devices, unknown=unknown), (Proceed(workers, "replicas"),)
+            case Left(worker=worker, time_s=time_s):
+                return self.answer(without(state, worker), time_s)
+            case Alarm(time_s=time_s):
+                return self.answer(state, time_s)
+
+    def after_report(self, state: ESyncState, report: Report) -> ESyncState:
+        """With the worker's record up to date and its query open."""
+        worker, before = report.worker, device_of(state, report.worker)
+        device = self.after_step(before, report)
+        assert device.cost_s is not None
+        state = replace(
+            state,
+            devices=state.devices.set(worker, device),
+            unknown=state.unknown - (before.cost_s is None),
+            queries=state.queries.set(worker, report.time_s + self.slack_s(device.cost_s)),
+        )
+        return replace(state, slowest=slowest_after(state, worker, device.cost_s))
+
+    def after_step(self, device: Device, report: Report) -> Device:
+        """The record after one more local step; a transfer that holds an exchange tells nothing of the query."""
+        query_s, exchange_s = device.query_s, device.exchange_s
+        if device.exchanged:
+            exchange_s = self.smoothed(exchange_s, max(0.0, report.transfer_s - (query_s or 0.0)))
+        else:
+            query_s = self.smoothed(query_s, report.transfer_s)
+        return Device(
+            finished_s=report.time_s,
+            cost_s=self.smoothed(device.cost_s, report.step_s + (query_s or 0.0)),
+            query_s=query_s,
+            exchange_s=exchange_s,
+            steps=device.steps + 1,
+            samples=device.samples + report.samples,
+            ready=device.ready,
+        )
+
+    def smoothed(self, mean: float | None, value: float) -> float:
+        """The running mean after one more value."""
+        return value if mean is None else mean + self.smoothing * (value - mean)
+
+    def slack_s(self, cost_s: float) -> float:
+        """What is added to the cost of a step before it is held against the rest."""
+        return max(self.epsilon * cost_s, LEAST_SLACK_S)
+
+    def answer(self, state: ESyncState, now_s: float, asked: int | None = None) -> tuple[ESyncState, Decisions]:
+        """Answer all queries that can be answered, the newest of `asked`; end the round if all are READY."""
+        state, going = self.resolved(state, now_s)
+        live = len(state.devices)
+        if live and state.ready == live:
+            return self.end_round(state, now_s, asked)
+        if not self.blocking:
+            going = () if asked is None else (asked,)
+        held = None if asked is None else state.queries.get(asked)
+        go_on = (Proceed(going, "replicas"),) if going else ()
+        return state, go_on if held is None else (*go_on, Wake(held))
+
+    def resolved(self, state: ESyncState, now_s: float) -> tuple[ESyncState, tuple[int, ...]]:
+        """Queries answered READY are latched; the workers of those that are answered NOT-READY."""
+        going = []
+        for worker in sorted(state.queries, key=lambda worker: worker != state.slowest):
+            until_s = state.queries.get(worker)
+            if state.unknown and until_s is not None and now_s < until_s:
+                continue
+            state = replace(state, queries=state.queries.remove(worker))
+            device = device_of(state, worker)
+            if not device.ready and self.is_ready(state, worker, now_s):
+                devices = state.devices.set(worker, replace(device, ready=True))
+                state = replace(state, devices=devices, ready=state.ready + 1)
+            elif not device.ready:
+                going.append(worker)
+        return state, tuple(sorted(going))
+
+    def is_ready(self, state: ESyncState, worker: int, now_s: float) -> bool:
+        """Algorithm 2 for a worker that has made a step in this round."""
+        if state.unknown or state.slowest is None:
+            return False
+        slowest, cost_s = device_of(state, state.slowest), device_of(state, worker).cost_s
+        assert slowest.cost_s is not None
+        assert cost_s is not None
+        if now_s < slowest.finished_s:
+            return False  # it has not finished its pull
+        rest_s = max(0.0, slowest.cost_s - (now_s - slowest.finished_s))
+        return worker == state.slowest or slowest.ready or cost_s + self.slack_s(cost_s) > rest_s
+
+    def end_round(self, state: ESyncState, now_s: float, asked: int | None) -> tuple[ESyncState, Decisions]:
+        """Aggregate; without blocking all but the worker that asked last are in the middle of a step."""
+        workers = tuple(state.devices)
+        running = () if self.blocking else tuple(worker for worker in workers if worker != asked)
+        cancel = (Cancel(running),) if running else ()
+        weights, outer = self.weighting([device for _, device in state.devices.items()])
+        devices: WorkerMap[Device] = WorkerMap()
+        for worker, device in state.devices.items():
+            pulled_s = now_s + (device.exchange_s or 0.0)
+            fresh = replace(device, finished_s=pulled_s, exchanged=True, steps=0, samples=0, ready=False)
+            devices = devices.set(worker, fresh)
+        after = ESyncState(devices, slowest=state.slowest)
+        return after, (*cancel, Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
+
+    def weighting(self, devices: list[Device]) -> tuple[tuple[float, ...] | None, Outer | None]:
+        """Weights of the deltas, and how their mean is applied."""
+        inverse = tuple(1 / device.steps for device in devices)
+        if self.weights == "uniform":
+            return None, None
+        if self.weights == "samples":
+            return tuple(float(device.samples) for device in devices), None
+        if self.weights == "inverse":
+            return inverse, None
+        mean_steps = sum(device.steps for device in devices) / len(devices)
+        return inverse, Outer(lr=mean_steps * sum(inverse) / len(devices))
+
+
+def device_of(state: ESyncState, worker: int) -> Device:
+    """The record of a live worker."""
+    device = state.devices.get(worker)
+    assert device is not None, f"worker {worker} is not live"
+    return device
+
+
+def slowest_after(state: ESyncState, worker: int, cost_s: float) -> int:
+    """The slowest, now that `worker` has a new cost; all are looked through only if it was the slowest."""
+    slowest = state.slowest
+    if slowest == worker or slowest is None:
+        return slowest_of(state.devices) or 0
+    return worker if (cost_s, -worker) > (device_of(state, slowest).cost_s or 0.0, -slowest) else slowest
+
+
+def slowest_of(devices: WorkerMap[Device]) -> int | None:
+    """The worker of the highest known cost, the first of several."""
+    known = [(device.cost_s, -worker) for worker, device in devices.items() if device.cost_s is not None]
+    return -max(known)[1] if known else None
+
+
+def without(state: ESyncState, worker: int) -> ESyncState:
+    """The state after a worker has left."""
+    device, devices = device_of(state, worker), state.devices.remove(worker)
+    return ESyncState(
+        devices,
+        unknown=state.unknown - (device.cost_s is None),
+        ready=state.ready - device.ready,
+        slowest=slowest_of(devices) if worker == state.slowest else state.slowest,
+        queries=state.queries.remove(worker),
+    )
