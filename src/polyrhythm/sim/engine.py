@@ -58,6 +58,12 @@ class Job:
     limit_s: float = math.inf
 
 
+def carriage(policy: Policy[Any], network: Network) -> tuple[bool, bool]:
+    """Whether averages go round a ring, and whether a step that pushes nothing ends in a message."""
+    venue = policy.traits.venue
+    return network.averaging == "ring" and venue != "arbitrated", venue != "scheduled"
+
+
 class Engine:
     """One run; `run` may be called once.
 
@@ -77,10 +83,8 @@ class Engine:
         self.leaving: deque[Seat] = deque()
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
-        venue = job.policy.traits.venue
-        self.ring = ring = job.network.averaging == "ring" and venue != "arbitrated"
-        self.transport = Transport(self.calendar, job.network, meter, ring, self._has_average)
-        reports = venue != "scheduled"
+        self.ring, reports = carriage(job.policy, job.network)
+        self.transport = Transport(self.calendar, job.network, meter, self.ring, self._has_average)
         self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, reports, self._arrive)
         self.alarms = 0
         self.mark: float = math.inf
@@ -94,14 +98,19 @@ class Engine:
     def run(self) -> None:
         """To the end of the workload, of the time limit, or until `stopped`."""
         try:
-            self._appoint_faults()
-            absent = {join.worker for join in self.job.plan.joins}
-            self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
-            self._loop()
+            self.begin()
+            self.go_on()
         finally:
-            self._close()
+            self.close()
 
-    def _loop(self) -> None:
+    def begin(self) -> None:
+        """The first workers join."""
+        self._appoint_faults()
+        absent = {join.worker for join in self.job.plan.joins}
+        self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
+
+    def go_on(self) -> None:
+        """As `run`; after a stop it may be called again."""
         calendar, transport, meter = self.calendar, self.transport, self.meter
         while not self.stopped and (self.seats or self.workload.left):
             if transport.timers:
@@ -364,8 +373,8 @@ class Engine:
             f"and {self.workload.left} samples are left; release somebody when the last report or Left arrives"
         )
 
-    def _close(self) -> None:
-        """Drop what is in flight and what nobody combined."""
+    def close(self) -> None:
+        """The end: drop what is in flight and what nobody combined."""
         for seat in self.seats.values():
             self.steps.book(seat)
         self.numerics.void(self.ledger.finish())
