@@ -6,6 +6,7 @@ position of every epoch is processed exactly once under every policy.
 """
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,8 +50,14 @@ class Workload:
             if getattr(self, name) < 1:
                 raise PolyrhythmError(f"{name} must be at least 1 but got {getattr(self, name)}")
 
-    def lease(self, samples: int) -> Lease | None:
-        """The next mini-batch of at most `samples`, or None when everything is handed out."""
+    def join(self, workers: Iterable[int]) -> None:
+        """Workers are there from now on; here all share one queue."""
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone; what it held is given back one by one."""
+
+    def lease(self, samples: int, worker: int = 0) -> Lease | None:
+        """The next mini-batch of at most `samples` for a worker, or None when everything is handed out."""
         if self.returned:
             return self._split(heapq.heappop(self.returned), samples)
         epoch, start = divmod(self.handed_out, self.dataset_samples)

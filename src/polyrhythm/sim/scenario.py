@@ -107,5 +107,5 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
     @property
     def batch_size(self) -> int:
-        """Samples of one mini-batch on one worker."""
-        return self.training.batch_size if self.training else self.workload.batch_size
+        """Samples that a worker draws for one mini-batch."""
+        return self.training.own_batch(self.workers) if self.training else self.workload.batch_size

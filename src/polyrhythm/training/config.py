@@ -9,6 +9,8 @@ import msgspec
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
+from polyrhythm.training.injection import own_batch
+from polyrhythm.training.partition import parse_partition
 
 ScheduleKind = Literal["constant", "step", "cosine"]
 LrConvention = Literal["linear", "same"]
@@ -63,6 +65,13 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
     data_seed: int | None = None
     """Seed of the order of the samples; none: the seed of the run."""
+
+    partition: str = "shared"
+    """Which worker reads which samples: shared, defdp, seldp, labels:1, sorted, shards:2, dirichlet:0.3, sizes:2,1."""
+
+    injection: tuple[float, float] | None = None
+    """Shares (alpha, beta) of randomised data injection: alpha of the workers send beta of their mini-batch to all in
+    every step, and each draws the fewer samples itself."""
 
     optimizer: str = "SGD"
     """Name of any class of torch.optim."""
@@ -141,6 +150,12 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
         if self.nesterov and not self.momentum:
             raise ScenarioError("training.nesterov needs a momentum above 0; give training.momentum too")
         parse_compensation(self.compensation)
+        parse_partition(self.partition)
+        require(self, "injection", "two shares in (0, 1]", lambda pair: all(0 < share <= 1 for share in pair))
+
+    def own_batch(self, workers: int) -> int:
+        """Samples that each of so many workers draws for one mini-batch; fewer than `batch_size` with injection."""
+        return own_batch(self.batch_size, *self.injection, workers) if self.injection else self.batch_size
 
     @property
     def model_name(self) -> str:

@@ -1,0 +1,127 @@
+"""Which samples each worker still has to read when every worker has a part of the data set of its own.
+
+An **order** of epoch r is the concatenation of the shards, each shuffled for that epoch; a `Lease` names positions of
+it, as it does of a permutation that all workers share. So positions of one epoch are handed out once, whoever reads
+them. A worker passes through its shard again and again, each pass in the order of the pass's number.
+"""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.errors import PolyrhythmError
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """How an order is cut: shard j has the positions from ``starts[j]`` to ``starts[j + 1]``.
+
+    Worker k reads shard k in every epoch or, if they rotate, shard ``(k + r) % n`` in epoch r.
+
+    Args:
+        sizes: samples of each shard, at least 1; one shard a worker.
+        rotate: whether the workers move on to the next shard with each epoch.
+
+    Example:
+        >>> shards = Shards((3, 2, 2), rotate=True)
+        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(Lease(1, 3, 5))
+        ([Lease(epoch=1, start=3, stop=5), Lease(epoch=1, start=5, stop=7), Lease(epoch=1, start=0, stop=3)], 0)
+    """
+
+    sizes: tuple[int, ...]
+    rotate: bool = False
+    starts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise PolyrhythmError(f"every shard needs a sample but the sizes are {list(self.sizes)}; use fewer workers")
+        object.__setattr__(self, "starts", (0, *accumulate(self.sizes)))
+
+    @property
+    def samples(self) -> int:
+        """Samples of all shards."""
+        return self.starts[-1]
+
+    def part(self, worker: int, epoch: int) -> Lease:
+        """Positions that a worker reads in its pass of this number."""
+        shard = (worker + epoch) % len(self.sizes) if self.rotate else worker
+        return Lease(epoch, self.starts[shard], self.starts[shard + 1])
+
+    def shard(self, lease: Lease) -> int:
+        """The shard in which a lease lies."""
+        return bisect_right(self.starts, lease.start) - 1
+
+    def owner(self, lease: Lease) -> int:
+        """Whose pass a lease belongs to."""
+        shard = self.shard(lease)
+        return (shard - lease.epoch) % len(self.sizes) if self.rotate else shard
+
+
+class ShardedWorkload(Workload):
+    """A queue of mini-batches for each worker: passes through its own shard, until the job has processed enough.
+
+    What is given back goes to the worker whose pass it belongs to. Of a worker that is absent, others read the pass
+    that it is in, each before it begins a later pass of its own: no sample of a pass is lost or read twice, and the
+    worker goes on behind them if it comes back. A worker may be passes ahead of another: `total_samples` counts what
+    all have read.
+
+    Args:
+        shards: who reads what.
+        total_samples: samples that the job processes before it ends.
+
+    Example:
+        >>> work = ShardedWorkload(Shards((3, 2)), total_samples=9)
+        >>> work.join([0, 1])
+        >>> [work.lease(2, worker) for worker in (0, 1, 1)]
+        [Lease(epoch=0, start=0, stop=2), Lease(epoch=0, start=3, stop=5), Lease(epoch=1, start=3, stop=5)]
+        >>> work.leave(0)
+        >>> work.lease(2, 1), work.lease(2, 1)
+        (Lease(epoch=0, start=2, stop=3), Lease(epoch=1, start=0, stop=2))
+    """
+
+    def __init__(self, shards: Shards, total_samples: int) -> None:
+        super().__init__(shards.samples, total_samples)
+        self.shards = shards
+        self._present: set[int] = set()
+        self._next = {worker: shards.part(worker, 0) for worker in range(len(shards.sizes))}
+        self._back: dict[int, list[Lease]] = {worker: [] for worker in self._next}
+
+    def join(self, workers: Iterable[int]) -> None:
+        """These workers read their own shards from now on."""
+        self._present.update(workers)
+
+    def leave(self, worker: int) -> None:
+        """The others see to its shard until it comes back."""
+        self._present.discard(worker)
+
+    def lease(self, samples: int, worker: int = 0) -> Lease | None:
+        """The next mini-batch of at most `samples` for a worker, or None when there is none."""
+        own, absent = self._back[worker], sorted(self._back.keys() - self._present - {worker})
+        back = own or next((self._back[owner] for owner in absent if self._back[owner]), None)
+        if back:
+            return self._split(heapq.heappop(back), samples)
+        behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
+        return self._advance(next(behind, worker), samples)
+
+    def give_back(self, lease: Lease) -> None:
+        """These positions were not processed after all."""
+        heapq.heappush(self._back[self.shards.owner(lease)], lease)
+
+    @property
+    def left(self) -> int:
+        """Samples that are not handed out."""
+        back = sum(lease.samples for leases in self._back.values() for lease in leases)
+        return self.total_samples - self.handed_out + back
+
+    def _advance(self, owner: int, samples: int) -> Lease | None:
+        """The next positions of a worker's pass; behind its end, the next pass begins."""
+        epoch, start, stop = self._next[owner]
+        middle = min(start + samples, stop, start + self.total_samples - self.handed_out)
+        if middle == start:
+            return None
+        self.handed_out += middle - start
+        self._next[owner] = Lease(epoch, middle, stop) if middle < stop else self.shards.part(owner, epoch + 1)
+        return Lease(epoch, start, middle)
