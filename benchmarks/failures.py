@@ -96,7 +96,7 @@ def lose_one(case: Case, number: int) -> tuple[float, float]:
     settings = HubSettings(job=job, policy=case.policy, workers=WORKERS, hang_s=HANG_S, pulse_s=PULSE_S)
     address = msgspec.json.encode(Address(hub_address(job), job)).decode()
     with workers(serve, 1, settings) as hub:
-        wait_for_hub(job)
+        wait_for_hub(hub_address(job))
         times = watch(case, job, address)
         hub.join(timeout_s=60)
     return times
@@ -107,7 +107,7 @@ def watch(case: Case, job: str, address: str) -> tuple[float, float]:
     with workers(train, WORKERS, address, case.loader_processes) as running:
         seconds_until(lambda: samples(job) > 50 * 16)
         running.kill(VICTIM, case.signal_number)
-        noticed_s = seconds_until(lambda: VICTIM not in steer.status(job).members)
+        noticed_s = seconds_until(lambda: VICTIM not in steer.status(steer.at(job)).members)
         before = samples(job)
         # More than what can have been under way, and what a lockstep may have completed before it stopped.
         going_on_s = seconds_until(lambda: samples(job) > before + 2 * WORKERS * 16)
@@ -116,7 +116,7 @@ def watch(case: Case, job: str, address: str) -> tuple[float, float]:
 
 def samples(job: str) -> int:
     """What the job has processed."""
-    return steer.status(job).samples
+    return steer.status(steer.at(job)).samples
 
 
 def seconds_until(condition: Callable[[], bool]) -> float:

@@ -43,7 +43,7 @@ def train(rank: int, name: str, what: str, when: tuple[int, int]) -> tuple[list[
                     come_to_grief(what)
                 step(model, optimizer, x, y)
                 indices += index.tolist()
-        state = steer.status(name) if rank == 0 else None
+        state = steer.status(steer.at(name)) if rank == 0 else None
     return indices, flat(model), state
 
 
@@ -80,7 +80,7 @@ def join(rank: int, mistakes: dict[int, str]) -> int:
     try:
         return take_part_wrongly(address, mistake)
     except PolyrhythmError:
-        steer.absent(address.job, rank)  # as the launcher says when a process ends
+        steer.absent(address, rank)  # as the launcher says when a process ends
         raise
 
 

@@ -13,6 +13,7 @@ from polyrhythm.runtime.control import Address, Cut
 from polyrhythm.runtime.hub import Hub
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.link import PulseThread
+from polyrhythm.runtime.rendezvous import start_hub
 from tests.runtime.jobs import job
 
 
@@ -25,14 +26,14 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp:127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PolyrhythmError, match=rf"cannot listen on {address}: the port is in use; choose another"):
-            make_hub(listen=(address,))
+            start_hub(HubSettings(job="hub-taken", listen=(address,)))
 
 
 def test_beyond_this_host_only_with_a_token() -> None:
     with pytest.raises(
         PolyrhythmError, match=r"tcp:0\.0\.0\.0:0 can be reached from other hosts; give the job a token"
     ):
-        make_hub(listen=("tcp:0.0.0.0:0",))
+        start_hub(HubSettings(job="hub-open", listen=("tcp:0.0.0.0:0",)))
 
 
 def test_a_hub_to_which_nobody_comes_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -47,14 +48,14 @@ def idle(rank: int) -> None:
 
 def test_visitors() -> None:
     with job(idle, 1, name="visited", token="secret") as running:
-        state = steer.status("visited", "secret")
+        state = steer.status(steer.at("visited", token="secret"))
         assert (state.policy, state.phase, state.epoch, state.members) == ("bsp", 0, -1, ())
-        assert steer.switch("visited", "asp", "secret").switching_to == "asp"
+        assert steer.switch(steer.at("visited", token="secret"), "asp").switching_to == "asp"
         with pytest.raises(PolyrhythmError, match="the token is wrong"):
-            steer.status("visited")
+            steer.status(steer.at("visited"))
         with pytest.raises(PolyrhythmError, match=r"rank 0 is not part of this job, or its pulse is here already"):
             PulseThread(Address(hub_address("visited"), "visited", "secret"), 0, 1.0, ignore)
-        steer.absent("visited", 0, "secret")
+        steer.absent(steer.at("visited", token="secret"), 0)
         running.join()
 
 

@@ -15,7 +15,7 @@ import pytest
 from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
-from polyrhythm.runtime.launch import read_command
+from polyrhythm.runtime.launch import read_command, worker_environment
 
 MARK = "POLYRHYTHM_TEST_MARK"
 LIMIT_S = 120.0
@@ -165,8 +165,20 @@ WRONG = {
     ("--policy", "spp:3", "a.py"): "unknown policy 'spp': did you mean ssp?",
     ("--nproc-per-node", "none", "a.py"): "--nproc-per-node must be a number of at least 1",
     ("--nproc-per-node", "0", "a.py"): "--nproc-per-node must be a number of at least 1",
-    ("--nnodes", "2", "a.py"): "--nnodes 2 is for several hosts",
-    ("--max-restarts", "3", "a.py"): "--max-restarts 3 is for several hosts or restarts",
+    ("--nnodes", "1:4", "a.py"): "--nnodes must be one number of at least 1 but got '1:4'",
+    ("--nnodes", "2", "a.py"): "--rdzv-endpoint must be HOST or HOST:PORT of host 0",
+    (
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        "no.such.host.invalid",
+        "a.py",
+    ): "host 'no.such.host.invalid', which cannot be",
+    ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "a.py"): "set POLYRHYTHM_TOKEN to the same value on each",
+    ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--node-rank", "2", "a.py"): "--node-rank must be from 0 to 1",
+    ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:x", "a.py"): "is '127.0.0.1:x'",
+    ("--nnodes", "2", "--rdzv-backend", "etcd", "a.py"): "--rdzv-backend etcd is not known here; leave it out",
+    ("--max-restarts", "3", "a.py"): "--max-restarts 3 is about restarts",
     ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
     ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
     ("--compensation", "dc", "a.py"): "compensation",
@@ -178,6 +190,16 @@ WRONG = {
 def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> None:
     with pytest.raises(PolyrhythmError, match=WRONG[arguments]):
         read_command(arguments)
+
+
+def test_the_ranks_of_a_host() -> None:
+    where = ["--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:4000", "--rdzv-id", "j"]
+    plan = read_command([*where, "--nproc-per-node", "2", "a.py"])
+    assert (plan.ranks, plan.settings.workers, plan.settings.job) == (range(2, 4), 6, "j")
+    assert plan.hub.hub == "tcp:127.0.0.1:4000"
+    environment = worker_environment(plan.settings, plan.processes, 3, 4001, plan.node)
+    wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+    assert environment.items() >= wanted.items()
 
 
 def test_the_script_keeps_its_own_flags() -> None:

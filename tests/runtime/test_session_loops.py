@@ -182,7 +182,7 @@ def count_skipped(rank: int, name: str, policy: str) -> tuple[Status, dict[str, 
     with polyrhythm.session(script.model, script.optimizer, policy=policy) as session:
         loader = session.loader(Numbered(SAMPLES), 4, shuffle=False)
         script.run(session, lambda: loader, {})
-        return steer.status(name), session.metrics
+        return steer.status(steer.at(name)), session.metrics
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp"])
@@ -299,7 +299,7 @@ def test_a_wrapped_model_is_refused() -> None:
 
 def train_short_of_one(rank: int, name: str) -> Tensor:
     """The other worker of two never comes."""
-    steer.absent(name, 1)
+    steer.absent(steer.at(name), 1)
     return train(rank, RatesAlone, {}, 4)
 
 

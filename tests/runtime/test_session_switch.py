@@ -73,7 +73,7 @@ def leave_early(rank: int, name: str, leavers: tuple[int, ...]) -> tuple[list[li
                     break
                 step(model, optimizer, x, y)
                 epochs[-1] += index.tolist()
-        state = steer.status(name) if rank == 0 else None
+        state = steer.status(steer.at(name)) if rank == 0 else None
     return epochs, flat(model), state
 
 
@@ -190,13 +190,13 @@ def join_late(rank: int, name: str) -> tuple[list[list[int]], Tensor]:
     model = make_model(seed=rank)
     optimizer = make_optimizer(model, lr=0.05, momentum=0.9)
     epochs: list[list[int]] = []
-    while rank == 1 and 0 not in steer.status(name).members:
+    while rank == 1 and 0 not in steer.status(steer.at(name)).members:
         """Not yet."""
     with polyrhythm.session(model, optimizer) as session:
         for epoch in range(2):
             epochs.append([])
             for number, (x, y, index) in enumerate(session.loader(Numbered(SAMPLES), batch_size=3)):
-                while (rank, epoch, number) == (0, 0, 3) and 1 not in steer.status(name).members:
+                while (rank, epoch, number) == (0, 0, 3) and 1 not in steer.status(steer.at(name)).members:
                     """Not yet."""
                 step(model, optimizer, x, y)
                 epochs[-1] += index.tolist()

@@ -35,16 +35,16 @@ def bench(process: ShardProcess) -> Iterator[Bench]:
     """Shard 0 here, shard 1 in a process."""
     bench = Bench(others=False, shards=2, token="secret")
     process.join(bench.loop, SETTINGS, bench.group, lambda reason: bench.lost.update({-1: reason}))
-    bench.addresses.append(process.address)
+    bench.addresses.append(process.addresses[0])
     yield bench
     bench.close()
 
 
 def test_a_shard_process_works_dies_and_is_missed(bench: Bench, process: ShardProcess) -> None:
     with pytest.raises(PolyrhythmError, match="is a job with the same id running"):
-        ShardProcess(SETTINGS, process.address)
+        ShardProcess(SETTINGS, process.addresses[0])
     with pytest.raises(PolyrhythmError, match="the token is wrong"):
-        ShardClient(bench.loop, 2, print).connect(process.address, Hello("job", "worker", 2, "guess"), CLIENT)
+        ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "worker", 2, "guess"), CLIENT)
     worker = bench.worker(3)
     worker.upload(torch.zeros(bench.size), OptimizerState({}, {}), version=0)
     gradient = torch.arange(float(bench.size))

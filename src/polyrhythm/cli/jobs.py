@@ -16,7 +16,7 @@ class Action(StrEnum):
 
 
 def run(ctx: typer.Context) -> None:
-    """Start a training script's workers on this host under a policy; takes torchrun's flags.
+    """Start a training script's workers under a policy, on this host or as part of several; takes torchrun's flags.
 
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
@@ -29,6 +29,9 @@ def ctl(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")],
     action: Annotated[Action, typer.Argument(help="What to do.")] = Action.STATUS,
     policy: Annotated[str, typer.Argument(metavar="[SPEC]", help="The policy to switch to.")] = "",
+    at: Annotated[
+        str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's hub is, if it is on another host.")
+    ] = "",
     token: Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")] = "",
 ) -> None:
     """Ask a running job how it is, or switch its policy."""
@@ -36,7 +39,8 @@ def ctl(
 
     if action is Action.SWITCH and not policy:
         raise PolyrhythmError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
-    state = steer.switch(job, policy, token) if action is Action.SWITCH else steer.status(job, token)
+    address = steer.at(job, at, token)
+    state = steer.switch(address, policy) if action is Action.SWITCH else steer.status(address)
     following = f", switching to {state.switching_to}" if state.switching_to else ""
     typer.echo(f"policy {state.policy}{following}; epoch {state.epoch}; workers {', '.join(map(str, state.members))}")
     dropped = ", ".join(f"{count} {reason}" for reason, count in state.dropped.items()) or "none"

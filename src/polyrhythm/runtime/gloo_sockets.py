@@ -15,6 +15,8 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from polyrhythm.runtime.nodes import ADDRESS
+
 DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -75,10 +77,12 @@ def make_devices() -> tuple[list[dist.ProcessGroupGloo.Device], set[str]]:
 
 
 def _devices() -> list[dist.ProcessGroupGloo.Device]:
-    """What torch's own gloo groups would use."""
-    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    """What torch's own gloo groups would use; in a job on several hosts, whatever leads to the hub."""
+    interfaces, address = os.environ.get("GLOO_SOCKET_IFNAME", ""), os.environ.get(ADDRESS, "")
     if interfaces:
         return [dist.ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
+    if address:
+        return [dist.ProcessGroupGloo.create_device(hostname=address)]
     return [dist.ProcessGroupGloo.create_default_device()]
 
 

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
-from polyrhythm.runtime.channel import Channel, listen
+from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.control import (
     Absent,
     AskStatus,
@@ -55,13 +55,13 @@ class Hub:
 
     Args:
         settings: see `HubSettings`.
-        listener: bound to `hub_address`, so that a second job of the same id has failed before.
+        listeners: bound to `hub_address`, so that a second job of the same id has failed before, and to `listen`.
 
     Raises:
         PolyrhythmError: for a policy that cannot be read, or an address that cannot be listened on.
     """
 
-    def __init__(self, settings: HubSettings, listener: socket.socket) -> None:
+    def __init__(self, settings: HubSettings, *listeners: socket.socket) -> None:
         self.settings = settings
         self.loop = Loop()
         self.coordinator = Coordinator(parse(settings.policy), settings.workers, self, self._elapsed, settings.epochs)
@@ -76,7 +76,7 @@ class Hub:
         self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
         self._recorder = Recorder(settings, self.coordinator.job)
         self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._open_doors(listener)
+        self._open_doors(listeners)
         self._addresses = self._start_shards()
         self.loop.call_later(settings.patience_s, self._give_up_waiting)
         self.loop.call_later(settings.pulse_s, self._look_for_hangs)
@@ -191,23 +191,26 @@ class Hub:
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_s
 
-    def _open_doors(self, listener: socket.socket) -> None:
+    def _open_doors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             Hello | ToShard | ToHub | Pulse | AskStatus | Absent
         )
-        for sock in (listener, *(listen(address, self.settings.token) for address in self.settings.listen)):
+        for sock in listeners:
             Door(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
 
-    def _start_shards(self) -> tuple[str, ...]:
-        addresses = []
+    def _start_shards(self) -> tuple[tuple[str, ...], ...]:
+        """Addresses of the shards in processes of their own: here, then where workers of other hosts reach them."""
+        processes = []
+        hosts = [address.rpartition(":")[0] for address in self.settings.listen]
         for index in range(1, self.settings.shards):
             settings = ShardSettings(
                 self.settings.job, self.settings.token, index, self.settings.shards, self.settings.compensation
             )
-            process = ShardProcess(settings, f"unix:@polyrhythm-{self.settings.job}-shard-{index}")
+            here = f"unix:@polyrhythm-{self.settings.job}-shard-{index}"
+            process = ShardProcess(settings, here, *(f"{host}:0" for host in hosts))
             process.join(self.loop, settings, self.shards, self._shard_lost)
-            addresses.append(process.address)
-        return tuple(addresses)
+            processes.append(process.addresses)
+        return tuple(zip(*processes, strict=True))
 
     def _admit(self, channel: Channel, hello: Hello) -> "WorkerDoor | PulseDoor | ControlDoor":
         if hello.role == "pulse":
@@ -217,7 +220,8 @@ class Hub:
         self.coordinator.connect(hello.rank)
         self._channels[hello.rank] = channel
         store = (self._store_host(channel), self._store.port)
-        info = JobInfo(self._addresses, store, self.settings.pulse_s, self.settings.wire)
+        shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
+        info = JobInfo(shards, store, self.settings.pulse_s, self.settings.wire)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerDoor(self, hello.rank)
 
@@ -376,17 +380,17 @@ class ControlDoor:
         """It may come and go."""
 
 
-def main(fd: int) -> None:
-    """Entry point of a hub process: the listener's descriptor; settings come on standard input."""
+def main(descriptors: Sequence[int]) -> None:
+    """Entry point of a hub process: the listeners' descriptors; settings come on standard input."""
     import torch
 
     logging.basicConfig(level=logging.INFO, format="polyrhythm hub: %(message)s")
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=HubSettings)
     torch.set_num_threads(1)
-    hub = Hub(settings, socket.socket(fileno=fd))
+    hub = Hub(settings, *(socket.socket(fileno=descriptor) for descriptor in descriptors))
     warm_up()
     hub.run()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main([int(descriptor) for descriptor in sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Start the workers of a job and its hub on this host, under the names and variables of torchrun.
+"""Start a job's workers on this host, and its hub on the first, under the names and variables of torchrun.
 
 Unlike torchrun, a worker that dies does not end the job: the hub tells the others, and they finish it.
 """
@@ -22,11 +22,12 @@ from polyrhythm.runtime import steer
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.job import runnable
-from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
+from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
+from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 
-ELSEWHERE = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "max_restarts")
-"""Flags of torchrun that say something about other hosts or restarts; only their defaults are accepted here."""
+RESTARTS = ("rdzv_conf", "max_restarts")
+"""Flags of torchrun about restarts, which there are none of here; only their defaults are accepted."""
 
 GRACE_S = 5.0
 """How long workers may take to end after an interrupt."""
@@ -38,6 +39,18 @@ class Launch(NamedTuple):
     settings: HubSettings
     command: tuple[str, ...]
     processes: int
+    node: Node = ALONE
+
+    @property
+    def ranks(self) -> range:
+        """Of the workers on this host."""
+        return range(self.node.rank * self.processes, (self.node.rank + 1) * self.processes)
+
+    @property
+    def hub(self) -> Address:
+        """How workers on this host reach the hub."""
+        settings = self.settings
+        return Address(self.node.hub if self.node.rank else hub_address(settings.job), settings.job, settings.token)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -63,29 +76,32 @@ def read_command(arguments: Sequence[str]) -> Launch:
     """What a command line asks for.
 
     Raises:
-        PolyrhythmError: for a flag that is not for one host, or a value that cannot be.
+        PolyrhythmError: for a flag that has no meaning here, or a value that cannot be.
     """
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
     options = parser.parse_args([*flags, script[0]])
-    for name in ELSEWHERE:
-        if getattr(options, name) != parser.get_default(name) and str(getattr(options, name)) not in ("1", "1:1", "0"):
+    for name in RESTARTS:
+        if getattr(options, name) != parser.get_default(name):
             flag = "--" + name.replace("_", "-")
             raise PolyrhythmError(
-                f"{flag} {getattr(options, name)} is for several hosts or restarts; leave it out here"
+                f"{flag} {getattr(options, name)} is about restarts, but a job goes on without workers that die; "
+                "leave it out"
             )
-    processes = read_processes(options.nproc_per_node)
+    processes, node = read_processes(options.nproc_per_node), read_node(options)
     python = [] if options.no_python else [sys.executable, "-u", *(["-m"] if options.module else [])]
-    return Launch(read_settings(options, processes), (*python, *script), processes)
+    return Launch(read_settings(options, processes * node.count, node), (*python, *script), processes, node)
 
 
-def read_settings(options: argparse.Namespace, workers: int) -> HubSettings:
+def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubSettings:
     """The hub's settings; everything in them is checked before a process starts."""
     if options.shards < 1 or options.epochs < 1 or options.hang_after <= 0:
         raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     parse_compensation(options.compensation)
     return HubSettings(
-        job=options.job or uuid.uuid4().hex[:8],
+        job=options.job or (options.rdzv_id if node.count > 1 else uuid.uuid4().hex[:8]),
+        token=node.token,
+        listen=node.listen,
         policy=runnable(options.policy),
         workers=workers,
         epochs=options.epochs,
@@ -132,50 +148,73 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 def launch(arguments: Sequence[str]) -> int:
     """Run a job to its end; its exit status: 0, or 1 if a worker failed by itself or none finished."""
     plan = read_command(arguments)
-    settings = plan.settings
-    hub = start_hub(settings, bound=True)
+    hub = None if plan.node.rank else start_hub(plan.settings, bound=True)
+    announce(plan)
+    wait_for_hub(plan.hub.hub)
+    port = free_port() if plan.node.count == 1 else plan.node.port + 1
+    workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
+    codes = Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
+    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+
+
+def announce(plan: Launch) -> None:
+    """Say what starts, and how to steer it."""
+    settings, node = plan.settings, plan.node
+    place = f", host {node.rank} of {node.count}" if node.count > 1 else ""
+    at = f" --at {node.hub}" if node.rank else ""
     print(
-        f"polyrhythm: job {settings.job}, policy {settings.policy}, {plan.processes} workers; "
-        f"to switch: polyrhythm ctl {settings.job} switch asp",
+        f"polyrhythm: job {settings.job}, policy {settings.policy}, {settings.workers} workers{place}; "
+        f"to switch: polyrhythm ctl {settings.job}{at} switch asp",
         file=sys.stderr,
     )
-    port = free_port()
-    workers = {rank: start_worker(plan, rank, port) for rank in range(plan.processes)}
-    codes = Watch(settings, hub, workers).wait()
-    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
 
 
 def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]":
     """One worker, in the environment that torchrun would give it."""
-    environment = {**os.environ, **worker_environment(plan.settings, plan.processes, rank, port)}
+    environment = {**os.environ, **worker_environment(plan.settings, plan.processes, rank, port, plan.node)}
     try:
         return subprocess.Popen(plan.command, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
         raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 
 
-def worker_environment(settings: HubSettings, processes: int, rank: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set for one worker of so many, and ours."""
-    address = Address(hub_address(settings.job), settings.job, settings.token)
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-    place = {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": settings.job}
+def worker_environment(
+    settings: HubSettings, processes: int, rank: int, port: int, node: Node = ALONE
+) -> dict[str, str]:
+    """The variables that torchrun would set for one of so many workers on each host, and ours."""
+    address = Launch(settings, (), processes, node).hub
+    local = rank - node.rank * processes
+    world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": settings.workers, "LOCAL_WORLD_SIZE": processes}
+    place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}
     ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
+    if node.count > 1:
+        ours[ADDRESS] = node.address
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if processes > 1 else {}
-    return {key: str(value) for key, value in {**world, **place, **ours, **threads}.items()}
+    named = {"TORCHELASTIC_RUN_ID": settings.job, **world, **place, **ours, **threads}
+    return {key: str(value) for key, value in named.items()}
 
 
 class Watch:
-    """Waits for the processes of a job, says who fails, and ends them all on an interrupt."""
+    """Waits for a job's processes on this host, says who fails, and ends them all on an interrupt.
+
+    Args:
+        address: of the hub.
+        hub: its process, if it is on this host.
+        workers: by rank.
+        patience_s: how long the hub may go on behind the last of them; None is for ever, for those of other hosts.
+    """
 
     def __init__(
         self,
-        settings: HubSettings,
-        hub: "subprocess.Popen[bytes]",
+        address: Address,
+        hub: "subprocess.Popen[bytes] | None",
         workers: "dict[int, subprocess.Popen[bytes]]",
+        patience_s: float | None,
     ) -> None:
-        self._settings = settings
+        self._address = address
         self._hub = hub
         self._workers = workers
+        self._patience_s = patience_s
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
 
@@ -190,16 +229,17 @@ class Watch:
                 codes[rank] = self._workers[rank].returncode = code
                 self._tell(rank, code, len(self._workers) - len(codes))
                 self._excuse(rank)
-            elif pid == self._hub.pid:
+            elif self._hub is not None and pid == self._hub.pid:
                 self._hub.returncode = os.waitstatus_to_exitcode(status)
-        end(self._hub, GRACE_S)
+        if self._hub is not None:
+            end(self._hub, self._patience_s)
         return codes
 
     def _excuse(self, rank: int) -> None:
         """Nobody need wait for a worker that has ended, in case it never joined the job."""
-        if self._hub.returncode is None:
+        if self._hub is None or self._hub.returncode is None:
             with contextlib.suppress(PolyrhythmError):  # the hub may be about to end
-                steer.absent(self._settings.job, rank, self._settings.token)
+                steer.absent(self._address, rank)
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code:
@@ -207,14 +247,15 @@ class Watch:
             print(f"polyrhythm: rank {rank} {how}; {left} workers go on", file=sys.stderr)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        for process in (*self._workers.values(), self._hub):
+        processes = [*self._workers.values(), *([self._hub] if self._hub else [])]
+        for process in processes:
             process.terminate()
-        for process in (*self._workers.values(), self._hub):
+        for process in processes:
             end(process, GRACE_S)
         raise SystemExit(128 + number)
 
 
-def end(process: "subprocess.Popen[bytes]", patience_s: float) -> None:
+def end(process: "subprocess.Popen[bytes]", patience_s: float | None) -> None:
     """Let a process end by itself for a while, then end it."""
     try:
         process.wait(patience_s)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import ExitStack
 from typing import IO
 
 import msgspec
@@ -16,6 +17,7 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.channel import connect, listen
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 
 HUB = "POLYRHYTHM_HUB"
 """Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
@@ -36,18 +38,41 @@ def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
     rank = read_number("RANK", 0)
     if HUB in os.environ:
         return rank, msgspec.json.decode(os.environ[HUB].encode(), type=Address)
-    workers = read_number("WORLD_SIZE", 1)
-    if workers > read_number("LOCAL_WORLD_SIZE", workers):
-        raise PolyrhythmError("torchrun has started workers on several hosts; use polyrhythm run there")
     job = (
         "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
         if "TORCHELASTIC_RUN_ID" in os.environ
         else uuid.uuid4().hex
     )
+    workers = read_number("WORLD_SIZE", 1)
+    node = node_of(workers)
     if rank == 0:
-        start_hub(HubSettings(job=job, policy=policy, workers=workers, epochs=epochs))
-    wait_for_hub(job)
-    return rank, Address(hub_address(job), job)
+        start_hub(
+            HubSettings(job=job, policy=policy, workers=workers, epochs=epochs, token=node.token, listen=node.listen)
+        )
+    address = Address(node.hub if node.rank else hub_address(job), job, node.token)
+    wait_for_hub(address.hub)
+    return rank, address
+
+
+def node_of(workers: int) -> Node:
+    """The place of this host in a job that torchrun, or whatever sets its variables, has started on several.
+
+    Raises:
+        PolyrhythmError: if the job has no secret, or this host cannot be told from the others.
+    """
+    local = read_number("LOCAL_WORLD_SIZE", workers)
+    if local >= workers:
+        return ALONE
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise PolyrhythmError(
+            f"this job has workers on several hosts; set {TOKEN} to the same secret on each, or use polyrhythm run"
+        )
+    port = read_number("POLYRHYTHM_PORT", read_number("MASTER_PORT", DEFAULT_PORT) + 1)
+    rank, count = read_number("GROUP_RANK", read_number("RANK", 0) // local), -(-workers // local)
+    node = Node(rank, count, os.environ.get("MASTER_ADDR", ""), port, token)
+    os.environ.setdefault(ADDRESS, node.address)
+    return node
 
 
 def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool = False) -> "subprocess.Popen[bytes]":
@@ -59,21 +84,22 @@ def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool =
         bound: whether it ends with this process.
 
     Raises:
-        PolyrhythmError: if a job of this id is running.
+        PolyrhythmError: if a job of this id is running, or a port is taken.
     """
-    listener = listen(hub_address(settings.job), settings.token)
-    command = [sys.executable, "-m", "polyrhythm.runtime.hub", str(listener.fileno())]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stderr=log,
-        pass_fds=(listener.fileno(),),
-        preexec_fn=die_with_parent if bound else None,
-    )
+    with ExitStack() as stack:
+        addresses = (hub_address(settings.job), *settings.listen)
+        listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+        descriptors = [listener.fileno() for listener in listeners]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "polyrhythm.runtime.hub", *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            stderr=log,
+            pass_fds=descriptors,
+            preexec_fn=die_with_parent if bound else None,
+        )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))
     process.stdin.close()
-    listener.close()
     return process
 
 
@@ -83,12 +109,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def wait_for_hub(job: str) -> None:
-    """Until somebody listens under the job's name."""
+def wait_for_hub(hub: str) -> None:
+    """Until somebody listens at the address of a hub."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            connect(hub_address(job), PATIENCE_S).close()
+            connect(hub, PATIENCE_S).close()
         except PolyrhythmError:
             if time.monotonic() > deadline:
                 raise

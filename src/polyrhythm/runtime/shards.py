@@ -4,7 +4,8 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -123,23 +124,29 @@ class RemoteShard:
 
 
 class ShardProcess:
-    """A started shard process, which ends by itself when the hub's connection to it does."""
+    """A started shard process, which ends by itself when the hub's connection to it does.
 
-    def __init__(self, settings: ShardSettings, address: str) -> None:
-        listener = listen(address, settings.token)
-        self.address = address_of(listener)
-        command = [sys.executable, "-m", "polyrhythm.runtime.shards", str(listener.fileno())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(listener.fileno(),))
+    Args:
+        settings: what it is started with.
+        addresses: where it listens; the hub uses the first.
+    """
+
+    def __init__(self, settings: ShardSettings, *addresses: str) -> None:
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+            self.addresses = tuple(map(address_of, listeners))
+            descriptors = [listener.fileno() for listener in listeners]
+            command = [sys.executable, "-m", "polyrhythm.runtime.shards", *map(str, descriptors)]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(settings))
         self.process.stdin.close()
-        listener.close()
 
     def join(self, loop: Loop, settings: ShardSettings, group: ShardGroup, lost: Callable[[str], None]) -> None:
         """Connect the hub to it."""
         hello = Hello(settings.job, "hub", 0, settings.token)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToHubFromShard)
-        group.add(join(loop, self.address, hello, decoder, RemoteShard(group, lost)))
+        group.add(join(loop, self.addresses[0], hello, decoder, RemoteShard(group, lost)))
 
 
 class WorkerPort:
@@ -194,14 +201,15 @@ class HubPort:
 class ShardServer:
     """One shard in a process of its own."""
 
-    def __init__(self, settings: ShardSettings, listener: socket.socket) -> None:
+    def __init__(self, settings: ShardSettings, listeners: Sequence[socket.socket]) -> None:
         self.loop = Loop()
         self._hub: Channel | None = None
         self._service = ShardService(
             settings.index, settings.count, self._arrived, settings.compensation, settings.allowed
         )
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | FromHub)
-        Door(self.loop, listener, settings.job, settings.token, decoder, self._admit)
+        for listener in listeners:
+            Door(self.loop, listener, settings.job, settings.token, decoder, self._admit)
 
     def _admit(self, channel: Channel, hello: Hello) -> "WorkerPort | HubPort":
         if hello.role == "worker":
@@ -214,17 +222,17 @@ class ShardServer:
         self._hub.send(Arrived(worker, number))
 
 
-def main(fd: int) -> None:
-    """Entry point of a shard process: the listener's descriptor; settings come on standard input."""
+def main(descriptors: Sequence[int]) -> None:
+    """Entry point of a shard process: the listeners' descriptors; settings come on standard input."""
     import torch
 
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=ShardSettings)
     torch.set_num_threads(settings.threads)
     warm_up()
-    server = ShardServer(settings, socket.socket(fileno=fd))
+    server = ShardServer(settings, [socket.socket(fileno=descriptor) for descriptor in descriptors])
     server.loop.run()
     server.loop.close()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main([int(descriptor) for descriptor in sys.argv[1:]])

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.control import Absent, AskStatus, Status, SwitchTo
+from polyrhythm.runtime.control import Absent, Address, AskStatus, Status, SwitchTo
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.hub_settings import hub_address
@@ -17,45 +17,51 @@ PATIENCE_S = 10.0
 """How long the hub may take to answer."""
 
 
-def switch(job: str, policy: str, token: str = "") -> Status:
+def at(job: str, hub: str = "", token: str = "") -> Address:
+    """Where a job is: on this host, unless its hub's address is given."""
+    return Address(hub or hub_address(job), job, token)
+
+
+def switch(address: Address, policy: str) -> Status:
     """Ask a job to change its policy; its state right after it has heard of it.
 
     Raises:
         PolyrhythmError: for an unknown policy, or if the job does not answer.
     """
-    return ask(job, SwitchTo(runnable(policy)), token)
+    return ask(address, SwitchTo(runnable(policy)))
 
 
-def status(job: str, token: str = "") -> Status:
+def status(address: Address) -> Status:
     """How a job is.
 
     Raises:
         PolyrhythmError: if the job does not answer.
     """
-    return ask(job, AskStatus(), token)
+    return ask(address, AskStatus())
 
 
-def absent(job: str, rank: int, token: str = "") -> Status:
+def absent(address: Address, rank: int) -> Status:
     """Tell a job that the process of a rank has ended, in case it never joined.
 
     Raises:
         PolyrhythmError: if the job does not answer.
     """
-    return ask(job, Absent(rank), token)
+    return ask(address, Absent(rank))
 
 
-def ask(job: str, message: SwitchTo | AskStatus | Absent, token: str) -> Status:
+def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
     """One question, one answer."""
     loop, listener = Loop(), Listener()
     decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
     try:
-        channel = join(loop, hub_address(job), Hello(job, "control", 0, token), decoder, listener, PATIENCE_S)
+        hello = Hello(address.job, "control", 0, address.token)
+        channel = join(loop, address.hub, hello, decoder, listener, PATIENCE_S)
         channel.send(message)
         loop.run_until(lambda: listener.answer or listener.reason, PATIENCE_S)
     finally:
         loop.close()
     if listener.answer is None:
-        raise PolyrhythmError(f"job {job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
+        raise PolyrhythmError(f"job {address.job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
     return listener.answer
 
 
