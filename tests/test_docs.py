@@ -57,7 +57,9 @@ def test_links_and_pictures_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if commands(text)])
-def test_commands_and_options_exist(page: str) -> None:
+def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    monkeypatch.setattr("socket.gethostbyname", lambda host: "127.0.0.1")  # hosts of the pages exist nowhere
     for command, *arguments in commands(PAGES[page]):
         if command == "run":  # what stands behind the script is the script's, --help too
             assert read_command(arguments).processes
