@@ -23,6 +23,8 @@ ROWS = [
     *["k-group:1", "k-group:3"],
     *["switch:bsp@0.4,asp", "switch:asp@0.4,bsp", "switch:(k-async:3)@0.2,(ssp:1)@0.4,bsp,late=drop"],
     *["switch:(local:3)@0.4,asp", "switch:(k-batch-async:4)@0.3,(k-sync:2)@0.3,local:2"],
+    *["elastic:(switch:bsp@0.6,asp),window=1,patience=1", "elastic:(local:2),window=1,patience=1"],
+    *["greedy:(switch:bsp@0.6,asp),window=1,patience=1", "greedy:(switch:(ssp:1)@0.4,bsp@0.4,local:2),window=1"],
     *["tuned:(ssp:1),batch=2,momentum=i/n", "switch:bsp@0.3,asp,batch=1,lr=0.5,momentum=zero"],
     *["selsync:0.3", "selsync:0.3,aggregate=gradients", "selsync:lssr=0.7"],
     *["esync", "esync:normalised,blocking=false"],

@@ -10,6 +10,8 @@ from polyrhythm.policies.diloco import DiLoCo as DiLoCo
 from polyrhythm.policies.dssp import DSSP as DSSP
 from polyrhythm.policies.esync import ESync as ESync
 from polyrhythm.policies.fedavg import FedAvg as FedAvg
+from polyrhythm.policies.elastic import Elastic as Elastic
+from polyrhythm.policies.greedy import Greedy as Greedy
 from polyrhythm.policies.k_async import KAsync as KAsync
 from polyrhythm.policies.k_batch_async import KBatchAsync as KBatchAsync
 from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync

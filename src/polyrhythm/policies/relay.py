@@ -78,7 +78,8 @@ class Relay:
         settled = (*held_updates(self.roll), *closing_average(self.roll))
         roll, policy = self.roll.carry_out(settled), self.following
         cluster = replace(self.cluster, workers=max(1, len(roll.places)), processed_samples=roll.processed)
-        inner, start = policy.init(cluster), ()
+        inner = policy.init(cluster)
+        start: Decisions = ()
         if roll.places:
             inner, start = policy.decide(inner, Joined(roll.workers, time_s, roll.clock))
         view = ClockView.level(roll)

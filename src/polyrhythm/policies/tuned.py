@@ -13,13 +13,15 @@ RULES = ("same", "zero", "1/n", "2^i/n", "i/n")
 
 @dataclass(frozen=True, slots=True)
 class TunedState:
-    """State of the rule within; `samples` of steps completed under it; `told`, the epoch whose Settings a worker has."""
+    """State of the rule within, samples of steps completed under it, the epoch whose Settings each worker was `told`,
+    and what the rule within has `asked` for itself.
+    """
 
     cluster: Cluster
     inner: Any
     samples: int = 0
     told: WorkerMap[int] = field(default_factory=WorkerMap)
-    asked: Settings = Settings()
+    asked: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True)

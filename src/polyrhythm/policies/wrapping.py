@@ -1,4 +1,4 @@
-"""What rules that wrap others share: the traits of several policies together, and clocks as the wrapped rule sees them."""
+"""What rules that wrap others share: the traits of several policies, and clocks as the wrapped rule sees them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -53,6 +53,11 @@ class ClockView:
             return self
         seen = [place.clock + self.of(worker) for worker, place in before.places.items()]
         return ClockView(self.ahead.set_all(event.workers, min(seen, default=event.clock) - event.clock))
+
+    def put(self, worker: int, ahead: int) -> "ClockView":
+        """With a worker so far ahead."""
+        known: WorkerMap[int] = WorkerMap() if self.ahead is None else self.ahead
+        return ClockView(known.set(worker, ahead))
 
     def seen(self, event: Event) -> Event:
         """The event as the rule is told of it."""

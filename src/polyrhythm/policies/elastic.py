@@ -1,0 +1,226 @@
+"""Elastic: stragglers are left out of a synchronous phase, and come back when they keep up again."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from polyrhythm.core import (
+    Bounds,
+    Cancel,
+    Cluster,
+    Decision,
+    Decisions,
+    Event,
+    Joined,
+    Left,
+    Policy,
+    Proceed,
+    Report,
+    Traits,
+)
+from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.policies.detector import Detector, Watch
+from polyrhythm.policies.roll import Roll
+from polyrhythm.policies.switch import Switch
+from polyrhythm.policies.wrapping import ClockView, joint_traits
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticState:
+    """The wrapped rule's state, the roll of all workers, who straggles, and who is left `out`.
+
+    `ending`: a worker has found no mini-batch left, and nobody has joined since.
+    """
+
+    last_rule: str | None
+    inner: Any
+    roll: Roll = field(default_factory=Roll)
+    view: ClockView = field(default_factory=ClockView)
+    watch: Watch = field(default_factory=Watch)
+    out: WorkerMap[bool] = field(default_factory=WorkerMap)
+    ending: bool = False
+
+
+@dataclass(frozen=True)
+class Elastic(Policy[ElasticState]):
+    """Sync-Switch's elastic policy: remove stragglers from a switch's synchronous part, and restore them afterwards.
+
+    Before the last part of a sequence such as ``bsp@0.25,asp`` is due, a worker that the `Detector` names is not
+    started again once it has reported and its contribution is combined: the wrapped rule is told that it has Left, so
+    its barrier, mean and learning rate are those of the m workers that remain (a batch of m * B and, under the linear
+    convention, m * eta). The worker meanwhile makes **probe steps**: each is measured, then dropped and counted, and
+    its samples are handed out again. It comes back, for the wrapped rule as one that has Joined, when the detector
+    clears it, when the last part begins, or when a worker has found no mini-batch left. At least half stay.
+
+    Args:
+        policy: a sequence such as `Switch`; of another policy the whole workload is meant.
+        detector: robust or sigma, the paper's rule.
+        window, patience, floor: see `Detector`.
+
+    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: stragglers come back as soon as they keep up.
+
+    Example:
+        >>> from polyrhythm.policies import parse
+        >>> parse("elastic:(switch:bsp@0.25,asp),window=8").traits.cancels
+        True
+    """
+
+    policy: Policy[Any] = Switch()  # noqa: RUF009 (a frozen value)
+    detector: str = "robust"
+    window: int = 4
+    patience: int = 2
+    floor: float = 0.25
+
+    name: ClassVar[str] = "elastic"
+    summary: ClassVar[str] = "a switch whose synchronous part leaves stragglers out"
+
+    def __post_init__(self) -> None:
+        self._detector()
+
+    @property
+    def traits(self) -> Traits:
+        """Decisions depend on how late arrivals are; probe steps are gradients that are cancelled."""
+        joint = joint_traits([self.policy])
+        return replace(joint, venue="arbitrated", exchanges=joint.exchanges | {"gradients"}, cancels=True)
+
+    def _detector(self) -> Detector:
+        return Detector(self.detector, self.window, self.patience, self.floor)
+
+    def init(self, cluster: Cluster) -> ElasticState:
+        stages = self.policy.stages(cluster)
+        last_rule = stages[-1].policy.spec if len(stages) > 1 else None
+        return ElasticState(last_rule, self.policy.init(cluster))
+
+    def rule(self, state: ElasticState) -> str:
+        """That of the wrapped policy: leaving a worker out is no switch."""
+        return self.policy.rule(state.inner)
+
+    def bounds(self, cluster: Cluster) -> Bounds:
+        """None: who is left out neither advances nor reads with the others."""
+        del cluster
+        return Bounds()
+
+    def decide(self, state: ElasticState, event: Event) -> tuple[ElasticState, Decisions]:
+        watch = self._detector().after(state.watch, event, len(state.roll.places))
+        turn = Turn(self, replace(state, roll=state.roll.after(event), watch=watch), event.time_s)
+        if isinstance(event, Report | Left) and event.worker in state.out:
+            turn.hear_of_outsider(event)
+        else:
+            turn.tell(event, state.roll)
+        turn.readmit(only_waiting=isinstance(event, Left))
+        turn.probe()
+        return turn.state, tuple(turn.decisions)
+
+
+class Turn:
+    """Decides about one event; lives no longer than that."""
+
+    def __init__(self, policy: Elastic, state: ElasticState, time_s: float) -> None:
+        self.policy, self.state, self.time_s = policy, state, time_s
+        self.decisions: list[Decision] = []
+
+    def hear_of_outsider(self, event: Report | Left) -> None:
+        """A probe step is complete: drop it; or the worker has gone."""
+        worker = event.worker
+        if isinstance(event, Left):
+            ending = self.state.ending or is_end(event)
+            self.state = replace(self.state, out=self.state.out.remove(worker), ending=ending)
+            return
+        self._do(Cancel((worker,)))
+
+    def tell(self, event: Event, before: Roll) -> None:
+        """Let the wrapped rule decide, but for starting stragglers."""
+        insiders = replace(before, places=without(before.places, self.state.out))
+        ending = (self.state.ending and not isinstance(event, Joined)) or is_end(event)
+        self.state = replace(self.state, view=self.state.view.follow(event, insiders), ending=ending)
+        inner, decisions = self.policy.policy.decide(self.state.inner, self.state.view.seen(event))
+        self.state = replace(self.state, inner=inner)
+        for decision in decisions:
+            if isinstance(decision, Proceed):
+                self._start(decision)
+            else:
+                self._do(decision)
+
+    def readmit(self, only_waiting: bool) -> None:
+        """Bring back who keeps up again, or everyone when leaving out has no sense any more.
+
+        Of workers that find no mini-batch at one moment, those that are still to be heard of look as if they ran:
+        with `only_waiting` nobody is brought back from a probe step.
+        """
+        state = self.state
+        everyone = not self._active or len(state.out) == len(state.roll.places)
+        probing = {w for w in state.out if state.roll.place(w).running}
+        back = tuple(w for w in state.out if everyone or w not in state.watch.stragglers)
+        back = tuple(w for w in back if not (only_waiting and w in probing))
+        if not back:
+            return
+        if stopped := tuple(w for w in back if w in probing):
+            self._do(Cancel(stopped))
+        out = state.out
+        for worker in back:
+            out = out.remove(worker)
+        insiders = without(state.roll.places, state.out)
+        self.state = replace(self.state, out=out)
+        clock = min((p.clock + state.view.of(w) for w, p in insiders.items()), default=state.roll.clock)
+        self._admit(back, clock)
+
+    def probe(self) -> None:
+        """Who is left out and waits makes another step that is only measured."""
+        waiting = tuple(w for w in self.state.out if not self.state.roll.place(w).running)
+        if waiting:
+            self._do(Proceed(waiting))
+
+    def _admit(self, workers: tuple[int, ...], clock: int) -> None:
+        """Tell the wrapped rule that these have joined, at a clock as it sees them."""
+        view = self.state.view
+        for worker in workers:
+            view = view.put(worker, clock - self.state.roll.place(worker).clock)
+        inner, decisions = self.policy.policy.decide(self.state.inner, Joined(workers, self.time_s, clock))
+        self.state = replace(self.state, inner=inner, view=view)
+        for decision in decisions:
+            self._do(decision)
+
+    def _start(self, decision: Proceed) -> None:
+        """Start those who keep up, and leave the others out."""
+        late = tuple(worker for worker in decision.workers if self._is_out_of_time(worker))
+        most = (len(self.state.roll.places) + 1) // 2
+        late = late[: max(0, len(self.state.roll.places) - len(self.state.out) - most)]
+        ready = tuple(worker for worker in decision.workers if worker not in late)
+        if ready:
+            self._do(replace(decision, workers=ready))
+        for worker in late:
+            self._leave_out(worker)
+
+    def _is_out_of_time(self, worker: int) -> bool:
+        """Whether this worker straggles, and nothing of it would be lost if it went now."""
+        place = self.state.roll.place(worker)
+        return self._active and worker in self.state.watch.stragglers and not place.gradients and not place.local
+
+    def _leave_out(self, worker: int) -> None:
+        state = self.state
+        clock = state.roll.place(worker).clock + state.view.of(worker)
+        self.state = replace(state, out=state.out.set(worker, True))
+        inner, decisions = self.policy.policy.decide(state.inner, Left(worker, self.time_s, clock, "removed"))
+        self.state = replace(self.state, inner=inner)
+        for decision in decisions:
+            self._do(decision)
+
+    @property
+    def _active(self) -> bool:
+        """Whether the part in force is not the last one, and the workload is not at its end."""
+        return not self.state.ending and self.policy.policy.rule(self.state.inner) != self.state.last_rule
+
+    def _do(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        self.state = replace(self.state, roll=self.state.roll.carry_out((decision,)))
+
+
+def is_end(event: Event) -> bool:
+    """Whether a worker has found no mini-batch left."""
+    return isinstance(event, Left) and event.reason == "finished"
+
+
+def without(places: WorkerMap[Any], out: WorkerMap[bool]) -> WorkerMap[Any]:
+    """Only those who are not left out."""
+    for worker in out:
+        places = places.remove(worker)
+    return places
