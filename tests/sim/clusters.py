@@ -6,14 +6,15 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
-from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Settings, Sync, Ticket
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
+from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease, Workload
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Limits, Network, Scenario, Straggler, TimingWorkload
 from polyrhythm.sim.compute import streams
 from polyrhythm.sim.engine import Engine, Job
 from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import NOTHING, Evaluation, Numerics, StepResult, TimingOnly
-from polyrhythm.telemetry import Meter
+from polyrhythm.telemetry import Meter, RunResult
 
 SPECS = [
     "asp",
@@ -28,6 +29,12 @@ SPECS = [
     "local:3",
     "post-local:3,0.5",
     "ssp:1",
+    "selsync:lssr=0.6",
+    "selsync:lssr=0.6,aggregate=gradients",
+    "esync",
+    "esync:samples,blocking=false",
+    "fedavg:0.5,0.6",
+    "diloco:4",
 ]
 
 
@@ -77,7 +84,7 @@ def engine_of(scenario: Scenario, policy: Policy[Any], numerics: Numerics | None
     samples = scenario.workload.samples
     job = Job(
         policy=policy,
-        cluster=Cluster(scenario.workers, scenario.batch_size, samples),
+        cluster=Cluster(scenario.workers, scenario.batch_size, samples, dataset_samples=min(10, samples)),
         durations=streams(scenario.compute, scenario.mean_compute_s, seed),
         bandwidths=scenario.bandwidths,
         network=scenario.network,
@@ -99,8 +106,11 @@ class Recorder(Policy[Any]):
     name: ClassVar[str] = "recorder"
     summary: ClassVar[str] = "records"
 
+    @property
+    def traits(self) -> Traits:
+        return self.inner.traits
+
     def init(self, cluster: Cluster) -> Any:
-        object.__setattr__(self, "traits", self.inner.traits)
         return self.inner.init(cluster)
 
     def decide(self, state: Any, event: Event) -> tuple[Any, Decisions]:
@@ -133,6 +143,8 @@ class Books:
     """Numerics that only keep books: which samples are in the parameters, and which are on their way."""
 
     train_samples: int | None = None
+    shards: Shards | None = None
+    injected_bytes = 0.0
 
     def __init__(self) -> None:
         self.running: dict[Ticket, Lease] = {}
@@ -156,8 +168,10 @@ class Books:
         self.learned += [self.pending.pop(ticket) for ticket in tickets]
         if decision.what != "gradients":
             assert not tickets
-            for worker in decision.workers:
+            for worker in (*decision.workers, *(decision.adopters or ())):
                 self.learned += self.replicas.pop(worker, [])
+        elif not tickets:
+            self.learned += [self.replicas[worker].pop() for worker in decision.workers]
 
     def void(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
@@ -169,7 +183,11 @@ class Books:
     def evaluate(self) -> Evaluation | None:
         return None
 
+    def finish(self, result: RunResult) -> None:
+        pass
+
     def samples(self) -> list[tuple[int, int]]:
-        """Everything that is in the parameters or in a replica at the end, as (epoch, position)."""
+        """Everything that is in the parameters or in a replica at the end or was given up for an average, as (epoch,
+        position)."""
         leases = [*self.learned, *(lease for kept in self.replicas.values() for lease in kept)]
         return sorted((lease.epoch, position) for lease in leases for position in range(lease.start, lease.stop))

@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from polyrhythm.core import Outer
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.flat import FlatLayout
@@ -48,18 +49,18 @@ def test_weights_are_normalised() -> None:
 def test_deltas_at_rate_one_are_parameters() -> None:
     parameters, deltas = server(), server()
     average(parameters, stepped(parameters, 1, 3))
-    average(deltas, stepped(deltas, 1, 3), delta_rate=1.0)
+    average(deltas, stepped(deltas, 1, 3), outer=Outer(1.0))
     torch.testing.assert_close(deltas.vector, parameters.vector)
 
 
 def test_a_delta_counts_from_where_its_replica_started() -> None:
     target = server()
     early, late = stepped(target, 1, 1)
-    average(target, [early], delta_rate=1.0)
-    average(target, [late], delta_rate=0.5)
+    average(target, [early], outer=Outer(1.0))
+    average(target, [late], outer=Outer(0.5))
     torch.testing.assert_close(target.vector, -0.15 * ONES)
     early.optimizer.step(ONES.clone())
-    average(target, [early], delta_rate=1.0)
+    average(target, [early], outer=Outer(1.0))
     torch.testing.assert_close(target.vector, -0.25 * ONES)
 
 

@@ -86,8 +86,8 @@ class ESync(Policy[ESyncState]):
 
     Args:
         weights: of worker p with n_p local steps. "uniform" as in Eq. 7; "samples": n_p times its mini-batch;
-            "inverse": 1 / n_p; "normalised": 1 / n_p with the outer rate mean(n) * mean(1/n), as in FedNova, so that every
-            worker counts the same and the mean moves as far as the mean number of steps.
+            "inverse": 1 / n_p; "normalised": 1 / n_p with the outer rate mean(n) * mean(1/n), as in FedNova, so that
+            every worker counts the same and the mean moves as far as the mean number of steps.
         epsilon: slack as a share of a step, at least 0.
         smoothing: weight of the newest measurement in costs, above 0 and at most 1.
         blocking: whether a READY worker waits for the others. If not (Section 4.2), NOT-READY is implied, everyone

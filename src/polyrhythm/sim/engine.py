@@ -85,7 +85,10 @@ class Engine:
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         self.ring, reports = carriage(job.policy, job.network)
         self.transport = Transport(self.calendar, job.network, meter, self.ring, self._has_average)
-        self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, reports, self._arrive)
+        injected = job.numerics.injected_bytes
+        self.steps = Steps(
+            self.calendar, self.transport, meter, job.cluster.batch_size, reports, injected, self._arrive
+        )
         self.alarms = 0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
@@ -182,9 +185,9 @@ class Engine:
         if account is None or account.running is not None:
             return True  # which the ledger refuses
         seat = self.seats[worker]
-        if decision.settings is not None and decision.settings.batch_size is not None:
-            seat.batch_size = decision.settings.batch_size
-        seat.lease = self.workload.lease(seat.batch_size)
+        if decision.settings is not None:
+            seat.batch_size = decision.settings.batch_size or self.job.cluster.batch_size
+        seat.lease = self.workload.lease(seat.batch_size, worker)
         if seat.lease is not None:
             return True
         seat.finished = True
@@ -247,15 +250,20 @@ class Engine:
         tickets = self.ledger.sync(decision)
         self.numerics.sync(decision, tickets)
         self.meter.sync(decision)
-        if decision.what == "gradients":
-            for worker in decision.workers:
-                lease = self.seats[worker].gradients.popleft()
-                self.meter.samples += lease.stop - lease.start
-        else:
-            for worker in decision.workers:
-                self.seats[worker].local.clear()
-        if self.ring or decision.what != "gradients":
+        for worker in (*decision.workers, *(decision.adopters or ())):
+            self._take(self.seats[worker], decision)
+        if self.ring or not tickets:
             self.transport.average([self.seats[worker] for worker in dict.fromkeys(decision.workers)])
+
+    def _take(self, seat: Seat, decision: Sync) -> None:
+        """What a worker has pending is combined, or given up for the result."""
+        if decision.what != "gradients":
+            seat.local.clear()
+        elif seat.gradients:
+            lease = seat.gradients.popleft()
+            self.meter.samples += lease.stop - lease.start
+        else:
+            seat.local.pop()
 
     def _cancel(self, workers: tuple[int, ...]) -> None:
         self.numerics.void(self.ledger.cancel(workers))
@@ -291,6 +299,7 @@ class Engine:
     def _join(self, workers: tuple[int, ...]) -> None:
         job, now_s = self.job, self.calendar.now_s
         clock = self.ledger.join(workers)
+        self.workload.join(workers)
         for worker in workers:
             slow = job.plan.slow.get(worker, ())
             self.seats[worker] = Seat(
@@ -329,6 +338,7 @@ class Engine:
         if seat is None:
             return
         clock, void = self.ledger.leave(leave.worker)
+        self.workload.leave(leave.worker)
         self.numerics.void(void)
         self.numerics.leave(leave.worker)
         self._abandon(seat)

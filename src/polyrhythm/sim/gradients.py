@@ -21,15 +21,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polyrhythm.core import Settings, Sync, Ticket
+from polyrhythm.core import Outer, Settings, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.errors import DivergedError
+from polyrhythm.sim.feed import Feed
 from polyrhythm.sim.numerics import Evaluation, StepResult
+from polyrhythm.telemetry import RunResult
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
 from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Task, epoch_order
+from polyrhythm.training.data import Task
 from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.gradient import Gradient, Request, fastest
 from polyrhythm.training.optimizer import OptimizerState, configured_optimizer
@@ -42,19 +44,49 @@ WASTE = 0.4
 
 
 @dataclass(slots=True)
+class LocalStep:
+    """A reported step on a replica that moves it once it is certain with which gradient: its own, or a mean."""
+
+    gradient: Tensor
+    lr_scale: float
+    momentum: float | None
+    samples: int
+
+
+@dataclass(slots=True)
 class Worker:
-    """What one worker holds: its buffers, its replica if it has one, and what policies have set for it."""
+    """What one worker holds: its buffers, its replica if it has one, and what policies have set for it.
+
+    `local_samples` are those that only its replica has; `drifted` tells whether the replica may differ from the global
+    parameters.
+    """
 
     buffers: Buffers
     replica: Replica | None = None
+    last: LocalStep | None = None
     local_samples: int = 0
+    drifted: bool = False
     lr_scale: float = 1.0
     momentum: float | None = None
 
     def configure(self, settings: Settings) -> None:
         """Take over what a policy sets; the engine sees to the batch size."""
-        self.lr_scale = self.lr_scale if settings.lr_scale is None else settings.lr_scale
-        self.momentum = self.momentum if settings.momentum is None else settings.momentum
+        self.lr_scale = 1.0 if settings.lr_scale is None else settings.lr_scale
+        self.momentum = settings.momentum
+
+    def move(self) -> None:
+        """Make the last step, if it was not made yet."""
+        if self.last is not None:
+            assert self.replica is not None
+            self.replica.step(self.last.gradient, self.last.lr_scale, self.last.momentum)
+            self.last = None
+
+    def parameters(self) -> Tensor:
+        """Those of its replica with its last step made."""
+        assert self.replica is not None
+        if self.last is None:
+            return self.replica.vector
+        return self.replica.stepped(self.last.gradient, self.last.lr_scale, self.last.momentum)
 
 
 @dataclass(slots=True)
@@ -88,7 +120,8 @@ class TrainedNumerics:
         self.config = config
         self.train_samples = len(task.train)
         self.planned = workers
-        self.data_seed = seed if config.data_seed is None else config.data_seed
+        self.feed = Feed(task.train, config, workers, seed if config.data_seed is None else config.data_seed)
+        self.shards, self.injected_bytes = self.feed.order.shards, self.feed.injected_bytes
         self.model = FlatModel(task.build(seed))
         self.server = server_of(config, self.model)
         self.gradients = fastest(task, self.model)
@@ -101,6 +134,7 @@ class TrainedNumerics:
         self.readers: Counter[int] = Counter()
         self.returned: list[OptimizerState] = []
         self.averaged = False
+        self.met = False
         self.samples = 0
         self.computed = 0
         self.wasted = 0
@@ -110,10 +144,12 @@ class TrainedNumerics:
         worker = self.workers.get(ticket.worker) or self._welcome(ticket.worker)
         if settings is not None:
             worker.configure(settings)
+        worker.move()
         parameters = self._read(worker) if ticket.exchange == "gradients" else self._replica(worker).vector
         version = self.server.version
         step = Step(ticket, lease, worker, parameters, version, self.samples, worker.lr_scale, worker.momentum)
         self.steps[ticket] = self.ahead[ticket] = step
+        self.feed.draw(ticket, lease)
 
     def report(self, ticket: Ticket) -> StepResult:
         """The gradient exists now; a replica moves.
@@ -121,6 +157,7 @@ class TrainedNumerics:
         Raises:
             DivergedError: when the loss is not finite.
         """
+        self.feed.mix()
         step = self.steps[ticket]
         gradient = step.gradient or self._compute(step)
         if not math.isfinite(gradient.loss):
@@ -133,29 +170,25 @@ class TrainedNumerics:
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Apply gradients to the global parameters, or average replicas."""
-        if decision.what == "gradients":
+        if tickets:
             self._apply([self.steps.pop(ticket) for ticket in tickets], decision.weights)
-            return
-        workers = [self.workers.get(worker) or self._welcome(worker) for worker in decision.workers]
-        replicas = [self._replica(worker) for worker in workers]
-        self.averaged = True
-        rate = self.config.delta_rate if decision.what == "deltas" else None
-        average(self.server, replicas, decision.weights, delta_rate=rate, state=self.config.averaged_state)
-        buffers = average_buffers([worker.buffers for worker in workers], decision.weights)
-        for worker in workers:
-            worker.buffers = buffers.copy()
-            worker.local_samples = 0
+        elif decision.what == "gradients":
+            self._share_gradients(decision)
+        else:
+            self._average(decision)
 
     def void(self, tickets: list[Ticket]) -> None:
         """Forget steps; their samples were not processed."""
         for step in [self.steps.pop(ticket) for ticket in tickets]:
             self._forget(step)
             self.ahead.pop(step.ticket, None)
+            self.feed.forget(step.ticket)
             self.wasted += step.gradient is not None and not step.reported
             self.samples -= step.lease.samples if step.reported else 0
 
     def leave(self, worker: int) -> None:
         """Forget the worker, its replica and the steps that only it holds; the last one's buffers stay."""
+        self.feed.leave(worker)
         if worker in self.workers:
             self.buffers = self._mean_buffers()
             self.samples -= self.workers.pop(worker).local_samples
@@ -163,25 +196,35 @@ class TrainedNumerics:
 
     def parameters(self) -> Tensor:
         """The global parameters, or the replicas' average while replicas hold steps that were not averaged."""
-        if not any(worker.local_samples for worker in self.workers.values()):
+        if not any(worker.drifted for worker in self.workers.values()):
             return self.server.vector
-        return weighted_mean([worker.replica.vector for worker in self.workers.values() if worker.replica])
+        return weighted_mean([worker.parameters() for worker in self.workers.values() if worker.replica])
 
     def evaluate(self) -> Evaluation:
-        """Quality of `parameters` on the test set.
+        """Quality of `parameters` on the test set, and of one replica where replicas have not met since the last time.
 
         Raises:
             DivergedError: when the parameters or the loss are no longer finite.
         """
-        parameters = self.parameters()
+        buffers = self._mean_buffers()
+        accuracy, loss = self._quality(self.parameters(), buffers)
+        one = next((worker for worker in self.workers.values() if worker.drifted and worker.replica), None)
+        apart, self.met = one is not None and not self.met and len(self.workers) > 1, False
+        return Evaluation(accuracy, loss, self._quality(one.parameters(), one.buffers)[0] if one and apart else None)
+
+    def _quality(self, parameters: Tensor, buffers: Buffers) -> tuple[float, float]:
+        """Accuracy and loss on the test set."""
         if not torch.isfinite(parameters).all():
             raise diverged("the parameters are not finite", self.samples)
-        buffers = self._mean_buffers()
         self.model.load(parameters, buffers.vector, buffers.counters)
         accuracy, loss = self.task.evaluate(self.model.module)
         if not math.isfinite(loss):
             raise diverged(f"the loss on the test set is {loss}", self.samples)
-        return Evaluation(accuracy, loss)
+        return accuracy, loss
+
+    def finish(self, result: RunResult) -> None:
+        """Enter what was injected."""
+        self.feed.finish(result)
 
     def _welcome(self, worker: int) -> Worker:
         """A newcomer starts with the mean of the others' buffers."""
@@ -220,21 +263,59 @@ class TrainedNumerics:
     def _batch(self, step: Step) -> list[Step]:
         rows = 1 if self.wasted > WASTE * self.computed else self.gradients.rows
         others: Iterable[Step] = self.ahead.values() if rows > 1 else ()
-        alike = [other for other in others if other is not step and other.lease.samples == step.lease.samples]
+        size = self.feed.samples(step.ticket)
+        alike = [other for other in others if other is not step and self.feed.samples(other.ticket) == size]
         return [step, *alike[: rows - 1]]
 
     def _request(self, step: Step) -> Request:
-        epoch, start, stop = step.lease
-        indices = epoch_order(self.train_samples, self.data_seed, epoch)[start:stop]
-        return Request(step.parameters, indices, step.worker.buffers)
+        return Request(step.parameters, self.feed.take(step.ticket), step.worker.buffers)
 
     def _step_locally(self, step: Step, gradient: Gradient) -> None:
         worker = step.worker
         del self.steps[step.ticket]
         scale = self.schedule(step.samples_before) * step.lr_scale * self._counts(self.planned - len(self.gone))
-        assert worker.replica is not None
-        worker.replica.optimizer.step(gradient.vector, scale, step.momentum)
+        worker.last = LocalStep(gradient.vector, scale, step.momentum, step.lease.samples)
         worker.local_samples += step.lease.samples
+        worker.drifted = True
+
+    def _share_gradients(self, decision: Sync) -> None:
+        """The last steps of these workers' replicas are made with the mean of their gradients."""
+        workers = [self.workers[worker] for worker in decision.workers]
+        steps = [worker.last for worker in workers if worker.last is not None]
+        mean = weighted_mean([step.gradient for step in steps], decision.weights)
+        for worker, step in zip(workers, steps, strict=True):
+            step.gradient = mean.clone()
+            worker.local_samples -= step.samples
+            worker.move()
+
+    def _average(self, decision: Sync) -> None:
+        """Combine replicas; who adopts the result gives up what only its own replica had."""
+        contributors = self._moved(decision.workers)
+        adopters = contributors if decision.adopters is None else self._moved(decision.adopters)
+        average(
+            self.server,
+            [self._replica(worker) for worker in contributors],
+            decision.weights,
+            outer=(decision.outer or Outer(self.config.delta_rate)) if decision.what == "deltas" else None,
+            adopters=[self._replica(worker) for worker in adopters],
+            fragment=decision.fragment,
+            delay=decision.delay,
+            state=self.config.averaged_state,
+        )
+        buffers = average_buffers([worker.buffers for worker in contributors], decision.weights)
+        for worker in adopters:
+            worker.buffers = buffers.copy()
+            worker.drifted = worker.drifted and bool(decision.fragment or decision.delay)
+        for worker in (*contributors, *adopters):
+            worker.local_samples = 0
+        self.averaged = self.met = True
+
+    def _moved(self, workers: tuple[int, ...]) -> list[Worker]:
+        """These workers with all their steps made."""
+        moved = [self.workers.get(worker) or self._welcome(worker) for worker in workers]
+        for worker in moved:
+            worker.move()
+        return moved
 
     def _apply(self, steps: list[Step], weights: tuple[float, ...] | None) -> None:
         """One update; the schedule stands where it stood before these mini-batches."""

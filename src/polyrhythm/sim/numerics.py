@@ -7,7 +7,9 @@ void, in order of virtual time. `TimingOnly` computes nothing, `polyrhythm.sim.g
 from typing import NamedTuple, Protocol
 
 from polyrhythm.core import Settings, Sync, Ticket
+from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
+from polyrhythm.telemetry import RunResult
 
 
 class StepResult(NamedTuple):
@@ -18,10 +20,11 @@ class StepResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Quality on the test set."""
+    """Quality on the test set, and that of one replica where that says something else."""
 
     accuracy: float
     loss: float
+    replica_accuracy: float | None = None
 
 
 class Numerics(Protocol):
@@ -31,6 +34,14 @@ class Numerics(Protocol):
     def train_samples(self) -> int | None:
         """Samples of the training set; None if there is no data."""
 
+    @property
+    def shards(self) -> Shards | None:
+        """Who reads what; None if all read from one order."""
+
+    @property
+    def injected_bytes(self) -> float:
+        """Bytes that a worker which shares samples sends in a step; 0 without data injection."""
+
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """A step begins: it reads the global parameters now, or goes on with its worker's replica."""
 
@@ -38,7 +49,7 @@ class Numerics(Protocol):
         """The step is complete: its gradient exists, or its replica has moved."""
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """Combine: `tickets` are the gradients to take, in the order of the decision's workers; empty for replicas."""
+        """Combine: `tickets` are the gradients to take, in the order of the decision's workers; none of replicas."""
 
     def void(self, tickets: list[Ticket]) -> None:
         """These steps or gradients are dropped and will not be named again."""
@@ -53,6 +64,9 @@ class Numerics(Protocol):
             DivergedError: when the parameters or the loss are no longer finite.
         """
 
+    def finish(self, result: RunResult) -> None:
+        """The run is over: enter what only the numerics know."""
+
 
 NOTHING = StepResult()
 
@@ -61,6 +75,8 @@ class TimingOnly:
     """No model: every call is free."""
 
     train_samples: int | None = None
+    shards: Shards | None = None
+    injected_bytes = 0.0
 
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """Nothing to read."""
@@ -81,3 +97,6 @@ class TimingOnly:
     def evaluate(self) -> None:
         """There is no model."""
         return
+
+    def finish(self, result: RunResult) -> None:
+        """Nothing to enter."""

@@ -11,7 +11,11 @@ REPORTS = 100
 
 
 class Observer:
-    """Evaluates at the first update after each multiple of the interval and at the end; virtual time stands still."""
+    """Evaluates at the first update after each multiple of the interval and at the end; virtual time stands still.
+
+    While replicas hold steps that nobody has averaged there is no model that anyone has: an evaluation waits for the
+    average, as ESync's rounds may be many intervals long.
+    """
 
     def __init__(self, engine: Engine, scenario: Scenario, progress: Callable[[float], None] | None) -> None:
         self.engine, self.progress = engine, progress
@@ -39,7 +43,7 @@ class Observer:
         if samples >= self.next_report and self.progress is not None:
             self.next_report = following(samples, self.report_interval)
             self.progress(min(1.0, samples / self.total))
-        if samples >= self.next_evaluation:
+        if samples >= self.next_evaluation and not any(seat.local for seat in self.engine.seats.values()):
             self.next_evaluation = following(samples, self.interval)
             self._evaluate()
         return min(self.next_evaluation, self.next_report)
@@ -51,7 +55,7 @@ class Observer:
         quality = engine.numerics.evaluate()
         if quality is None:
             return
-        meter.evaluated(engine.calendar.now_s, quality.accuracy, quality.loss)
+        meter.evaluated(engine.calendar.now_s, *quality)
         if self.stop_at_target and meter.reached is not None:
             engine.stopped = True
 

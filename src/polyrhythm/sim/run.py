@@ -10,6 +10,7 @@ import joblib
 
 from polyrhythm import __version__
 from polyrhythm.core import Cluster, Header, Policy, TraceWriter
+from polyrhythm.core.shards import ShardedWorkload
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
 from polyrhythm.policies import parse
@@ -73,6 +74,7 @@ def simulate(
         except DivergedError as error:
             result.status, result.message = "diverged", one_line(error)
     meter.finish(result, engine.ledger, engine.calendar.now_s)
+    numerics.finish(result)
     result.wall_s = time.perf_counter() - started
     return result
 
@@ -183,7 +185,9 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
     workload = build_workload(scenario, numerics)
     return Job(
         policy=policy,
-        cluster=Cluster(scenario.workers, scenario.batch_size, workload.total_samples),
+        cluster=Cluster(
+            scenario.workers, scenario.batch_size, workload.total_samples, dataset_samples=workload.dataset_samples
+        ),
         durations=streams(scenario.compute, scenario.mean_compute_s, seed),
         bandwidths=scenario.bandwidths,
         network=scenario.network,
@@ -201,7 +205,8 @@ def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
         dataset = total = scenario.workload.samples
     else:
         total = scenario.training.workload_samples(dataset)
-    return Workload(dataset, min(total, scenario.limits.samples or total))
+    total = min(total, scenario.limits.samples or total)
+    return Workload(dataset, total) if numerics.shards is None else ShardedWorkload(numerics.shards, total)
 
 
 def blank_result(

@@ -10,7 +10,12 @@ from polyrhythm.telemetry.result import EvalPoint, RunResult
 
 @dataclass(slots=True)
 class Activity:
-    """What one worker has done so far; `pending` holds the staleness of its gradients that nobody combined yet."""
+    """What one worker has done so far.
+
+    Args:
+        pending: staleness of its gradients that nobody combined yet.
+        local: whether its last step was on its replica, and no exchange has followed.
+    """
 
     joined_s: float = 0.0
     live_s: float = 0.0
@@ -18,6 +23,7 @@ class Activity:
     transfer_s: float = 0.0
     steps: int = 0
     pending: deque[int] = field(default_factory=deque)
+    local: bool = False
 
     @property
     def idle_s(self) -> float:
@@ -34,6 +40,7 @@ class Meter:
         updates: changes of the global parameters.
         samples: samples whose contribution is in the parameters, or in a live replica.
         bytes_pushed, bytes_pulled: messages that arrived, counted by the shell.
+        local_steps: steps on a replica that no exchange followed at once.
     """
 
     target: float | None = None
@@ -41,6 +48,7 @@ class Meter:
     samples: int = 0
     bytes_pushed: float = 0.0
     bytes_pulled: float = 0.0
+    local_steps: int = 0
     activities: dict[int, Activity] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
     staleness: Counter[int] = field(default_factory=Counter)
@@ -67,6 +75,9 @@ class Meter:
         activity.transfer_s += report.transfer_s
         if exchange == "gradients":
             activity.pending.append(report.staleness)
+        else:
+            self.local_steps += 1
+        activity.local = exchange == "replicas"
 
     def busy(self, worker: int, compute_s: float = 0.0, transfer_s: float = 0.0) -> None:
         """Time spent on what no report tells: a step that was abandoned, or a closing transfer."""
@@ -77,17 +88,27 @@ class Meter:
     def sync(self, sync: Sync) -> None:
         """An update of the global parameters."""
         self.updates += 1
-        if sync.what == "gradients":
-            for worker in sync.workers:
-                self.staleness[self.activities[worker].pending.popleft()] += 1
+        for worker in sync.workers:
+            activity = self.activities[worker]
+            if sync.what == "gradients" and activity.pending:
+                self.staleness[activity.pending.popleft()] += 1
+            else:
+                self._met(activity)
+        for worker in sync.adopters or ():
+            self._met(self.activities[worker])
+
+    def _met(self, activity: Activity) -> None:
+        """The worker's last step is followed by an exchange."""
+        self.local_steps -= activity.local
+        activity.local = False
 
     def cancel(self, worker: int) -> None:
         """What a worker had pending is dropped."""
         self.activities[worker].pending.clear()
 
-    def evaluated(self, time_s: float, accuracy: float, loss: float) -> None:
+    def evaluated(self, time_s: float, accuracy: float, loss: float, replica_accuracy: float | None = None) -> None:
         """The model was evaluated."""
-        self.curve.append(EvalPoint(time_s, self.samples, self.updates, accuracy, loss))
+        self.curve.append(EvalPoint(time_s, self.samples, self.updates, accuracy, loss, replica_accuracy))
 
     @property
     def reached(self) -> EvalPoint | None:
@@ -118,6 +139,8 @@ class Meter:
         live_s = sum(activity.live_s for activity in activities.values())
         result.steps_by_worker = {worker: activity.steps for worker, activity in activities.items()}
         result.steps = sum(result.steps_by_worker.values())
+        result.lssr = self.local_steps / result.steps if result.steps else None
+        result.compute_fraction_by_worker = {worker: share(a.compute_s, a.live_s) for worker, a in activities.items()}
         result.idle_fraction_by_worker = {worker: share(a.idle_s, a.live_s) for worker, a in activities.items()}
         result.compute_fraction = share(sum(activity.compute_s for activity in activities.values()), live_s)
         result.transfer_fraction = share(sum(activity.transfer_s for activity in activities.values()), live_s)
@@ -135,6 +158,7 @@ class Meter:
         result.target_accuracy, result.curve = self.target, self.curve
         if self.curve:
             result.final_accuracy, result.final_loss = self.curve[-1].accuracy, self.curve[-1].loss
+            result.replica_accuracy = self.curve[-1].replica_accuracy
             result.best_accuracy = max(point.accuracy for point in self.curve)
         if (reached := self.reached) is not None:
             result.time_to_target_s, result.samples_to_target = reached.time_s, reached.samples

@@ -6,21 +6,23 @@ import msgspec
 
 
 class EvalPoint(msgspec.Struct, frozen=True):
-    """The model's quality at one moment of the run."""
+    """The model's quality at one moment of the run, and that of one replica where replicas had not met before."""
 
     time_s: float
     samples: int
     updates: int
     accuracy: float
     loss: float
+    replica_accuracy: float | None = None
 
 
 class RunResult(msgspec.Struct, kw_only=True):
     """One policy, one seed. A figure that was not measured is None, never zero.
 
     Fractions are of the time that workers were live, so that compute + transfer + idle = 1. `updates` counts changes
-    of the global parameters, `steps` mini-batches. Staleness is that of applied gradients. Everything but `wall_s` is
-    a function of the scenario, the policy and the seed when `venue` is "simulated".
+    of the global parameters, `steps` mini-batches. Staleness is that of applied gradients. `samples` are those that
+    workers drew themselves; by data injection they received `injected_samples` more, from source to receiver.
+    Everything but `wall_s` is a function of the scenario, the policy and the seed when `venue` is "simulated".
     """
 
     scenario: str
@@ -44,8 +46,12 @@ class RunResult(msgspec.Struct, kw_only=True):
     time_to_target_s: float | None = None
     samples_to_target: int | None = None
     final_accuracy: float | None = None
+    replica_accuracy: float | None = None
     final_loss: float | None = None
     best_accuracy: float | None = None
+
+    lssr: float | None = None
+    policy_figures: dict[str, float] = {}
 
     compute_fraction: float = 0.0
     transfer_fraction: float = 0.0
@@ -58,12 +64,17 @@ class RunResult(msgspec.Struct, kw_only=True):
     bytes_pulled: int = 0
     bytes_total: int = 0
 
+    injected_samples: int = 0
+    injected_bytes: int = 0
+    injected_by_source: dict[int, dict[int, int]] = {}
+
     gradients_computed: int = 0
     gradients_applied: int = 0
     gradients_dropped: int = 0
     dropped_by_reason: dict[str, int] = {}
 
     steps_by_worker: dict[int, int] = {}
+    compute_fraction_by_worker: dict[int, float] = {}
     idle_fraction_by_worker: dict[int, float] = {}
     curve: list[EvalPoint] = []
     trace_path: str | None = None

@@ -3,19 +3,23 @@
 With global parameters w, and replicas x_i with weights w_i that started their local steps from b_i:
 
 - "parameters": w <- sum(w_i x_i) / sum(w_i);
-- "deltas": w <- w + rate * sum(w_i (x_i - b_i)) / sum(w_i), the same if all started from w and the rate is 1;
+- "deltas": the outer optimizer steps w with d = sum(w_i (x_i - b_i)) / sum(w_i); at rate 1 without momentum that is
+  w <- w + d, and the same as "parameters" if all started from w;
 
-then every replica that takes part becomes w. Floating-point buffers (batch-norm statistics) are averaged with the same
-weights; of other buffers (its counter of batches) each replica takes the largest value.
+then every adopter becomes w: at once, or after some steps of its own, by which it moves on from w. Of a fragment all
+this holds for a slice of the flat vector. Floating-point buffers (batch-norm statistics) are averaged with the same
+weights; of other buffers (its counter of batches) each replica takes the largest value. Buffers, and optimizer state
+as its rule says, go over at once and whole, also with a fragment.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from polyrhythm.core import Outer
+from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
@@ -35,12 +39,40 @@ class Buffers:
 
 
 @dataclass(slots=True)
+class Merge:
+    """A result on its way to a replica, and what of the replica went into it.
+
+    Args:
+        steps: local steps until it is taken over.
+        start: first element of the slice that it is about.
+        result: the slice of the global parameters.
+        sent: the slice of the replica when the exchange began.
+    """
+
+    steps: int
+    start: int
+    result: Tensor
+    sent: Tensor
+
+    @property
+    def stop(self) -> int:
+        """One past the last element of the slice."""
+        return self.start + self.result.numel()
+
+
+@dataclass(slots=True)
 class Replica:
-    """A worker's own parameters, the optimizer that steps them, and the parameters from which they started."""
+    """A worker's own parameters, the optimizer that steps them, and the parameters from which they started.
+
+    `merges` are results that it has not taken over yet, in the order in which they will come.
+    """
 
     vector: Tensor
     optimizer: FlatOptimizer
     base: Tensor
+    merges: list[Merge] = field(default_factory=list)
+    compressor: Compressor | None = None
+    """What its differences from the base go through when they are sent."""
 
     @classmethod
     def of(cls, server: GlobalParameters) -> "Replica":
@@ -49,6 +81,59 @@ class Replica:
         replica = cls(vector, server.optimizer.on(vector), base=server.vector.clone())
         replica.optimizer.load_state(server.optimizer.state())
         return replica
+
+    def parameters(self, start: int, stop: int) -> Tensor:
+        """Its contribution of these elements to a mean of parameters, as it arrives."""
+        if self.compressor is None:
+            return self.vector[start:stop]
+        return self.base[start:stop] + self.delta(start, stop)
+
+    def delta(self, start: int, stop: int) -> Tensor:
+        """Its contribution of these elements to a mean of deltas, as it arrives."""
+        delta = self.vector[start:stop] - self.base[start:stop]
+        return delta if self.compressor is None else self.compressor(delta, start)
+
+    def step(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> None:
+        """One local step, as `FlatOptimizer.step`; then results that are due are taken over."""
+        self.optimizer.step(gradient, lr_scale, momentum)
+        for merge in self.merges:
+            merge.steps -= 1
+        self.settle(due=True)
+
+    def stepped(self, gradient: Tensor, lr_scale: float = 1.0, momentum: float | None = None) -> Tensor:
+        """The parameters as a step would leave them, which stay as they are."""
+        vector = self.vector.clone()
+        optimizer = self.optimizer.on(vector)
+        optimizer.load_state(self.optimizer.state())
+        optimizer.step(gradient.clone(), lr_scale, momentum)
+        return vector
+
+    def receive(self, result: Tensor, start: int = 0, delay: int = 0) -> None:
+        """Take over a slice of the global parameters, now or after so many local steps."""
+        if delay:
+            sent = self.vector[start : start + result.numel()].clone()
+            self.merges.append(Merge(delay, start, result, sent))
+        else:
+            self.vector[start : start + result.numel()].copy_(result)
+            self._start_from(result, start)
+
+    def settle(self, start: int = 0, stop: int | None = None, due: bool = False) -> None:
+        """Take over the results for elements `start` to `stop` now, or of those only what is due."""
+        stop = self.vector.numel() if stop is None else stop
+        left = []
+        for merge in self.merges:
+            if merge.stop <= start or stop <= merge.start or (due and merge.steps > 0):
+                left.append(merge)
+                continue
+            self.vector[merge.start : merge.stop].add_(merge.result).sub_(merge.sent)
+            self._start_from(merge.result, merge.start)
+        self.merges = left
+
+    def _start_from(self, result: Tensor, start: int) -> None:
+        """The next delta of this slice counts from here; replicas share what they start from, so nobody changes it."""
+        stop = start + result.numel()
+        whole = result.numel() == self.base.numel()
+        self.base = result if whole else torch.cat([self.base[:start], result, self.base[stop:]])
 
 
 def outer_step(parameters: Tensor, delta: Tensor, outer: Outer, velocity: Tensor | None = None) -> Tensor:
@@ -119,38 +204,67 @@ def average(
     replicas: Sequence[Replica],
     weights: Sequence[float] | None = None,
     *,
-    delta_rate: float | None = None,
+    outer: Outer | None = None,
+    adopters: Sequence[Replica] | None = None,
+    fragment: tuple[int, int] | None = None,
+    delay: int = 0,
     state: StateRule = "keep",
 ) -> None:
-    """Move the global parameters to the mean of the replicas, and the replicas to the global parameters.
+    """Move the global parameters to the mean of the replicas, and replicas to the global parameters.
+
+    Results that are still on their way for the same elements are taken over before.
 
     Args:
-        server: holds the global parameters.
-        replicas: those that take part, at least one.
+        server: holds the global parameters, and the velocity of the outer optimizer.
+        replicas: those that contribute, at least one.
         weights: theirs; None is uniform.
-        delta_rate: rate at which their mean delta is applied; None takes the mean of their parameters instead.
-        state: what becomes of the state of their optimizers.
+        outer: how their mean delta is applied; None takes the mean of their parameters instead.
+        adopters: those that take over the result; None are `replicas`.
+        fragment: (index, count), the part of the parameters that is exchanged; None is all.
+        delay: local steps of each adopter after which it takes over the result.
+        state: what becomes of the state of the adopters' optimizers.
     """
-    if delta_rate is None:
-        server.assign(weighted_mean([replica.vector for replica in replicas], weights))
-    else:
-        deltas = [replica.vector - replica.base for replica in replicas]
-        server.assign(server.vector.add(weighted_mean(deltas, weights), alpha=delta_rate))
-    base = server.vector.clone()
-    for replica in replicas:
-        replica.base = base
-        replica.vector.copy_(base)
-    settle_states([replica.optimizer for replica in replicas], weights, state)
+    adopters = replicas if adopters is None else adopters
+    start, stop = fragment_bounds(server.vector.numel(), fragment)
+    for replica in (*replicas, *adopters):
+        replica.settle(start, stop)
+    server.assign(combined(server, replicas, weights, outer, start, stop), start)
+    result = server.vector[start:stop].clone()
+    for replica in adopters:
+        replica.receive(result, start, delay)
+    settle_states(
+        [replica.optimizer for replica in adopters], [replica.optimizer for replica in replicas], weights, state
+    )
 
 
-def settle_states(optimizers: Sequence[FlatOptimizer], weights: Sequence[float] | None, rule: StateRule) -> None:
-    """Treat the state of the optimizers of replicas that were averaged."""
+def combined(
+    server: GlobalParameters,
+    replicas: Sequence[Replica],
+    weights: Sequence[float] | None,
+    outer: Outer | None,
+    start: int,
+    stop: int,
+) -> Tensor:
+    """What elements `start` to `stop` of the global parameters become."""
+    if outer is None:
+        return weighted_mean([replica.parameters(start, stop) for replica in replicas], weights)
+    deltas = [replica.delta(start, stop) for replica in replicas]
+    velocity = server.velocity[start:stop] if outer.momentum else None
+    return outer_step(server.vector[start:stop], weighted_mean(deltas, weights), outer, velocity)
+
+
+def settle_states(
+    adopters: Sequence[FlatOptimizer],
+    contributors: Sequence[FlatOptimizer],
+    weights: Sequence[float] | None,
+    rule: StateRule,
+) -> None:
+    """Treat the state of the optimizers of replicas that took over an average."""
     if rule == "keep":
         return
-    if rule == "reset":
-        for optimizer in optimizers:
+    mean = average_states([optimizer.state() for optimizer in contributors], weights) if rule == "average" else None
+    for optimizer in adopters:
+        if mean is None:
             optimizer.reset()
-        return
-    mean = average_states([optimizer.state() for optimizer in optimizers], weights)
-    for optimizer in optimizers:
-        optimizer.load_state(mean)
+        else:
+            optimizer.load_state(mean)

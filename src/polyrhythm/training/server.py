@@ -56,6 +56,7 @@ class GlobalParameters:
         self.compensation = compensation
         self.version = 0
         self._mean_square = torch.zeros_like(vector) if compensation.needs_mean_square else None
+        self._velocity: Tensor | None = None
         self._snapshot: Tensor | None = None
         self._spare: list[Tensor] = []
 
@@ -89,9 +90,16 @@ class GlobalParameters:
         self.optimizer.step(gradient, lr_scale * sum(scaled) / total, momentum)
         self._changed()
 
-    def assign(self, vector: Tensor) -> None:
-        """Set the parameters, as after an average of replicas."""
-        self.vector.copy_(vector)
+    @property
+    def velocity(self) -> Tensor:
+        """Velocity of the outer optimizer that averages of replicas go through; zero at first."""
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(self.vector)
+        return self._velocity
+
+    def assign(self, vector: Tensor, start: int = 0) -> None:
+        """Set the parameters, or a slice of them from element `start` on, as after an average of replicas."""
+        self.vector[start : start + vector.numel()].copy_(vector)
         self._changed()
 
     def _corrected(self, push: Push) -> Tensor:
