@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from polyrhythm.runtime import collectives, layout
+from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.epoch import Epoch, GroupError
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.runtime.handover import hand_over
@@ -75,7 +75,7 @@ def test_collectives_of_the_session(group: SwitchGroup) -> None:
     assert vector.tolist() == [0.0, 1.0, 2.0, 3.0]
     model = network()
     before = values(model)
-    collectives.ReplicaMean(model)(epoch)
+    averager.Averager(model).mean(epoch)
     model(batches()[0]).sum().backward()
     collectives.mean_gradients(epoch, list(model.parameters()))
     hand_over(epoch, model, torch.optim.Adam(model.parameters()), source=0)

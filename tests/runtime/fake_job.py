@@ -1,23 +1,33 @@
 """A whole job in memory: the real coordinator, and workers that do what a session does, interleaved at random.
 
 A worker is a generator. It yields a key to take part in a collective with that name (the answer tells whether it
-succeeded), or None to wait for the next message.
+succeeded), or None to wait for the next message. What it has `offered` there is in the parameters of all if it did.
 """
 
 import random
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
 
-from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
+from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Sync, Ticket, Trace
 from polyrhythm.core.workload import Lease
 from polyrhythm.policies import parse
 from polyrhythm.runtime import control
 from polyrhythm.runtime.coordinator import Coordinator
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.strides import Strides
+from polyrhythm.runtime.venue import venue_of
 
 Steps = Generator[tuple[Any, ...] | None, Any, None]
+
+
+class Travelling(NamedTuple):
+    """An exchange that is under way, and what this rank has put into it."""
+
+    due: int
+    started: int
+    fragment: tuple[int, int] | None
+    offer: list[Lease]
 
 
 class FakeWorker:
@@ -28,6 +38,8 @@ class FakeWorker:
         self.alive, self.finished, self.poisoned, self.left = True, False, False, False
         self.inbox: deque[control.ToWorker] = deque()
         self.held: list[Lease] = []
+        self.offers: dict[tuple[Any, ...], list[Lease]] = {}
+        self.travelling: list[Travelling] = []
         self.phase: control.Phase | None = None
         self.life = self._live()
         self.wants = next(self.life)
@@ -67,9 +79,10 @@ class FakeWorker:
     def _enter(self, phase: control.Phase) -> Steps:
         self.phase, self.leases = phase, deque[Lease]()
         policy = parse(phase.policy)
-        if policy.traits.venue == "scheduled":
+        self.measures = policy.traits.venue == "replicated"
+        if venue_of(policy) == "lockstep":
             self.schedule = Schedule(policy, self.job.traces[-1][1], phase.members, self.rank)
-        if phase.contributors and not (yield ("align", phase.number)):
+        if phase.contributors and not (yield from self._exchange(("align", phase.number), self.held)):
             self._poison(0)
             return
         if phase.state == "upload" and self.rank == phase.source:
@@ -89,39 +102,100 @@ class FakeWorker:
             self._tell(control.Pushed(go.number, lease.samples, 1.0, 0.0))
         return (yield None)
 
+    def _exchange(self, key: tuple[Any, ...], offer: list[Lease]) -> Generator[Any, Any, bool]:
+        """Take part in a collective; whether it succeeded."""
+        self.offers[key] = list(offer)
+        return bool((yield key))
+
     def _lockstep(self, start: control.Lockstep, epoch: int) -> Steps:
         assert self.phase is not None
-        plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
-        self.schedule.start(plan)
+        self.plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
+        self.schedule.start(self.plan)
+        self.travelling.clear()
         while not self.schedule.done:
-            step, last = self.schedule.step, self.schedule.step == plan.steps - 1
-            gradients = self.schedule.exchange == "gradients"
             if self._leaves():
                 self.left = True
                 return
-            batch = self.schedule.batch()
-            self.held.extend(batch)
-            token = None if last else (yield None)
-            assert last or (isinstance(token, control.Token) and token.step == step), (token, step)
-            stop = token is not None and token.stop
-            exchange = self.schedule.advance() is not None or last or stop
-            if exchange and not (yield ("step", self.phase.number, start.ranges, step)):
-                if gradients:
-                    self.held.clear()
-                self._poison(step + (not gradients))
-                return
-            self._tell(control.Stepped(step, sum(lease.samples for lease in batch), 1.0, exchange))
-            if stop:
+            stop = yield from self._step_in_lockstep(self.schedule.step)
+            if stop or self.poisoned:
                 return
         self._tell(control.AtEnd(epoch))
+
+    def _step_in_lockstep(self, step: int) -> Generator[Any, Any, bool]:
+        """Whether there is a stop behind it."""
+        last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
+        batch = self.schedule.batch()
+        samples = sum(lease.samples for lease in batch)
+        self.held.extend(batch)
+        if self.measures:
+            self._tell(control.Measured(step, samples, self.job.random.random()))
+        token = (yield None) if self.measures or not last else control.Token(step, stop=False)
+        assert isinstance(token, control.Token), token
+        assert token.step == step, (token, step)
+        if self.measures and token.records is None:
+            self._poison(step + 1)
+            return False
+        sync = self.schedule.advance(token.records)
+        self.reached, self.shared = 0, False
+        if gradients:
+            if not (yield from self._exchange(self._key(step), self.held)):
+                self.held.clear()
+                self._poison(step)
+                return False
+            self.reached = step + 1
+        elif not (yield from self._combine(step, sync, batch, token.stop or last)):
+            self._poison(step + 1, self.reached, self.shared)
+            return False
+        self._tell(control.Stepped(step, samples, 1.0, self.reached, self.shared))
+        return token.stop
+
+    def _combine(
+        self, step: int, sync: Sync | None, batch: Sequence[Lease], closing: bool
+    ) -> Generator[Any, Any, bool]:
+        """Carry out what was decided; whether every exchange succeeded."""
+        if sync is not None and sync.what == "gradients":
+            self.shared = yield from self._exchange(self._key(step, "share"), list(batch))
+            if not self.shared:
+                return False
+        if not (yield from self._merge(lambda t: t.due <= step)):
+            return False
+        equal = False
+        if sync is not None and sync.what != "gradients":
+            if not (yield from self._merge(lambda t: t.fragment == sync.fragment or not sync.fragment)):
+                return False
+            self.travelling.append(Travelling(step + sync.delay, step, sync.fragment, list(self.held)))
+            equal = not sync.delay and not sync.fragment
+            if not (yield from self._merge(lambda t: t.due <= step)):
+                return False
+        if not closing or equal:
+            return True
+        if not (yield from self._merge(lambda t: True)):
+            return False
+        if not (yield from self._exchange(self._key(step, "mean"), self.held)):
+            return False
+        self.reached = step + 1
+        return True
+
+    def _merge(self, which: Callable[[Travelling], bool]) -> Generator[Any, Any, bool]:
+        """Complete exchanges under way; whether they succeeded."""
+        for one in [t for t in self.travelling if which(t)]:
+            self.travelling.remove(one)
+            if not (yield from self._exchange(self._key(one.started, "sync"), one.offer)):
+                return False
+            self.reached = max(self.reached, one.started + 1)
+        return True
+
+    def _key(self, step: int, kind: str = "step") -> tuple[Any, ...]:
+        assert self.phase is not None
+        return kind, self.phase.number, self.plan.ranges, step
 
     def _leaves(self) -> bool:
         return self.job.random.random() < self.job.leave
 
-    def _poison(self, completed: int) -> None:
+    def _poison(self, completed: int, exchanged: int = 0, shared: bool = False) -> None:
         assert self.phase is not None
         self.poisoned = True
-        self._tell(control.Poisoned(self.phase.number, completed))
+        self._tell(control.Poisoned(self.phase.number, completed, "", exchanged, shared))
 
     def _tell(self, message: control.ToHub) -> None:
         self.job.coordinator.receive(self.rank, message)
@@ -251,10 +325,15 @@ class FakeJob:
             self.outcomes[w.wants] = success
             contributors = w.phase.contributors if w.wants[0] == "align" else w.phase.members
             for member in w.phase.members if success else ():
-                if member in contributors:
-                    self._count(self.workers[member].held)
-                self.workers[member].held.clear()
+                self._settle(self.workers[member], w.wants, member in contributors)
         return self.outcomes[w.wants]
+
+    def _settle(self, member: FakeWorker, key: tuple[Any, ...], contributes: bool) -> None:
+        """What a member has offered is in the parameters of all, or given up."""
+        offer = [lease for lease in member.offers.pop(key) if lease in member.held]
+        member.held = [lease for lease in member.held if lease not in offer]
+        if contributes:
+            self._count(offer)
 
     def _resume(self, w: FakeWorker, answer: object) -> None:
         try:

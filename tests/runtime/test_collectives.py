@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime import collectives
+from polyrhythm.runtime import averager, collectives
 from polyrhythm.runtime.collectives import Census
 from polyrhythm.runtime.epoch import Epoch, GroupError
 from polyrhythm.runtime.handover import adopt, hand_over, outline_of
@@ -70,7 +70,7 @@ def module_mean(epoch: Epoch) -> list[Tensor]:
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.add_(epoch.rank) if tensor.is_floating_point() else tensor.fill_(10 * epoch.rank)
-    collectives.ReplicaMean(model)(epoch, share=(0.5, 0.25, 0.25)[epoch.rank])
+    averager.Averager(model).mean(epoch, share=(0.5, 0.25, 0.25)[epoch.rank])
     return [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
 
 

@@ -21,6 +21,12 @@ POLICIES = [
     "k-group:2",
     "local:3",
     "post-local:3,at=0.3",
+    "fedavg:0.5,e=0.2",
+    "diloco:3",
+    "diloco:4,overlap=2,fragments=2",
+    "selsync:0.05",
+    "selsync:0.05,aggregate=gradients",
+    "selsync:inf",
 ]
 EPOCHS = 2
 

@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.group
-from polyrhythm.runtime import collectives, layout
+from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.testing.processes import run_workers
@@ -96,7 +96,7 @@ def phases(name: str, trainer: Trainer, group: SwitchGroup, rank: int) -> tuple[
     apart = collectives.fingerprint(trainer.model.parameters())
     epoch = group.set_epoch(group.members, f"{name}/1")
     layout.enter_lockstep(trainer.ddp)
-    collectives.ReplicaMean(trainer.model)(epoch)
+    averager.Averager(trainer.model).mean(epoch)
     trainer.optimizer.state.clear()
     trainer.steps(3)
     assert group.failure is None, group.failure

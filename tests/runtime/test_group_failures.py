@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
-from polyrhythm.runtime import collectives, layout
+from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.collectives import Census
 from polyrhythm.runtime.epoch import Epoch, GroupError
 from polyrhythm.runtime.group import SwitchGroup
@@ -119,7 +119,7 @@ def apart_worker(rank: int, port: int) -> tuple[int, bool]:
     trainer.steps(2 + rank)
     epoch = group.set_epoch([0, 1, 3], "survivors")
     layout.enter_lockstep(trainer.ddp)
-    collectives.ReplicaMean(trainer.model)(epoch)
+    averager.Averager(trainer.model).mean(epoch)
     trainer.optimizer.state.clear()
     trainer.steps(3)
     return collectives.fingerprint(trainer.model.parameters()), group.failure is None

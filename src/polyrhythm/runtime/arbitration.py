@@ -92,6 +92,11 @@ class Arbitration:
         self._stopping = True
 
     @property
+    def started(self) -> bool:
+        """Whether any step can have been made; it need not be known here."""
+        return True
+
+    @property
     def standing(self) -> bool:
         """Whether no step is in flight any more after a request to stop."""
         return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())

@@ -16,7 +16,6 @@ from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.runtime.epoch import Epoch, GroupError, first_line
 from polyrhythm.runtime.work import guard
-from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 
 
 def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
@@ -25,9 +24,14 @@ def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.S
     Raises:
         GroupError: when a member is lost; the content of `tensor` is undefined then.
     """
+    launch_reduction(epoch, tensor, op).wait()
+
+
+def launch_reduction(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "Flight":
+    """Start to combine the members' tensors in place."""
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
-    finish(epoch, "allreduce", [tensor], [tensor], options)
+    return Flight(epoch, "allreduce", [tensor], [tensor], options)
 
 
 def mean(epoch: Epoch, vector: Tensor, share: float | None = None) -> None:
@@ -68,63 +72,67 @@ def gather_bytes(epoch: Epoch, record: bytes) -> list[bytes]:
     return [bytes(found.tolist()) for found in records]
 
 
-def finish(epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
-    """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
-    try:
-        work = getattr(epoch.backend(outputs[0].device), collective)(*arguments)
-    except RuntimeError as error:
-        epoch.verdict.fail(first_line(error))
-    else:
-        guard(work, epoch.verdict, outputs).wait()
-    if epoch.failure is not None:
-        raise GroupError(f"{collective} in epoch {epoch.prefix!r} among {epoch.members} failed: {epoch.failure}")
-
-
-class ReplicaMean:
-    """Averages a module over the members: trainable parameters and floating-point buffers, the same share for both.
-
-    Of other buffers, such as batch norm's counter of batches, everyone takes the largest value, as
-    `polyrhythm.training.averaging` has it. Holds one flat copy of what it averages.
+class Flight:
+    """A collective under way on tensors whose content is undefined until it has landed.
 
     Args:
-        module: float32, not wrapped; its tensors stay where they are.
+        epoch: who takes part.
+        collective: its name in torch's process groups; `arguments` are as that wants them.
+        outputs: what it writes into.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        floating, counters = split_buffers(module)
-        parameters = trainable_parameters(module)
-        self._layout = FlatLayout.of(parameters, floating)
-        self._tensors = [*parameters.values(), *floating.values()]
-        self._counters = list(counters.values())
-        self._flat = torch.empty(self._layout.size, device=self._tensors[0].device)
+    def __init__(self, epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
+        self._epoch, self._collective = epoch, collective
+        self._work: dist.Work | None = None
+        try:
+            work = getattr(epoch.backend(outputs[0].device), collective)(*arguments)
+        except RuntimeError as error:
+            epoch.verdict.fail(first_line(error))
+        else:
+            self._work = guard(work, epoch.verdict, outputs)
 
-    def __call__(self, epoch: Epoch, share: float | None = None) -> None:
-        """Average now. Never between a forward and its backward.
+    def wait(self) -> None:
+        """Until it has landed.
 
         Raises:
-            GroupError: when a member is lost; the module is unchanged then.
+            GroupError: when a member is lost; the content of the outputs is undefined then.
         """
-        mean(epoch, self._layout.gather(self._tensors, self._flat), share)
-        counters = [counter.clone() for counter in self._counters]
-        for counter in counters:
-            all_reduce(epoch, counter.view(torch.uint8) if counter.dtype == torch.bool else counter, ReduceOp.MAX)
-        self._layout.scatter(self._flat, self._tensors)
-        for own, largest in zip(self._counters, counters, strict=True):
-            own.copy_(largest)
+        epoch = self._epoch
+        if self._work is not None:
+            self._work.wait()
+        if epoch.failure is not None:
+            raise GroupError(
+                f"{self._collective} in epoch {epoch.prefix!r} among {epoch.members} failed: {epoch.failure}"
+            )
 
 
-def mean_gradients(epoch: Epoch, parameters: Sequence[nn.Parameter]) -> None:
+def finish(epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
+    """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
+    Flight(epoch, collective, outputs, *arguments).wait()
+
+
+def mean_gradients(
+    epoch: Epoch, parameters: Sequence[nn.Parameter], share: float | None = None, adopts: bool = True
+) -> None:
     """Average ``.grad`` as DistributedDataParallel would, without its buckets: one vector in the order of parameters.
 
     A parameter that got a gradient on some members counts as zero on the others; one that nobody used keeps None.
+
+    Args:
+        epoch: who takes part.
+        parameters: the same on every member.
+        share: as of `mean`.
+        adopts: whether this member's gradients become the mean.
 
     Raises:
         GroupError: when a member is lost; the gradients are unchanged then.
     """
     used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
     flat = torch.cat([torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters])
-    mean(epoch, flat)
+    mean(epoch, flat, share)
     all_reduce(epoch, used)
+    if not adopts:
+        return
     start = 0
     for parameter, users in zip(parameters, used.tolist(), strict=True):
         part = flat[start : start + parameter.numel()].view_as(parameter)

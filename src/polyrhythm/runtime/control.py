@@ -3,10 +3,11 @@
 A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under an **arbitrated** policy each step needs a
 `Go` and ends in a `Pushed`. Under a **scheduled** one (lockstep) the steps follow from `Lockstep`: each ends in a
 `Stepped`, and one `Token` a step, sent a whole step ahead, says whether to stop behind it; replicas are averaged
-before a stop, as at the end of an epoch. A `Phase` starts whenever the policy or the membership changes.
+before a stop, as at the end of an epoch. Under a **replicated** one the token of a step answers everyone's `Measured`
+and has them all. A `Phase` starts whenever the policy or the membership changes.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -111,17 +112,35 @@ class Skipped(Message):
     samples: int
 
 
-class Stepped(Message):
-    """Step `step` of the lockstep phase is complete; `exchanged` if it ended in an exchange with all others.
+class Record(NamedTuple):
+    """What one worker has measured in a step."""
 
-    Of `step_s` the worker computed, and for `wait_s` it waited for others in the exchange. `skipped` says that the
-    script made no optimizer step.
+    grad_sq_norm: float | None = None
+    loss: float | None = None
+
+
+class Measured(Message):
+    """The gradients of step `step` are there, and nothing has been made of them yet."""
+
+    step: int
+    samples: int
+    grad_sq_norm: float | None = None
+    loss: float | None = None
+
+
+class Stepped(Message):
+    """Step `step` of the lockstep phase is complete.
+
+    By now the parameters of everyone contain the first `exchanged` steps of all; 0 adds none. `shared` says that they
+    contain this step of all, whatever they do of those before. Of `step_s` the worker computed, and for `wait_s` it
+    waited for others in the exchange. `skipped` says that the script made no optimizer step.
     """
 
     step: int
     samples: int
     step_s: float
-    exchanged: bool = True
+    exchanged: int = 0
+    shared: bool = False
     skipped: bool = False
     wait_s: float = 0.0
     loss: float | None = None
@@ -129,11 +148,16 @@ class Stepped(Message):
 
 
 class Poisoned(Message):
-    """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`."""
+    """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
+
+    Exchanges of its last step may have succeeded before; `exchanged` and `shared` are as in `Stepped`.
+    """
 
     phase: int
     completed: int
     detail: str = ""
+    exchanged: int = 0
+    shared: bool = False
 
 
 class AtEnd(Message):
@@ -154,7 +178,7 @@ class SwitchTo(Message):
     policy: str
 
 
-ToHub: TypeAlias = Ready | Pushed | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
+ToHub: TypeAlias = Ready | Pushed | Skipped | Measured | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
 
 
 class Phase(Message):
@@ -186,10 +210,14 @@ class Lockstep(Message):
 
 
 class Token(Message):
-    """Whether to wait for a `Phase` behind step `step`."""
+    """Whether to wait for a `Phase` behind step `step`.
+
+    In a replicated phase with what the members have measured, in their order; without, one of them is gone.
+    """
 
     step: int
     stop: bool
+    records: tuple[Record, ...] | None = None
 
 
 class Go(Message):

@@ -26,6 +26,7 @@ from polyrhythm.runtime.control import (
     AtEnd,
     Bye,
     EpochDone,
+    Measured,
     Phase,
     Poisoned,
     Pushed,
@@ -38,8 +39,10 @@ from polyrhythm.runtime.control import (
     ToHub,
     Uploaded,
 )
-from polyrhythm.runtime.job import Job, Member, Office, check_venue
+from polyrhythm.runtime.job import Job, Member, Office
 from polyrhythm.runtime.lockstep import LockstepRun, count_samples
+from polyrhythm.runtime.measured import MeasuredRun
+from polyrhythm.runtime.venue import venue_of
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Coordinator:
     def __init__(
         self, policy: Policy[Any], workers: int, office: Office, clock: Callable[[], float], epochs: int = 1
     ) -> None:
-        check_venue(policy)
+        venue_of(policy)
         self.policy = policy
         self.job = Job(workers, office, clock)
         self.phase = 0
@@ -112,6 +115,8 @@ class Coordinator:
                 self._mode.pushed(worker, message)
             case Skipped() if isinstance(self._mode, Arbitration):
                 self._mode.skipped(worker, message)
+            case Measured() if isinstance(self._mode, MeasuredRun):
+                self._mode.measured(worker, message)
             case Stepped() if isinstance(self._mode, LockstepRun):
                 self._mode.stepped(worker, message)
             case Poisoned():
@@ -146,7 +151,7 @@ class Coordinator:
 
     def switch(self, policy: Policy[Any]) -> None:
         """Change the policy at the next moment at which everyone can be brought to a stop."""
-        check_venue(policy)
+        venue_of(policy)
         if policy == (self.next_policy or self.policy):
             return
         self.next_policy = policy
@@ -276,7 +281,7 @@ class Coordinator:
             return
         log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
         if isinstance(self._mode, LockstepRun):
-            self._mode.poisoned(worker, message.completed)
+            self._mode.poisoned(worker, message)
             self._request_stop()
         else:
             self._restart_phase()
@@ -299,22 +304,28 @@ class Coordinator:
         """End the phase under way, if any, and start one on whoever is present."""
         contributors = self._end_phase()
         self.policy, self.next_policy = self.next_policy or self.policy, None
-        scheduled = self.policy.traits.venue == "scheduled"
+        on_servers = venue_of(self.policy) == "servers"
         state: StateFlow = "keep"
-        if scheduled and self._home == "servers":
+        if not on_servers and self._home == "servers":
             state = "pull"
-        elif not scheduled and self._home != "servers":
+        elif on_servers and self._home != "servers":
             state = "upload"
             contributors = () if self._home == "start" else contributors
-        self._home = "workers" if scheduled else "servers"
-        self._open_phase(scheduled, state, contributors)
+        self._home = "servers" if on_servers else "workers"
+        self._open_phase(state, contributors)
 
-    def _open_phase(self, scheduled: bool, state: StateFlow, contributors: tuple[int, ...]) -> None:
+    def _make_mode(self, cluster: Cluster) -> Arbitration | LockstepRun:
+        if venue_of(self.policy) == "servers":
+            return Arbitration(self.job, self.policy, cluster)
+        lockstep = MeasuredRun if self.policy.traits.venue == "replicated" else LockstepRun
+        return lockstep(self.job, self.policy, cluster)
+
+    def _open_phase(self, state: StateFlow, contributors: tuple[int, ...]) -> None:
         self.phase += 1
         self._stop_wanted = False
-        cluster = self._cluster()
+        cluster = self.job.cluster(self._epochs)
         self.job.office.begin_phase(self.phase, self.policy, cluster)
-        self._mode = (LockstepRun if scheduled else Arbitration)(self.job, self.policy, cluster)
+        self._mode = self._make_mode(cluster)
         self._phase_members = self.job.present
         self._contributors = contributors
         source = (contributors or self._phase_members)[0]
@@ -327,13 +338,13 @@ class Coordinator:
     def _end_phase(self) -> tuple[int, ...]:
         """Whose state the members must agree on before they go on; nobody's if they agree already."""
         present = self.job.present
-        if self._mode is None:
+        if self._mode is None or not self._mode.started:
             return tuple(worker for worker in self._contributors if worker in present) or present[:1]
         old = tuple(worker for worker in present if worker in self._phase_members)
         if isinstance(self._mode, Arbitration):
             self._mode.finish()
             return ()
-        sound = self._mode.sound
+        sound = self._mode.sound if self._mode.equal else ()
         self._debts |= self._mode.debts()
         self._mode.finish()
         following = (self.next_policy or self.policy).traits
@@ -354,29 +365,14 @@ class Coordinator:
         elif not isinstance(message, Ready | SwitchTo):
             self._debts.clear()
 
-    def _cluster(self) -> Cluster:
-        batch_size = max(m.ready.batch_size for m in self.job.members.values() if m.ready)
-        total = self.job.workload.dataset_samples * max(self._epochs, 1)
-        return Cluster(len(self.job.present), batch_size, total, self.job.processed_samples)
-
     def _send_phase(
         self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]
     ) -> None:
-        cluster = self._cluster()
+        cluster, members, version = self.job.cluster(self._epochs), self.job.present, self.job.version
+        counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples
+        phase = Phase(self.phase, self.policy.spec, members, source, contributors, state, version, *counts)
         for worker in workers:
-            message = Phase(
-                self.phase,
-                self.policy.spec,
-                self.job.present,
-                source,
-                contributors,
-                state,
-                self.job.version,
-                cluster.batch_size,
-                cluster.workload_samples,
-                cluster.processed_samples,
-            )
-            self.job.office.send(worker, message)
+            self.job.office.send(worker, phase)
 
     def _uploaded(self, phase: int) -> None:
         if phase == self.phase and self._uploading is not None:

@@ -12,7 +12,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from polyrhythm.runtime.collectives import ReplicaMean, broadcast, mean
+from polyrhythm.runtime.averager import Averager, Stake
+from polyrhythm.runtime.collectives import broadcast, mean, mean_gradients
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.group import BACKEND, SwitchGroup
 from polyrhythm.runtime.messages import StateShape
@@ -53,7 +54,7 @@ class Exchange:
         self._model = replica.model
         self._core = Core(replica.model)
         self._ddp: DistributedDataParallel | None = None
-        self._mean: ReplicaMean | None = None
+        self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
         self.reduces = False
         self._cut: tuple[str, str] = ("", "")
@@ -93,7 +94,7 @@ class Exchange:
         torch waits for its groups in destructors, so they are dropped while everything else still stands.
         """
         self.part()
-        self._mean = None
+        self._averager = None
         if self.group is not None and self.group is dist.group.WORLD:
             dist.destroy_process_group()
         self.group = None
@@ -113,16 +114,27 @@ class Exchange:
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = wanted
 
-    def average(self, share: float | None = None) -> None:
-        """Average the replicas: parameters and floating-point buffers.
+    @property
+    def epoch(self) -> Epoch:
+        """The members of the phase, who take part in every collective."""
+        assert self.group is not None, "members meet before they exchange anything"
+        assert self.group.epoch is not None, "members meet before they exchange anything"
+        return self.group.epoch
+
+    @property
+    def averager(self) -> Averager:
+        """Averages the replicas; made when it is first needed."""
+        if self._averager is None:
+            self._averager = Averager(self._replica.model)
+        return self._averager
+
+    def average_gradients(self, stake: Stake) -> None:
+        """Give the optimizer's next step the mean gradient of those who have a stake.
 
         Raises:
-            GroupError: when a member is lost; the replica is unchanged then.
+            GroupError: when a member is lost; the gradients are unchanged then.
         """
-        assert self.group is not None, "an average needs a group"
-        assert self.group.epoch is not None, "an average needs a group"
-        self._mean = self._mean or ReplicaMean(self._replica.model)
-        self._mean(self.group.epoch, share)
+        mean_gradients(self.epoch, self._replica.parameters, stake.share, stake.adopts)
 
     def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
         """Give all members the mean of the contributors' parameters, buffers and optimizer state.
@@ -130,12 +142,9 @@ class Exchange:
         Raises:
             GroupError: when a member is lost.
         """
-        assert self.group is not None, "members agree over their group"
-        assert self.group.epoch is not None, "members agree over their group"
-        epoch, contributes = self.group.epoch, self._worker in contributors
+        epoch, contributes = self.epoch, self._worker in contributors
         share = 1.0 / len(contributors) if contributes else 0.0
-        self.average(share)
-        self._mean = None  # its flat copy is needed again only if the policy averages
+        Averager(self._replica.model).mean(epoch, share)
         shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
         source = list(members).index(contributors[0])
         agreed = msgspec.msgpack.decode(share_bytes(epoch, msgspec.msgpack.encode(shape), source), type=StateShape)

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
 from polyrhythm.core.workload import Lease, Workload
-from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Ready, ToWorker
+from polyrhythm.runtime.venue import venue_of
 
 
 class Office(Protocol):
@@ -37,20 +37,6 @@ class Office(Protocol):
         """Call `Coordinator.alarm` at this time."""
 
 
-def check_venue(policy: Policy[Any]) -> None:
-    """Real workers can run the policy.
-
-    Raises:
-        PolicyError: if its decisions have no venue here.
-    """
-    traits = policy.traits
-    if traits.venue == "replicated" or (traits.venue == "arbitrated" and "replicas" in traits.exchanges):
-        raise PolicyError(
-            f"policy {policy.spec} cannot run on real workers: {traits.venue} decisions about replicas have no venue "
-            "there yet; simulate it"
-        )
-
-
 def runnable(policy: str | Policy[Any]) -> str:
     """The canonical spec of a policy that real workers can run.
 
@@ -58,7 +44,7 @@ def runnable(policy: str | Policy[Any]) -> str:
         PolyrhythmError: if it cannot be read, or not be run.
     """
     parsed = policy if isinstance(policy, Policy) else parse(policy)
-    check_venue(parsed)
+    venue_of(parsed)
     return parsed.spec
 
 
@@ -124,6 +110,12 @@ class Job:
         """Samples of the whole workload that are behind the job, between two phases."""
         before = self.first_epoch * self.workload.dataset_samples
         return before + self.workload.total_samples - self.workload.left
+
+    def cluster(self, epochs: int) -> Cluster:
+        """What a policy is told of the live workers, in a job that plans so many epochs."""
+        batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
+        samples = self.workload.dataset_samples
+        return Cluster(len(self.present), batch_size, samples * max(epochs, 1), self.processed_samples, samples)
 
     def give_back(self, leases: Sequence[Lease]) -> None:
         """These positions were handed out but not processed."""

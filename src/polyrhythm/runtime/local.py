@@ -27,12 +27,13 @@ import msgspec
 import torch
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import DivergedError, PolicyError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.rendezvous import die_with_parent, free_port, start_hub
 from polyrhythm.runtime.trainer import DIVERGED, Plan, main, snapshot
+from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Quality, Task
@@ -111,14 +112,8 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
 def check_run(run: LocalRun) -> None:
     """The runtime has a venue for the policy and does what the configuration asks."""
     check_options(optimizer_class(run.training.optimizer), configured_options(run.training))
-    traits = run.policy.traits
-    on_replicas = "replicas" in traits.exchanges
-    if traits.venue == "replicated" or (traits.venue == "arbitrated" and on_replicas):
-        raise PolicyError(
-            f"policy {run.policy.spec} cannot run on real workers: {traits.venue} decisions about replicas have no "
-            "venue there yet; simulate it"
-        )
-    if on_replicas and run.training.averaged_state != "keep":
+    venue_of(run.policy)
+    if "replicas" in run.policy.traits.exchanges and run.training.averaged_state != "keep":
         raise ScenarioError(
             f"training.averaged_state = {run.training.averaged_state!r} cannot be had on real workers, where each "
             "keeps its own; use 'keep'"

@@ -14,7 +14,7 @@ from typing import Any
 from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
-from polyrhythm.runtime.control import Lockstep, Stepped, Token
+from polyrhythm.runtime.control import Lockstep, Poisoned, Stepped, Token
 from polyrhythm.runtime.job import Job, Member
 from polyrhythm.runtime.strides import Strides
 
@@ -48,6 +48,7 @@ class LockstepRun:
         self._stop_at: int | None = None
         self._tokens = 0
         self._exchanged = 0
+        self._shared: set[int] = set()
         self._losses_told = 0
         batch_size = self._batch_size()
         self.plan = Strides(self._job.workload.drain(), len(self._members), batch_size)
@@ -64,16 +65,20 @@ class LockstepRun:
             f"rank {worker} went from step {progress.completed} to {message.step}"
         )
         self._complete(progress, message)
-        if message.exchanged:
-            self._exchanged = max(self._exchanged, progress.completed)
+        self._exchanged = max(self._exchanged, message.exchanged)
+        if message.shared:
+            self._shared.add(message.step)
         self._send_tokens()
         self._tell_losses()
         self._show_policy()
 
-    def poisoned(self, worker: int, completed: int) -> None:
-        """A rank stands still because an exchange has failed; it has done `completed` steps by itself."""
+    def poisoned(self, worker: int, message: Poisoned) -> None:
+        """A rank stands still because an exchange has failed; it has done some steps by itself."""
         progress = self._progress[worker]
-        for step in range(progress.completed, completed):
+        self._exchanged = max(self._exchanged, message.exchanged)
+        if message.shared:
+            self._shared.add(message.completed - 1)
+        for step in range(progress.completed, message.completed):
             self._complete(progress, self._inferred(worker, step))
         progress.poisoned = True
 
@@ -92,6 +97,11 @@ class LockstepRun:
     def request_stop(self) -> None:
         """Make the next token that is still to be sent the last."""
         self._stopping = True
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been anything to step through."""
+        return self.plan is not None
 
     @property
     def standing(self) -> bool:
@@ -113,6 +123,11 @@ class LockstepRun:
         return tuple(worker for worker, _ in self._live())
 
     @property
+    def equal(self) -> bool:
+        """Whether the replicas of all that are sound are the same."""
+        return self._exchanged >= self._furthest()
+
+    @property
     def sound(self) -> tuple[int, ...]:
         """Live ranks at the furthest step whose exchanges have all succeeded: their state is the job's."""
         return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.poisoned)
@@ -123,8 +138,9 @@ class LockstepRun:
         self._job.give_back(self.plan.rest(self._furthest()))
         for worker in self._lost:
             self._job.give_back(self._batches(worker, self._exchanged, self._furthest()))
-            seen_alone = self._batches(worker, self._exchanged, self._progress[worker].completed)
-            self._job.samples -= count_samples(seen_alone)
+            completed = self._progress[worker].completed
+            self._job.samples -= count_samples(self._batches(worker, self._exchanged, completed))
+            self._job.samples += sum(self._samples(worker, step) for step in self._shared if step >= completed)
         for worker, progress in self._live():
             first = max(self._exchanged, progress.completed)
             self._job.give_back(self._batches(worker, first, self._furthest()))
@@ -140,10 +156,15 @@ class LockstepRun:
         return {worker: self._batches(worker, self._exchanged, self._furthest()) for worker, _ in self._live()}
 
     def _batches(self, worker: int, first: int, end: int) -> tuple[Lease, ...]:
-        """Positions of one rank from step `first` to step `end`, exclusive."""
+        """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
         assert self.plan is not None
         index = self._members.index(worker)
-        return tuple(lease for step in range(first, end) for lease in self.plan.batch(step, index))
+        steps = (step for step in range(first, end) if step not in self._shared)
+        return tuple(lease for step in steps for lease in self.plan.batch(step, index))
+
+    def _samples(self, worker: int, step: int) -> int:
+        assert self.plan is not None
+        return count_samples(self.plan.batch(step, self._members.index(worker)))
 
     # -- what the policy decides (see `Hands`): the ranks have done it already ---------------------------------------
 
@@ -190,14 +211,15 @@ class LockstepRun:
 
     def _inferred(self, worker: int, step: int) -> Stepped:
         """A step that must have happened, but whose message was lost with its worker or replaced by `Poisoned`."""
-        return Stepped(step, count_samples(self._batches(worker, step, step + 1)), 0.0, exchanged=False)
+        return Stepped(step, self._samples(worker, step), 0.0)
 
     def _catch_up(self) -> None:
         """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""
         for worker, progress in self._progress.items():
             for step in range(progress.completed, self._exchanged):
                 self._complete(progress, self._inferred(worker, step))
-        self._show_policy()
+        while self._show_one_each():
+            pass
 
     def _tell_losses(self) -> None:
         """End the exchange in which the others would wait for a lost rank for ever.
@@ -224,14 +246,18 @@ class LockstepRun:
 
     def _show_policy(self) -> None:
         """Show the policy every step whose worker it has let go."""
-        moved = True
-        while moved:
-            moved = False
-            for worker, progress in self._progress.items():
-                account = self._job.ledger.accounts.get(worker)
-                if progress.unseen and account is not None and account.running is not None:
-                    self._arbiter.report(self._report(worker, account.clock + 1, progress.unseen.popleft()))
-                    moved = True
+        while self._show_one_each():
+            pass
+
+    def _show_one_each(self) -> bool:
+        """Show it the next step of each worker, in their order; whether there was any."""
+        shown = False
+        for worker, progress in self._progress.items():
+            account = self._job.ledger.accounts.get(worker)
+            if progress.unseen and account is not None and account.running is not None:
+                self._arbiter.report(self._report(worker, account.clock + 1, progress.unseen.popleft()))
+                shown = True
+        return shown
 
     def _report(self, worker: int, clock: int, message: Stepped) -> Report:
         return Report(

@@ -62,6 +62,11 @@ class Replica:
         """Take over parameters. Never between a forward and its backward."""
         self.layout.scatter(flat, self.parameters)
 
+    def grad_sq_norm(self) -> float:
+        """Squared L2 norm of all gradients together; reads the device once."""
+        norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
+        return float(torch.stack(norms).square_().sum()) if norms else 0.0
+
     def hide_gradients(self) -> None:
         """Make the optimizer step that follows do nothing: a parameter without a gradient is left alone."""
         self._gradients = [p.grad for p in self.parameters]

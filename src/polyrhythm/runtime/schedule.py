@@ -1,21 +1,24 @@
-"""What a rank does in lockstep: it runs the policy by itself on the steps that everyone is known to make."""
+"""What a rank does in lockstep: it runs the policy by itself on the steps that everyone makes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
+from polyrhythm.runtime.control import Record
 from polyrhythm.runtime.strides import Strides
 
 
 class Schedule:
-    """Follows a scheduled policy through a plan, one step of all members at a time.
+    """Follows a policy through a plan, one step of all members at a time.
 
-    Such a policy decides from clocks and samples alone, and the plan tells both for every member; so each rank comes
-    to the same decisions as the coordinator, without a message.
+    A scheduled policy decides from clocks and samples alone, and the plan tells both for every member; a replicated one
+    also from what the members have measured in this step, which everyone is told. So each rank comes to the same
+    decisions as the coordinator by itself.
 
     Args:
-        policy: a policy whose traits say "scheduled".
+        policy: a policy whose traits say "scheduled" or "replicated".
         cluster: as the coordinator gave it to its own copy of the policy.
         members: ranks in order; `rank` is one of them.
         rank: this one.
@@ -48,14 +51,19 @@ class Schedule:
         assert self.plan is not None
         return self.plan.batch(self.step, self._members.index(self._rank))
 
-    def advance(self) -> Sync | None:
-        """Everyone completes the step; how the members' contributions are combined behind it, if they are."""
+    def advance(self, records: Sequence[Record] | None = None) -> Sync | None:
+        """Everyone completes the step; how the members' contributions are combined behind it, if they are.
+
+        Args:
+            records: what each member has measured, in their order; a scheduled policy needs none.
+        """
         assert self.plan is not None
         self._sync = None
         for index, worker in enumerate(self._members):
             samples = sum(lease.samples for lease in self.plan.batch(self.step, index))
             clock = self._ledger.accounts[worker].clock + 1
-            self._arbiter.report(Report(worker, clock, float(clock), samples))
+            loss, norm = (records[index].loss, records[index].grad_sq_norm) if records else (None, None)
+            self._arbiter.report(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))
         self.step += 1
         return self._sync
 

@@ -1,0 +1,198 @@
+"""Averages of a script's replica over the members of a group, in every way in which a `Sync` can ask for one.
+
+The arithmetic is that of `polyrhythm.training.averaging`: every member holds the global parameters and the velocity of
+the outer optimizer, and comes to the same result by itself once the contributions are summed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import ReduceOp
+
+from polyrhythm.core import Outer, Sync
+from polyrhythm.runtime.collectives import Flight, launch_reduction
+from polyrhythm.runtime.epoch import Epoch
+from polyrhythm.training.averaging import fragment_bounds, outer_step
+from polyrhythm.training.combine import shares
+from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
+
+PLAIN = Outer()
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What one member does in a `Sync`: its weight among the others, and whether it takes over the result."""
+
+    sync: Sync
+    share: float
+    adopts: bool
+
+    @classmethod
+    def of(cls, sync: Sync, worker: int) -> "Stake":
+        """That of `worker`, which may have none of either."""
+        weight = dict(zip(sync.workers, shares(len(sync.workers), sync.weights), strict=True))
+        return cls(sync, weight.get(worker, 0.0), worker in (sync.adopters or sync.workers))
+
+
+@dataclass(slots=True)
+class Travelling:
+    """An exchange under way: when it started, and the sums that arrive in place of the contributions.
+
+    `covers` says that every member contributes or takes over; `contribution` is kept where steps are made meanwhile;
+    `first` and `end` bound the elements that are exchanged.
+    """
+
+    stake: Stake
+    started: int
+    covers: bool
+    first: int
+    end: int
+    total: Tensor
+    contribution: Tensor | None
+    counters: list[Tensor]
+    flights: list[Flight]
+
+    @property
+    def due(self) -> int:
+        """Step behind which the result is taken over."""
+        return self.started + self.stake.sync.delay
+
+
+class Averager:
+    """Averages a module: trainable parameters and floating-point buffers, with the same weights.
+
+    Of other buffers, such as batch norm's counter of batches, everyone takes the largest value of all contributors.
+    Every member of the group calls the same methods in the same order, never between a forward and its backward.
+    Where one raises `GroupError`, because a member is lost, the module is unchanged.
+
+    Args:
+        module: float32, not wrapped; its tensors stay where they are.
+
+    Attributes:
+        reached: steps since `start` whose contributions everyone has.
+        velocity: of the outer optimizer, if it has a momentum.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        floating, counters = split_buffers(module)
+        parameters = trainable_parameters(module)
+        self._layout = FlatLayout.of(parameters, floating)
+        self._tensors = [*parameters.values(), *floating.values()]
+        self._counters = list(counters.values())
+        self._size = sum(parameter.numel() for parameter in parameters.values())
+        self._flat = self._new()
+        self._global = self._flat
+        self._origin = self._flat
+        self._travelling: list[Travelling] = []
+        self.reached = 0
+        self.velocity: Tensor | None = None
+
+    def start(self) -> None:
+        """What the module holds now, equal on all members, are the global parameters from which replicas start."""
+        if self._global is self._flat:
+            self._global = self._new()
+        self._origin = self._gather(self._global)
+        self._travelling.clear()
+        self.reached = 0
+
+    def mean(self, epoch: Epoch, share: float | None = None, step: int = 0) -> None:
+        """Give everyone the mean of all replicas, after what is under way; `share` as in `collectives.mean`."""
+        self.merge(None)
+        whole = Sync(epoch.members, "parameters")
+        self.combine(epoch, Stake(whole, 1.0 / epoch.size if share is None else share, adopts=True), step)
+        self.merge(None)
+
+    def combine(self, epoch: Epoch, stake: Stake, step: int) -> None:
+        """Start the exchange that a decision behind step `step` asks for; `merge` completes it.
+
+        One that moves some of the same elements is completed before.
+        """
+        first, end = fragment_bounds(self._size, stake.sync.fragment)
+        self._complete([t for t in self._travelling if t.first < end and first < t.end])
+        total, contribution = self._contribute(stake.sync, first, end)
+        total = total.mul_(stake.share) if stake.share else total.zero_()
+        counters = [counter.clone() if stake.share else torch.zeros_like(counter) for counter in self._counters]
+        flights = [launch_reduction(epoch, total)]
+        flights += [launch_reduction(epoch, as_numbers(counter), ReduceOp.MAX) for counter in counters]
+        covers = {*stake.sync.workers, *(stake.sync.adopters or ())} >= {*epoch.members}
+        self._travelling.append(Travelling(stake, step, covers, first, end, total, contribution, counters, flights))
+
+    def merge(self, step: int | None) -> None:
+        """Complete all exchanges that are due behind step `step`; None for all."""
+        self._complete([t for t in self._travelling if step is None or t.due <= step])
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _new(self) -> Tensor:
+        return torch.empty(self._layout.size, device=self._tensors[0].device)
+
+    def _gather(self, out: Tensor) -> Tensor:
+        return self._layout.gather(self._tensors, out)
+
+    def _contribute(self, sync: Sync, first: int, end: int) -> tuple[Tensor, Tensor | None]:
+        """What is summed up, before its weight: parameters or their deltas, then buffers; and a copy if kept."""
+        total = self._gather(self._flat)
+        if sync.fragment or sync.delay:
+            total = torch.cat([total[first:end], total[self._size :]])
+        contribution = total.clone() if sync.delay else None
+        if sync.what == "deltas":
+            total[: end - first] -= self._origin[first:end]
+        return total, contribution
+
+    def _complete(self, travelling: list[Travelling]) -> None:
+        for one in travelling:
+            for flight in one.flights:
+                flight.wait()
+            self._travelling.remove(one)
+            self._take_over(one)
+            if one.covers:
+                self.reached = max(self.reached, one.started + 1)
+
+    def _take_over(self, one: Travelling) -> None:
+        result, width = one.total, one.end - one.first
+        if one.stake.sync.what == "deltas":
+            result[:width] = self._outer_step(one, result[:width])
+        if not one.stake.adopts:
+            self._replace_global(one, result[:width])
+            return
+        self._adopt(one, result)
+        for own, largest in zip(self._counters, one.counters, strict=True):
+            own.copy_(largest)
+
+    def _outer_step(self, one: Travelling, delta: Tensor) -> Tensor:
+        """The global parameters after the outer optimizer's step with the mean delta."""
+        outer = one.stake.sync.outer or PLAIN
+        if outer.momentum and self.velocity is None:
+            self.velocity = torch.zeros(self._size, device=delta.device)
+        velocity = self.velocity[one.first : one.end] if self.velocity is not None else None
+        return outer_step(self._global[one.first : one.end], delta, outer, velocity)
+
+    def _adopt(self, one: Travelling, result: Tensor) -> None:
+        """Take over the result; the replica moves by it less what it contributed, if it has moved on meanwhile."""
+        width = one.end - one.first
+        if result is self._flat:  # everything was exchanged, and the replica has stood still
+            self._layout.scatter(result, self._tensors)
+            self._flat, self._global, self._origin = self._global, result, result
+            return
+        flat = self._gather(self._flat)
+        if one.contribution is None:
+            flat[one.first : one.end], flat[self._size :] = result[:width], result[width:]
+        else:
+            change = result - one.contribution
+            flat[one.first : one.end] += change[:width]
+            flat[self._size :] += change[width:]
+        self._layout.scatter(flat, self._tensors)
+        self._replace_global(one, result[:width])
+        self._origin[one.first : one.end] = result[:width]
+
+    def _replace_global(self, one: Travelling, parameters: Tensor) -> None:
+        """The global parameters have moved; a replica that does not take them over still started where it did."""
+        if not one.stake.adopts and self._origin is self._global:
+            self._origin = self._global.clone()
+        self._global[one.first : one.end] = parameters
+
+
+def as_numbers(counter: Tensor) -> Tensor:
+    """Flags as bytes, which can be compared."""
+    return counter.view(torch.uint8) if counter.dtype == torch.bool else counter

@@ -1,0 +1,80 @@
+"""A worker's side under an arbitrated policy on gradients: it pushes them, and the servers make the steps."""
+
+from collections import deque
+
+from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed, Skipped, ToWorker
+from polyrhythm.runtime.station import Station
+
+
+class Pushing:
+    """Every step needs a `Go`, starts from the servers' parameters and ends in a push."""
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._go: Go | None = None
+        self._leases: deque[Lease] = deque()
+        self._pulled_s = 0.0
+
+    def draw(self) -> tuple[Lease, ...] | None:
+        """The next lease that was granted."""
+        return (self._leases.popleft(),) if self._leases else None
+
+    def follow(self, message: ToWorker) -> None:
+        """A step may start, is void, or there is none."""
+        match message:
+            case Go():
+                self._start_step(message)
+            case Cancelled(number=number) if self._go is not None and self._go.number == number:
+                self._go = None
+            case Over():
+                self._station.over = True
+
+    def before_step(self, samples: int) -> None:
+        """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them."""
+        self._push(samples)
+        self._station.hide_gradients()
+
+    def after_step(self, samples: int) -> None:
+        """Wait for the next `Go`."""
+        self._station.wait()
+
+    def skip_step(self, samples: int) -> None:
+        """Say so, and wait for the next `Go`; of a cancelled step the hub knows."""
+        if self._go is not None:
+            self._station.link.send(Skipped(self._go.number, samples))
+            self._go = None
+            self._station.wait()
+
+    def end_epoch(self, version: int) -> None:
+        """Take over the final parameters."""
+        station = self._station
+        if version > station.version:
+            station.link.pull(version)
+            station.version = version
+
+    def _push(self, samples: int) -> None:
+        station = self._station
+        while self._go is not None and (message := station.link.poll()) is not None:
+            station.follow(message)
+        go, self._go = self._go, None
+        if go is None:  # cancelled; the Go behind it waits until the step is over
+            station.void = True
+            return
+        start = station.clock()
+        station.link.push(go.number)
+        transfer_s = self._pulled_s + station.clock() - start
+        settings = station.replica.settings()
+        station.link.send(Pushed(go.number, samples, station.computed_s, transfer_s, settings=settings))
+
+    def _start_step(self, go: Go) -> None:
+        """Read the parameters that the step is to start from."""
+        station = self._station
+        start = station.clock()
+        if go.version > station.version:
+            station.link.pull(go.version)
+            station.version = go.version
+        self._pulled_s = station.clock() - start
+        station.tally.transferred_s += self._pulled_s
+        self._leases.extend(go.leases)
+        self._go, station.may_step = go, True

@@ -1,0 +1,97 @@
+"""What the parts of a participant share: where the worker stands, and how it waits for the hub."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.control import Phase, Poisoned, ToWorker
+from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.line import Link, Tally
+from polyrhythm.runtime.replica import Replica
+
+
+@dataclass(slots=True)
+class Station:
+    """One worker in its job.
+
+    Args:
+        rank: this worker's.
+        link: see `Link`.
+        replica: the script's model and optimizer.
+        exchange: the model's side of collectives.
+        clock: seconds, for durations only.
+        follow: do what a message of the hub says.
+
+    `computed_s` and `exchanged_s` split the step at hand; `started_s` is when it began. `void` says that nothing comes
+    of it. `poisoned` says that an exchange has failed, so that only a new phase concerns this worker.
+    """
+
+    rank: int
+    link: Link
+    replica: Replica
+    exchange: Exchange
+    clock: Callable[[], float]
+    follow: Callable[[ToWorker], None]
+    tally: Tally = field(default_factory=Tally)
+    phase: Phase | None = None
+    version: int = 0
+    may_step: bool = False
+    over: bool = False
+    done: bool = False
+    poisoned: bool = False
+    void: bool = False
+    hidden: bool = False
+    started_s: float = 0.0
+    computed_s: float = 0.0
+    exchanged_s: float = 0.0
+
+    def wait(self) -> None:
+        """Follow messages until there is a step to make, or none for now."""
+        self.may_step = self.over = False
+        start = self.clock()
+        while not (self.may_step or self.over or self.done):
+            self.follow(self.link.receive())
+        self.started_s = self.clock()
+        self.tally.waited_s += self.started_s - start
+
+    def hide_gradients(self) -> None:
+        """Make the optimizer step that follows do nothing."""
+        self.replica.hide_gradients()
+        self.hidden = True
+
+    def show_gradients(self) -> None:
+        """Give the script its gradients back."""
+        if self.hidden:
+            self.replica.show_gradients()
+            self.hidden = False
+
+    def poison(self, completed: int, detail: str, exchanged: int = 0, shared: bool = False) -> None:
+        """Tell the hub that the phase has failed here, and wait for the next."""
+        assert self.phase is not None
+        self.poisoned = True
+        self.exchange.part()
+        self.link.send(Poisoned(self.phase.number, completed, detail, exchanged, shared))
+        self.wait()
+
+
+class Side(Protocol):
+    """How a worker makes its steps under one kind of policy."""
+
+    def draw(self) -> tuple[Lease, ...] | None:
+        """Positions of the next mini-batch that may be fetched; None when there is none for now."""
+
+    def follow(self, message: ToWorker) -> None:
+        """Do what the hub says about steps."""
+
+    def before_step(self, samples: int) -> None:
+        """The gradients are there; the optimizer has not used them yet."""
+
+    def after_step(self, samples: int) -> None:
+        """The optimizer has made its step, or been kept from it."""
+
+    def skip_step(self, samples: int) -> None:
+        """The script made no optimizer step."""
+
+    def end_epoch(self, version: int) -> None:
+        """Everyone is at the end of the epoch; the parameters of `version` are final."""
