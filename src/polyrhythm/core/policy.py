@@ -98,10 +98,10 @@ class Policy(ABC, Generic[State]):
         del cluster
         return ()
 
-    def rule(self, state: State) -> str:
-        """The spec of the rule that is in force; a change of it is a switch, which may cost the cluster time."""
+    def rule(self, state: State) -> "Policy[Any]":
+        """The rule that is in force; a change of it is a switch, which may cost the cluster time."""
         del state
-        return self.spec
+        return self
 
     @property
     def spec(self) -> str:

@@ -31,7 +31,7 @@ class ElasticState:
     `ending`: a worker has found no mini-batch left, and nobody has joined since.
     """
 
-    last_rule: str | None
+    last_rule: Policy[Any] | None
     inner: Any
     roll: Roll = field(default_factory=Roll)
     view: ClockView = field(default_factory=ClockView)
@@ -87,10 +87,10 @@ class Elastic(Policy[ElasticState]):
 
     def init(self, cluster: Cluster) -> ElasticState:
         stages = self.policy.stages(cluster)
-        last_rule = stages[-1].policy.spec if len(stages) > 1 else None
+        last_rule = stages[-1].policy if len(stages) > 1 else None
         return ElasticState(last_rule, self.policy.init(cluster))
 
-    def rule(self, state: ElasticState) -> str:
+    def rule(self, state: ElasticState) -> Policy[Any]:
         """That of the wrapped policy: leaving a worker out is no switch."""
         return self.policy.rule(state.inner)
 

@@ -91,9 +91,9 @@ class Greedy(Policy[GreedyState]):
         index = next(number for number, stage in enumerate(stages) if served < stage.end_samples)
         return GreedyState(stages, Relay.start(stages[index].policy, cluster), served=served, index=index)
 
-    def rule(self, state: GreedyState) -> str:
-        """The spec of the part in force."""
-        return state.relay.policy.spec
+    def rule(self, state: GreedyState) -> Policy[Any]:
+        """The part in force."""
+        return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """A gradient is as stale as the loosest rule lets it be; clocks may drift apart at each switch."""

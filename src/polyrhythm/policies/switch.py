@@ -105,9 +105,9 @@ class Switch(Policy[SwitchState]):
         left = tuple(stage for stage in self.stages(cluster) if stage.end_samples > cluster.processed_samples)
         return SwitchState(left, Relay.start(left[0].policy, cluster, self.late == "drop"))
 
-    def rule(self, state: SwitchState) -> str:
-        """The spec of the part in force."""
-        return state.relay.policy.spec
+    def rule(self, state: SwitchState) -> Policy[Any]:
+        """The part in force."""
+        return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Leads of successive rules may add up; a gradient is as stale as the loosest rule lets it be."""

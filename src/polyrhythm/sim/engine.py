@@ -56,6 +56,7 @@ class Job:
     workload: Workload
     numerics: Numerics
     limit_s: float = math.inf
+    switch_cost_s: float = 0.0
 
 
 def carriage(policy: Policy[Any], network: Network) -> tuple[bool, bool]:
@@ -90,6 +91,8 @@ class Engine:
             self.calendar, self.transport, meter, job.cluster.batch_size, reports, injected, self._arrive
         )
         self.alarms = 0
+        self.rule = job.policy.rule(self.state)
+        self.held_until_s = 0.0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = False
@@ -140,6 +143,9 @@ class Engine:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
         if not isinstance(decisions, tuple):
             raise PolicyError(f"policy {self.policy.spec} returned {decisions!r}, which is not a tuple of decisions")
+        rule = self.policy.rule(self.state)
+        if rule is not self.rule and rule != self.rule:
+            self._switch(rule)
         for decision in decisions:
             if isinstance(decision, Sync):
                 self._sync(decision)
@@ -159,6 +165,12 @@ class Engine:
                 self.calendar.at(alarm_s, self._alarm, Timer(alarm_s))
             case _:
                 raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
+
+    def _switch(self, rule: Policy[Any]) -> None:
+        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
+        self.rule = rule
+        self.meter.switches += 1
+        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
 
     def _alarm(self, timer: Timer) -> None:
         self.alarms += 1
@@ -204,9 +216,16 @@ class Engine:
             self.calendar.at(self.calendar.now_s, self._depart, Timer(leave))
         seat.started += 1
         if seat.averaging is None:
-            self.steps.start(seat)
+            self._start(seat)
         else:
             seat.released = True
+
+    def _start(self, seat: Seat) -> None:
+        """Start a step, at the earliest when a switch is over."""
+        if self.held_until_s > self.calendar.now_s:
+            self.calendar.at(self.held_until_s, self.steps.start, seat)
+        else:
+            self.steps.start(seat)
 
     def _has_average(self, seat: Seat) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
@@ -214,7 +233,7 @@ class Engine:
             self.leaving.append(seat)
         elif seat.released:
             seat.released = False
-            self.steps.start(seat)
+            self._start(seat)
 
     def _arrive(self, seat: Seat) -> None:
         """A step is complete."""

@@ -195,6 +195,7 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
         workload=workload,
         numerics=numerics,
         limit_s=scenario.limits.time_s,
+        switch_cost_s=scenario.switch_cost_s,
     )
 
 

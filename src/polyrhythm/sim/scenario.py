@@ -8,7 +8,7 @@ import msgspec
 from polyrhythm.sim.compute import Compute
 from polyrhythm.sim.faults import Faults
 from polyrhythm.sim.links import BYTES_PER_GIGABIT, Network
-from polyrhythm.sim.units import Count, Gigabits, PositiveSeconds
+from polyrhythm.sim.units import Count, Gigabits, PositiveSeconds, Seconds
 from polyrhythm.training.config import TrainingConfig
 
 
@@ -74,6 +74,9 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
     network: Network = Network()
     """What connects the workers."""
+
+    switch_cost_s: Seconds = 0.0
+    """Time for which everyone stands still when a policy switches from one rule to another."""
 
     faults: Faults = Faults()
     """What goes wrong."""

@@ -39,6 +39,7 @@ class Meter:
         target: accuracy on the test set whose first crossing is timed.
         updates: changes of the global parameters.
         samples: samples whose contribution is in the parameters, or in a live replica.
+        switches: changes of the rule in force.
         bytes_pushed, bytes_pulled: messages that arrived, counted by the shell.
         local_steps: steps on a replica that no exchange followed at once.
     """
@@ -46,6 +47,7 @@ class Meter:
     target: float | None = None
     updates: int = 0
     samples: int = 0
+    switches: int = 0
     bytes_pushed: float = 0.0
     bytes_pulled: float = 0.0
     local_steps: int = 0
@@ -122,7 +124,7 @@ class Meter:
         for worker in sorted(self.live):
             self.leave(worker, time_s)
         result.duration_s = time_s
-        result.samples, result.updates = self.samples, self.updates
+        result.samples, result.updates, result.switches = self.samples, self.updates, self.switches
         result.samples_per_s = self.samples / time_s if time_s else 0.0
         result.bytes_pushed, result.bytes_pulled = round(self.bytes_pushed), round(self.bytes_pulled)
         result.bytes_total = result.bytes_pushed + result.bytes_pulled

@@ -41,6 +41,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     samples_per_s: float = 0.0
     steps: int = 0
     updates: int = 0
+    switches: int = 0
 
     target_accuracy: float | None = None
     time_to_target_s: float | None = None
