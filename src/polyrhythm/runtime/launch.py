@@ -29,6 +29,9 @@ from polyrhythm.training.compensation import parse_compensation
 RESTARTS = ("rdzv_conf", "max_restarts")
 """Flags of torchrun about restarts, which there are none of here; only their defaults are accepted."""
 
+ADAPT = "polyrhythm.runtime.adapt"
+"""What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
+
 GRACE_S = 5.0
 """How long workers may take to end after an interrupt."""
 
@@ -89,7 +92,7 @@ def read_command(arguments: Sequence[str]) -> Launch:
                 "leave it out"
             )
     processes, node = read_processes(options.nproc_per_node), read_node(options)
-    python = [] if options.no_python else [sys.executable, "-u", *(["-m"] if options.module else [])]
+    python = [] if options.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if options.module else [])]
     return Launch(read_settings(options, processes * node.count, node), (*python, *script), processes, node)
 
 

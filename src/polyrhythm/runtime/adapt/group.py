@@ -1,0 +1,24 @@
+"""The default group of an adapted script: a real one in every phase, for collectives at the end of its epochs."""
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from polyrhythm.runtime.group import SwitchGroup
+
+BACKEND = "polyrhythm_script"
+
+
+class ScriptGroup(SwitchGroup):
+    """All ranks of the job."""
+
+
+def create(store: Store, rank: int, size: int, timeout: timedelta) -> ScriptGroup:
+    """What `torch.distributed.init_process_group` calls."""
+    group = ScriptGroup(store, rank, range(size), timeout)
+    group.set_epoch(range(size), "script-0", connect_timeout=timeout)
+    return group
+
+
+dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])

@@ -1,0 +1,60 @@
+"""What is said to the user: which line of the script was adapted, or cannot be."""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from polyrhythm.errors import PolyrhythmError
+
+OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
+HERE = os.path.realpath(Path(__file__).parent) + os.sep
+FOREIGN = (
+    OURS,
+    *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platlib", "purelib")),
+)
+"""Folders whose code is not the user's."""
+
+
+class RefusalError(PolyrhythmError):
+    """The script does something that has no meaning under a policy, or that cannot be adapted for sure."""
+
+
+def refuse(problem: str, place: str = "") -> RefusalError:
+    """An error that starts with the line of the script that is running, or another `place`."""
+    return RefusalError(f"{place or script_line()}: {problem}")
+
+
+def tell(what: str, place: str = "") -> None:
+    """Say on the first rank what was adapted."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"polyrhythm: {place or script_line()}: {what}", file=sys.stderr)
+
+
+def script_line() -> str:
+    """The innermost line that is the user's own, as ``train.py:31``."""
+    for path, line in callers():
+        if not path.startswith(FOREIGN):
+            return f"{os.path.relpath(path)}:{line}"
+    return "script"
+
+
+def asked_by_us() -> bool:
+    """Whether it is Polyrhythm that has called torch, and not the script."""
+    for path, _ in callers():
+        if path.startswith(OURS) and not path.startswith(HERE):
+            return True
+        if not path.startswith(FOREIGN):
+            return False
+    return False
+
+
+def callers() -> Iterator[tuple[str, int]]:
+    """Files and lines that lead here, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith("<"):
+            yield os.path.realpath(frame.f_code.co_filename), frame.f_lineno
+        frame = frame.f_back

@@ -1,0 +1,97 @@
+"""Runs a script that is written for CUDA on a host without: ``python -m polyrhythm.testing.cuda script.py``.
+
+The script stays as it is, byte for byte. Devices become the CPU, NCCL becomes gloo, pinned memory is ordinary memory.
+It is a stand-in for tests of what a script *does*; nothing in it says how fast or how exact a GPU would be.
+
+    torchrun --nproc-per-node 2 -m polyrhythm.testing.cuda train.py
+    polyrhythm run --nproc-per-node 2 --policy asp -m polyrhythm.testing.cuda train.py
+"""
+
+import functools
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+CPU = torch.device("cpu")
+QUIET = ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats")
+"""Functions of torch.cuda that do nothing here."""
+
+
+def is_cuda(value: object) -> bool:
+    """Whether a value names a CUDA device.
+
+    >>> [is_cuda(value) for value in (0, "cuda:1", "cpu", torch.device("cuda"), torch.float16, True)]
+    [True, True, False, True, False, False]
+    """
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return (isinstance(value, str) and value.startswith("cuda")) or (isinstance(value, int) and value is not True)
+
+
+def on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the CPU in place of every CUDA device among its arguments."""
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and is_cuda(args[0]):
+            args = (CPU, *args[1:])
+        if is_cuda(kwargs.get("device")):
+            kwargs["device"] = CPU
+        return function(self, *args, **kwargs)
+
+    return call
+
+
+def without(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
+    """The function with these arguments, where they were given by name."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{**kwargs, **{key: value for key, value in changed.items() if key in kwargs}})
+
+    return call
+
+
+def quiet() -> Callable[..., None]:
+    """A function that does nothing; a new one each time, because torch's compiler takes one for one thing."""
+    return lambda *_, **__: None
+
+
+def install() -> None:
+    """Pretend that there is a GPU for every local rank. There is no way back in this process."""
+    for kind in (torch.Tensor, nn.Module):
+        kind.to = on_cpu(kind.to)  # type: ignore[attr-defined, method-assign]
+        kind.cuda = lambda self, *_, **__: self  # type: ignore[attr-defined, method-assign]
+    for name in QUIET:
+        setattr(torch.cuda, name, quiet())
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: count
+    torch.cuda.current_device = lambda: int(os.environ.get("LOCAL_RANK", "0"))
+    wrapper, loader = DistributedDataParallel, DataLoader
+    wrapper.__init__ = without(wrapper.__init__, device_ids=None, output_device=None)  # type: ignore[method-assign]
+    loader.__init__ = without(loader.__init__, pin_memory=False)  # type: ignore[method-assign]
+    init = without(dist.init_process_group, backend="gloo", device_id=None)
+    dist.init_process_group = distributed_c10d.init_process_group = init
+
+
+def main(script: str, *arguments: str) -> None:
+    """Run a script under the stand-in."""
+    install()
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

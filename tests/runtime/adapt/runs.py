@@ -1,0 +1,96 @@
+"""Unmodified scripts in real workers of a real job, and without one."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.runtime.adapt.bootstrap import main
+from polyrhythm.runtime.rendezvous import free_port
+from polyrhythm.testing import cuda
+from polyrhythm.testing.processes import workers
+from tests.runtime.jobs import LIMIT_S, job
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass
+class Run:
+    """A finished run of a script."""
+
+    folder: Path
+    codes: list[int]
+
+    @property
+    def ranks(self) -> range:
+        """Of its workers."""
+        return range(len(self.codes))
+
+    def stdout(self, rank: int) -> list[str]:
+        """Lines that a rank has printed."""
+        return (self.folder / f"stdout.{rank}").read_text(encoding="utf-8").splitlines()
+
+    def stderr(self, rank: int = 0) -> str:
+        """What a rank has said."""
+        return (self.folder / f"stderr.{rank}").read_text(encoding="utf-8")
+
+    def epochs_of(self, rank: int) -> list[list[int]]:
+        """Samples that one rank has seen in each epoch, in order."""
+        lines = (self.folder / f"seen.{rank}").read_text(encoding="utf-8").splitlines()
+        return [[int(word) for word in line.split()] for line in lines]
+
+    @property
+    def seen(self) -> list[list[int]]:
+        """Samples that all ranks have seen in each epoch, sorted."""
+        epochs = zip(*(self.epochs_of(rank) for rank in self.ranks), strict=True)
+        return [sorted(index for part in epoch for index in part) for epoch in epochs]
+
+
+def adapted(folder: Path, script: str, *arguments: str, policy: str = "bsp", ranks: int = 2, **settings: Any) -> Run:
+    """A script as ``polyrhythm run`` starts it; it must succeed."""
+    run = try_adapted(folder, script, *arguments, policy=policy, ranks=ranks, **settings)
+    assert not any(run.codes), [run.stderr(rank) for rank in run.ranks]
+    return run
+
+
+def try_adapted(
+    folder: Path, script: str, *arguments: str, policy: str = "bsp", ranks: int = 2, **settings: Any
+) -> Run:
+    """A script as ``polyrhythm run`` starts it, with its exit codes."""
+    command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
+    with job(play, ranks, folder, ranks, free_port(), main, command, policy=policy, **settings) as running:
+        outcomes = running.join()
+    return Run(folder, [outcome.value if outcome.ok else 1 for outcome in outcomes])
+
+
+def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:
+    """The same script as torchrun starts it."""
+    folder.mkdir(exist_ok=True)
+    with workers(play, ranks, folder, ranks, free_port(), stand_in, (str(SCRIPTS / script), *arguments)) as running:
+        outcomes = running.join(LIMIT_S)
+    assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
+    return Run(folder, [0] * ranks)
+
+
+def stand_in(command: tuple[str, ...]) -> int:
+    """Run a script without us."""
+    cuda.main(*command)
+    return 0
+
+
+def play(
+    rank: int, folder: Path, ranks: int, port: int, start: Callable[[tuple[str, ...]], int], command: tuple[str, ...]
+) -> int:
+    """Body of a worker: the environment of torchrun, and files in place of the terminal."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in {**world, **place}.items()}
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    with ExitStack() as stack:
+        sys.stdout = stack.enter_context(open(f"stdout.{rank}", "w", encoding="utf-8"))
+        sys.stderr = stack.enter_context(open(f"stderr.{rank}", "w", encoding="utf-8"))
+        return start(command)
