@@ -21,7 +21,7 @@ LAYERS = (
     ("training", "telemetry"),
     ("sim", "runtime"),
     ("report", "search", "rl"),
-    ("reproduce",),
+    ("reproduce", "diagnose"),
     ("cli", "testing"),
 )
 LAYER = {package: number for number, row in enumerate(LAYERS) for package in row}

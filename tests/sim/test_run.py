@@ -99,6 +99,13 @@ def test_training_evaluates_at_its_multiples_and_at_the_end() -> None:
     assert (result.target_accuracy, result.learning_rate, result.lr_convention) == (0.95, 0.01, "linear")
 
 
+def test_replicas_are_evaluated_when_they_have_been_averaged() -> None:
+    scenario = load_scenario("uniform", {**DIGITS, "training.eval_every_samples": "100"})
+    result = simulate(scenario, parse("local:h=4"))
+    assert [point.samples for point in result.curve] == [256, 512, 768, 1024, 1280, 1437]
+    assert [point.updates for point in result.curve] == [1, 2, 3, 4, 5, 5]
+
+
 def test_a_target_may_stop_the_run() -> None:
     overrides = {**DIGITS, "limits.stop_at_target": "true"}
     result = simulate(load_scenario("uniform", overrides), parse("asp"), target=0.3)

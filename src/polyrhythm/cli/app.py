@@ -156,6 +156,29 @@ def simulate(
     conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
 
 
+@app.command()
+def diagnose(
+    ctx: typer.Context,
+    scenario: ScenarioName,
+    delta: Annotated[float, typer.Option(metavar="DELTA", min=0, help="Threshold of SelSync.")] = 0.25,
+    layers: Annotated[
+        str, typer.Option(metavar="A,B", help="Parameters to look at; the first, a middle and the last if not given.")
+    ] = "",
+    batches: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Mini-batches that gradients and curvature are estimated from.")
+    ] = 8,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    json: Json = None,
+    report: Report = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
+    from polyrhythm.cli.diagnosis import Looks, look_inside
+
+    named = [name.strip() for name in layers.split(",") if name.strip()]
+    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)
+
+
 @traces.command()
 def export(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, as --trace writes it.")],
