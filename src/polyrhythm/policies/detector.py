@@ -130,14 +130,15 @@ class Detector:
         limits = replace(watch.limits, due=watch.limits.due - 1)
         if limits.due < 0 and len(means) >= live:
             limits = self.limits([mean for _, mean in means.items()])
-        suspect = worker in watch.stragglers
-        speaks = mean_s <= limits.healthy_s if suspect else mean_s > limits.slow_s
-        streak = (watch.streaks.get(worker) or 0) + 1 if speaks else 0
-        stragglers = watch.stragglers
-        if streak >= self.patience:
-            stragglers = stragglers.remove(worker) if suspect else stragglers.set(worker, True)
-            streak = 0
+        suspect, streak = self.verdict(worker in watch.stragglers, watch.streaks.get(worker) or 0, mean_s, limits)
+        stragglers = watch.stragglers.set(worker, True) if suspect else watch.stragglers.remove(worker)
         return Watch(watch.windows, means, watch.streaks.set(worker, streak), stragglers, limits, watch.samples)
+
+    def verdict(self, suspect: bool, streak: int, mean_s: float, limits: Limits) -> tuple[bool, int]:
+        """Whether a worker is a straggler after a window, and the windows in a row that speak against that."""
+        speaks = mean_s <= limits.healthy_s if suspect else mean_s > limits.slow_s
+        streak = streak + 1 if speaks else 0
+        return (not suspect, 0) if streak >= self.patience else (suspect, streak)
 
     def limits(self, means: Sequence[float]) -> Limits:
         """What windows are judged by until every worker has completed another one."""

@@ -52,6 +52,7 @@ class Switch(Policy[SwitchState]):
     without a restart, and takes any sequence.
 
     Example:
+        >>> from polyrhythm.core import Cluster
         >>> from polyrhythm.policies import parse
         >>> policy = parse("switch:bsp@0.25,(ssp:3)@0.5,asp")
         >>> [(stage.policy.spec, stage.end_samples) for stage in policy.stages(Cluster(4, workload_samples=1000))]

@@ -42,6 +42,7 @@ class Tuned(Policy[TunedState]):
     Source: Sync-Switch (Li et al. 2021), section IV-C and Fig. 8. In lockstep, mini-batches are as configured.
 
     Example:
+        >>> from polyrhythm.core import Cluster, Joined
         >>> from polyrhythm.policies import parse
         >>> policy = parse("tuned:asp,momentum=1/n")
         >>> _, (go,) = policy.decide(policy.init(Cluster(workers=4)), Joined((0, 1, 2, 3), time_s=0.0))
