@@ -68,6 +68,7 @@ class Gauge:
         match event:
             case Joined(workers=workers, time_s=time_s):
                 self.meter.join([worker for worker in workers if worker not in self.meter.live], time_s)
+                self.meter.stragglers.stand(workers, time_s)
             case Report():
                 self._report(event)
             case Left():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from polyrhythm.core import Exchange, Ledger, Report, Sync
 from polyrhythm.telemetry.result import EvalPoint, RunResult
+from polyrhythm.telemetry.stragglers import Stragglers
 
 
 @dataclass(slots=True)
@@ -55,12 +56,14 @@ class Meter:
     live: set[int] = field(default_factory=set)
     staleness: Counter[int] = field(default_factory=Counter)
     curve: list[EvalPoint] = field(default_factory=list)
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
     def join(self, workers: Iterable[int], time_s: float) -> None:
         """Workers are live from now on."""
         for worker in workers:
             self.activities.setdefault(worker, Activity()).joined_s = time_s
             self.live.add(worker)
+            self.stragglers.join(worker, time_s)
 
     def leave(self, worker: int, time_s: float) -> None:
         """A worker is gone; what it had pending was settled or dropped."""
@@ -68,6 +71,7 @@ class Meter:
         activity.live_s += time_s - activity.joined_s
         activity.pending.clear()
         self.live.remove(worker)
+        self.stragglers.leave(worker)
 
     def report(self, report: Report, exchange: Exchange) -> None:
         """A step is complete."""
@@ -75,6 +79,7 @@ class Meter:
         activity.steps += 1
         activity.compute_s += report.step_s
         activity.transfer_s += report.transfer_s
+        self.stragglers.report(report)
         if exchange == "gradients":
             activity.pending.append(report.staleness)
         else:
@@ -121,6 +126,7 @@ class Meter:
 
     def finish(self, result: RunResult, ledger: Ledger, time_s: float) -> RunResult:
         """Fill in everything that was measured until `time_s`, the end of the run."""
+        result.arrivals = self.stragglers.arrivals()
         for worker in sorted(self.live):
             self.leave(worker, time_s)
         result.duration_s = time_s

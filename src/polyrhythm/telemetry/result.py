@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from polyrhythm.telemetry.stragglers import Arrival
+
 
 class EvalPoint(msgspec.Struct, frozen=True):
     """The model's quality at one moment of the run, and that of one replica where replicas had not met before."""
@@ -77,6 +79,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     steps_by_worker: dict[int, int] = {}
     compute_fraction_by_worker: dict[int, float] = {}
     idle_fraction_by_worker: dict[int, float] = {}
+    arrivals: dict[int, Arrival] = {}
     curve: list[EvalPoint] = []
     trace_path: str | None = None
     wall_s: float = 0.0
