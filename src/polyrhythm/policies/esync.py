@@ -22,6 +22,7 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
+from polyrhythm.policies.checks import require_at_least
 
 WEIGHTS = ("uniform", "samples", "inverse", "normalised")
 LEAST_SLACK_S = 0.001
@@ -92,6 +93,9 @@ class ESync(Policy[ESyncState]):
         smoothing: weight of the newest measurement in costs, above 0 and at most 1.
         blocking: whether a READY worker waits for the others. If not (Section 4.2), NOT-READY is implied, everyone
             computes on, and the steps that are in flight when the last worker becomes READY are abandoned.
+        most: local steps of a round after which a worker is READY, at least 1; None is no limit, as in the paper. Where
+            slow workers have data that nobody else has, it keeps their share of the steps from vanishing, and fast
+            workers wait instead. Only with `blocking`.
 
     Differs from the paper. Costs are durations and all times the coordinator's. Costs are unknown at first: then nobody
     is READY before every worker has reported a step; an answer is held back for epsilon of a step meanwhile, so that
@@ -117,6 +121,7 @@ class ESync(Policy[ESyncState]):
     epsilon: float = 0.05
     smoothing: float = 0.3
     blocking: bool = True
+    most: int | None = None
 
     name: ClassVar[str] = "esync"
     summary: ClassVar[str] = "own replicas; fast workers step on until the slowest is done, then all are averaged"
@@ -133,6 +138,10 @@ class ESync(Policy[ESyncState]):
             raise SpecError(f"epsilon must be at least 0 and finite but got {self.epsilon}")
         if not 0 < self.smoothing <= 1:
             raise SpecError(f"smoothing must be above 0 and at most 1 but got {self.smoothing}")
+        if self.most is not None:
+            require_at_least(1, most=self.most)
+            if not self.blocking:
+                raise SpecError(f"most={self.most} needs workers that wait; leave out most or blocking=False")
 
     def init(self, cluster: Cluster) -> ESyncState:
         del cluster
@@ -224,6 +233,8 @@ class ESync(Policy[ESyncState]):
 
     def is_ready(self, state: ESyncState, worker: int, now_s: float) -> bool:
         """Algorithm 2 for a worker that has made a step in this round."""
+        if self.most is not None and device_of(state, worker).steps >= self.most:
+            return True
         if state.unknown or state.slowest is None:
             return False
         slowest, cost_s = device_of(state, state.slowest), device_of(state, worker).cost_s
