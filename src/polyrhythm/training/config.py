@@ -9,6 +9,7 @@ import msgspec
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
+from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.injection import own_batch
 from polyrhythm.training.partition import parse_partition
 
@@ -104,6 +105,9 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     compensation: str = "none"
     """What the server does about staleness: none, lr-staleness, dc-asgd:lambda=0.04, dc-asgd-adaptive:lambda=2."""
 
+    compression: str = "none"
+    """What gradients and replicas are sent as: none, fp16, bf16, int8, topk:0.01."""
+
     averaged_state: StateRule = "keep"
     """What becomes of the optimizers' state when replicas are averaged: each keeps its own, all take the average, or
     all start anew."""
@@ -151,6 +155,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
             raise ScenarioError("training.nesterov needs a momentum above 0; give training.momentum too")
         parse_compensation(self.compensation)
         parse_partition(self.partition)
+        parse_compression(self.compression)
         require(self, "injection", "two shares in (0, 1]", lambda pair: all(0 < share <= 1 for share in pair))
 
     def own_batch(self, workers: int) -> int:
