@@ -176,13 +176,16 @@ def test_replicas_are_averaged_through_the_server() -> None:
     assert result.staleness_mean is None
 
 
-def test_only_arbitrated_replicas_pay_for_their_reports() -> None:
+def test_what_steps_on_replicas_pay_for_their_reports() -> None:
+    """Nothing where clocks decide, a message where everyone hears everyone, a message and its answer at an arbiter."""
     network = Network(latency_s=0.25)
     scheduled = simulate(cluster(1.0, samples=4, network=network), parse("local:9"))
     assert (scheduled.duration_s, scheduled.transfer_fraction) == (4.0, 0.0)
     script = [(Proceed((0,), "replicas"),)] * 5
     arbitrated = simulate(cluster(1.0, samples=4, network=network), Scripted(script))
-    assert (arbitrated.duration_s, arbitrated.transfer_fraction) == (5.0, 0.2)
+    assert (arbitrated.duration_s, arbitrated.transfer_fraction) == (6.0, 1 / 3)
+    replicated = simulate(cluster(1.0, samples=4, network=network), parse("selsync:lssr=0.9,delta=2"))
+    assert (replicated.duration_s, replicated.transfer_fraction) == (5.0, 0.2)
 
 
 def test_partial_mini_batches_take_less_time() -> None:

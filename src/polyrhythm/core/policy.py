@@ -38,12 +38,15 @@ class Traits:
         exchanges: kinds of step that its `Proceed`s start.
         needs: optional `Report` fields that it reads.
         cancels: whether it abandons steps in flight.
+        waits: whether a worker with a replica waits for the answer to its report. If not, it goes on as if it had been
+            named in a `Proceed`, with which the policy then answers every report that does not end in a `Sync`.
     """
 
     venue: Venue = "arbitrated"
     exchanges: frozenset[Exchange] = frozenset({"gradients"})
     needs: frozenset[Literal["loss", "grad_sq_norm"]] = frozenset()
     cancels: bool = False
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Policy(ABC, Generic[State]):
         """
         del cluster
         return ()
+
+    def figures(self, state: State) -> dict[str, float]:
+        """What `state` has to show of the rule at work, by name, for reports; nothing unless a subclass says so."""
+        del state
+        return {}
 
     def rule(self, state: State) -> "Policy[Any]":
         """The rule that is in force; a change of it is a switch, which may cost the cluster time."""

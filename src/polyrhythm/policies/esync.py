@@ -128,8 +128,8 @@ class ESync(Policy[ESyncState]):
 
     @property
     def traits(self) -> Traits:
-        """Only the non-blocking mode abandons steps."""
-        return Traits("arbitrated", frozenset({"replicas"}), cancels=not self.blocking)
+        """Only the non-blocking mode abandons steps, of workers that do not wait for an answer."""
+        return Traits("arbitrated", frozenset({"replicas"}), cancels=not self.blocking, waits=self.blocking)
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:

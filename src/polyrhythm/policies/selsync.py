@@ -187,7 +187,7 @@ class SelSync(Policy[SelSyncState]):
         """With the worker's signal moved on, and waiting for the others'."""
         signal = self.moved(state.signals.get(report.worker) or Signal(), report, state.factor)
         shown = state.shown
-        if 0 < signal.change < math.inf:
+        if report.grad_sq_norm is not None and 0 < signal.change < math.inf:
             shown = tuple(quantile.after(signal.change) for quantile in shown)
         threshold = state.threshold
         if self.quantile is not None and signal.change < math.inf:

@@ -7,14 +7,12 @@ the `Numerics`, which is told what happens in order of virtual time and takes no
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import (
     Alarm,
     Cancel,
-    Cluster,
     Decision,
     Event,
     Joined,
@@ -28,12 +26,11 @@ from polyrhythm.core import (
     TraceWriter,
     Wake,
 )
-from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError, ScenarioError
 from polyrhythm.sim.calendar import Calendar, Timer
-from polyrhythm.sim.faults import Leave, Plan
-from polyrhythm.sim.links import Network
-from polyrhythm.sim.numerics import Numerics
+from polyrhythm.sim.faults import Leave
+from polyrhythm.sim.job import Job as Job
+from polyrhythm.sim.job import carriage
 from polyrhythm.sim.seat import Seat
 from polyrhythm.sim.steps import Steps
 from polyrhythm.sim.transport import Transport
@@ -41,28 +38,6 @@ from polyrhythm.telemetry import Meter
 
 ALARMS = 100_000
 """Alarms without a report between them after which a policy is taken to wait for nothing."""
-
-
-@dataclass(slots=True)
-class Job:
-    """What a run is made of, one entry a worker in `durations` and `bandwidths`."""
-
-    policy: Policy[Any]
-    cluster: Cluster
-    durations: list[Iterator[float]]
-    bandwidths: list[float]
-    network: Network
-    plan: Plan
-    workload: Workload
-    numerics: Numerics
-    limit_s: float = math.inf
-    switch_cost_s: float = 0.0
-
-
-def carriage(policy: Policy[Any], network: Network) -> tuple[bool, bool]:
-    """Whether averages go round a ring, and whether a step that pushes nothing ends in a message."""
-    venue = policy.traits.venue
-    return network.averaging == "ring" and venue != "arbitrated", venue != "scheduled"
 
 
 class Engine:
@@ -84,18 +59,22 @@ class Engine:
         self.leaving: deque[Seat] = deque()
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
-        self.ring, reports = carriage(job.policy, job.network)
-        self.transport = Transport(self.calendar, job.network, meter, self.ring, self._has_average)
-        injected = job.numerics.injected_bytes
-        self.steps = Steps(
-            self.calendar, self.transport, meter, job.cluster.batch_size, reports, injected, self._arrive
-        )
+        injected, compression = job.numerics.injected_bytes, job.numerics.compression
+        self.transport = Transport(self.calendar, job.network, meter, self._has_average, compression)
+        self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
+        self.obey_traits()
         self.alarms = 0
         self.rule = job.policy.rule(self.state)
         self.held_until_s = 0.0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = False
+
+    def obey_traits(self) -> None:
+        """Let messages go as the policy's traits say."""
+        self.carriage = carriage(self.policy, self.job.network)
+        self.transport.ring, self.transport.arbitrated = self.carriage.ring, self.carriage.arbitrated
+        self.steps.reports, self.steps.waits = self.carriage.reports, self.carriage.waits
 
     def watch(self, first: float, at_mark: Callable[[], float]) -> None:
         """Call `at_mark` after the event that brings `first` samples into the parameters; it returns the next mark."""
@@ -211,11 +190,12 @@ class Engine:
         assert seat.lease is not None
         self.numerics.start(ticket, seat.lease, decision.settings)
         seat.version = self.meter.updates
-        seat.through_server = ticket.exchange == "gradients" and not self.ring
+        seat.through_server = ticket.exchange == "gradients" and not self.carriage.ring
         if self.leave_steps and (leave := self.leave_steps.pop((seat.worker, seat.started), None)):
             self.calendar.at(self.calendar.now_s, self._depart, Timer(leave))
         seat.started += 1
-        if seat.averaging is None:
+        if seat.may_start:
+            seat.awaits_answer = self.carriage.arbitrated and self.carriage.waits
             self._start(seat)
         else:
             seat.released = True
@@ -229,9 +209,9 @@ class Engine:
 
     def _has_average(self, seat: Seat) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
-        if seat.finished:
+        if seat.finished and seat.averaging is None:
             self.leaving.append(seat)
-        elif seat.released:
+        elif seat.released and seat.may_start:
             seat.released = False
             self._start(seat)
 
@@ -271,8 +251,8 @@ class Engine:
         self.meter.sync(decision)
         for worker in (*decision.workers, *(decision.adopters or ())):
             self._take(self.seats[worker], decision)
-        if self.ring or not tickets:
-            self.transport.average([self.seats[worker] for worker in dict.fromkeys(decision.workers)])
+        if self.carriage.ring or not tickets:
+            self.transport.average(decision, self.seats)
 
     def _take(self, seat: Seat, decision: Sync) -> None:
         """What a worker has pending is combined, or given up for the result."""
@@ -364,7 +344,6 @@ class Engine:
         for lease in seat.local:
             self.meter.samples -= lease.samples
             self.workload.give_back(lease)
-        self.transport.leave_average(seat)
         self._vacate(seat)
         now_s = self.calendar.now_s
         if leave.back_after_s is not None:
@@ -379,6 +358,7 @@ class Engine:
             self._join(workers)
 
     def _vacate(self, seat: Seat) -> None:
+        self.transport.leave_average(seat)
         self.steps.book(seat)
         self.meter.leave(seat.worker, self.calendar.now_s)
         seat.serial += 1
@@ -407,3 +387,4 @@ class Engine:
         for seat in self.seats.values():
             self.steps.book(seat)
         self.numerics.void(self.ledger.finish())
+        self.meter.policy_figures = self.policy.figures(self.state)

@@ -14,8 +14,9 @@ from typing import Any
 from polyrhythm.core import Decisions, Event, Policy
 from polyrhythm.errors import DivergedError
 from polyrhythm.sim.compute import streams
-from polyrhythm.sim.engine import Engine, Job, carriage
+from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.files import checked
+from polyrhythm.sim.job import Job, carriage
 from polyrhythm.sim.observer import Observer
 from polyrhythm.sim.run import blank_result, build_job, build_numerics, one_line
 from polyrhythm.sim.scenario import Scenario
@@ -155,21 +156,34 @@ class Prefix:
         """Samples of one step of all workers, the last moment before a barrier at which policies still agree."""
         return self.scenario.workers * self.scenario.batch_size
 
+    def _stop_at(self, share: float) -> float:
+        """Samples shortly before this share of the workload is processed."""
+        return share * self.live.engine.job.cluster.workload_samples - 1.5 * self.step_samples
+
+    def _is_behind(self, share: float) -> bool:
+        """Whether this run is past that moment."""
+        return self.finished is not None or self._stop_at(share) <= self.live.engine.meter.samples
+
     def advance(self, share: float) -> None:
         """Run up to shortly before this share of the workload is processed, and keep that moment; never backwards."""
-        engine = self.live.engine
-        samples = share * engine.job.cluster.workload_samples - 1.5 * self.step_samples
-        if self.finished is not None or samples <= engine.meter.samples:
+        if self._is_behind(share):
             return
         if not self.live.recorder.entries:
-            engine.begin()
-        self.live.pause.at(samples)
+            self.live.engine.begin()
+        self.live.pause.at(self._stop_at(share))
         try:
-            engine.go_on()
+            self.live.engine.go_on()
         except DivergedError as error:
             self.finished = finish(self.live, self._blank(self.policy), error)
         if self.live.pause.paused and self.finished is None:
             self.kept.append(self.live.copy())
+
+    def follow(self, policy: Policy[Any], shares: Sequence[float]) -> None:
+        """Advance to one of these shares after the other, as long as another policy would have led there as well."""
+        for share in shares:
+            if not self._is_behind(share) and self._agreed(policy)[0] is not self.kept[-1]:
+                return
+            self.advance(share)
 
     def finish(self) -> RunResult:
         """Run to the end; the result is that of `simulate`."""
@@ -188,24 +202,26 @@ class Prefix:
 
     def _latest(self, policy: Policy[Any]) -> Moment:
         """A copy of the last kept moment to which this policy would have led as well, now led by it."""
-        job = self.live.engine.job
-        if not self._alike(policy):
-            return led_by(self.kept[0].copy(), policy, policy.init(job.cluster))
-        state, seen, best = policy.init(job.cluster), 0, (self.kept[0], policy.init(job.cluster))
-        for moment in self.kept[1:]:
+        moment, state = self._agreed(policy)
+        return led_by(moment.copy(), policy, state)
+
+    def _agreed(self, policy: Policy[Any]) -> tuple[Moment, Any]:
+        """That moment, and the state in which the policy is then."""
+        first = policy.init(self.live.engine.job.cluster)
+        state, seen, best = first, 0, (self.kept[0], first)
+        for moment in self.kept[1:] if self._alike(policy) else ():
             for event, decisions in moment.recorder.entries[seen:]:
                 state, decided = policy.decide(state, event)
                 if decided != decisions:
-                    return led_by(best[0].copy(), policy, best[1])
+                    return best
             seen, best = len(moment.recorder.entries), (moment, state)
-        return led_by(best[0].copy(), policy, best[1])
+        return best
 
     def _alike(self, policy: Policy[Any]) -> bool:
         """Whether what the two policies decide takes the same time, as long as they decide the same."""
         job = self.live.engine.job
-        ring, reports = carriage(policy, job.network)
-        own_ring, own_reports = carriage(self.policy, job.network)
-        return ring == own_ring and (reports == own_reports or self.policy.traits.exchanges == {"gradients"})
+        theirs, own = carriage(policy, job.network), carriage(self.policy, job.network)
+        return theirs == own or (theirs.ring == own.ring and self.policy.traits.exchanges == {"gradients"})
 
     def _blank(self, policy: Policy[Any]) -> RunResult:
         return blank_result(self.scenario, policy, self.seed, None)
@@ -217,7 +233,7 @@ def led_by(moment: Moment, policy: Policy[Any], state: Any) -> Moment:
     if not moment.recorder.entries:
         return restarted(engine.job, policy, moment)
     engine.policy, engine.state, engine.job.policy = policy, state, policy
-    _, engine.steps.reports = carriage(policy, engine.job.network)
+    engine.obey_traits()
     return moment
 
 

@@ -30,8 +30,11 @@ class Seat:
         lease: mini-batch of the step that it was released for.
         flow: its message on a shared link.
         gradients, local: mini-batches whose gradients await a `Sync`; whose steps only its replica has.
-        averaging: the `Sync` whose result it does not have yet.
-        released: a step waits for that result.
+        averaging: the `Sync` whose result it waits for.
+        parcels: its parts in exchanges that travel while it goes on.
+        released: a step waits for a result.
+        awaits_answer: somebody has to tell it that it may start the step.
+        ahead_s: since when it computes on without an answer to its report; None if it waits for one.
         finished: there was no mini-batch left for it.
     """
 
@@ -53,8 +56,16 @@ class Seat:
     gradients: deque[Lease] = field(default_factory=deque)
     local: list[Lease] = field(default_factory=list)
     averaging: "Average | None" = None
+    parcels: "list[Parcel]" = field(default_factory=list)
     released: bool = False
+    awaits_answer: bool = False
+    ahead_s: float | None = None
     finished: bool = False
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it has all results that its next step needs; `started` counts that step."""
+        return self.averaging is None and all(self.started <= parcel.due for parcel in self.parcels)
 
     def begin(self, phase: Phase, now_s: float) -> None:
         """What it does from now on."""
@@ -71,9 +82,70 @@ class Seat:
 
 
 @dataclass(slots=True, eq=False)
-class Average:
-    """A `Sync` on its way; `missing` are those whose parts the servers still await before anyone pulls."""
+class Parcel:
+    """A worker's part in an exchange that travels while the worker goes on; it sends and receives like a seat.
 
-    seats: list[Seat]
+    Args:
+        seat: of the worker.
+        due: steps that the worker may have started before it needs the result.
+        averaging: the exchange, until the worker has its result.
+        serial, flow: as those of a seat.
+    """
+
+    seat: Seat
+    due: int
+    averaging: "Average | None" = None
+    serial: int = 0
+    flow: Flow[Any] | None = None
+
+    @property
+    def worker(self) -> int:
+        """Whose it is."""
+        return self.seat.worker
+
+    @property
+    def bandwidth(self) -> float:
+        """As the worker's own; what both send at once does not share it."""
+        return self.seat.bandwidth
+
+    @property
+    def slow(self) -> tuple[Slow, ...]:
+        """The worker's slow times."""
+        return self.seat.slow
+
+    @property
+    def phase(self) -> Phase:
+        """A parcel takes none of the worker's time."""
+        return "wait"
+
+    def begin(self, phase: Phase, now_s: float) -> None:
+        """It takes none of the worker's time."""
+
+    def end_transfer(self, now_s: float) -> None:
+        """It takes none of the worker's time."""
+
+    def slow_now(self, now_s: float) -> Iterator[Slow]:
+        """Slow times of the worker that hold now."""
+        return self.seat.slow_now(now_s)
+
+
+Carrier: TypeAlias = Seat | Parcel
+"""What sends and receives for a worker."""
+
+
+@dataclass(slots=True, eq=False)
+class Average:
+    """A `Sync` on its way.
+
+    Args:
+        carriers: of all who contribute or adopt.
+        missing: workers whose parts the servers still await before anyone pulls.
+        adopters: workers that pull the result.
+        share: how much of the parameters it is about.
+    """
+
+    carriers: list[Carrier]
     missing: set[int]
+    adopters: set[int]
+    share: float
     serial: int = 0

@@ -5,16 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from polyrhythm.core import Sync
 from polyrhythm.sim.calendar import Calendar, Handler
 from polyrhythm.sim.links import Network, SharedLink, ring_s
-from polyrhythm.sim.seat import Average, Seat
+from polyrhythm.sim.seat import Average, Carrier, Parcel, Seat
 from polyrhythm.telemetry import Meter
+from polyrhythm.training.compression import NOTHING, Compression
 
 
 class Addressee(NamedTuple):
     """Who is called when a message has left the link, unless its step was abandoned."""
 
-    seat: Seat
+    seat: Carrier
     serial: int
     then: Handler
 
@@ -32,15 +34,27 @@ class Transport:
 
     Args:
         calendar, network, meter: of the run.
-        ring: whether averages go round a ring instead of through the server.
         has_average: called for each worker of an average when it has the result.
+        compression: what contributions and, as it says, parameters that are pulled travel as.
+
+    Attributes:
+        ring: whether averages go round a ring instead of through the server.
+        arbitrated: whether somebody has to tell the workers when they average.
     """
 
     def __init__(
-        self, calendar: Calendar, network: Network, meter: Meter, ring: bool, has_average: Callable[[Seat], None]
+        self,
+        calendar: Calendar,
+        network: Network,
+        meter: Meter,
+        has_average: Callable[[Seat], None],
+        compression: Compression = NOTHING,
     ) -> None:
         self.calendar, self.network, self.meter = calendar, network, meter
-        self.ring, self.has_average = ring, has_average
+        self.ring = self.arbitrated = False
+        self.has_average, self.compression = has_average, compression
+        self.push_bytes = network.message_bytes * compression.ratio
+        self.pull_bytes = network.message_bytes * compression.pull_ratio
         self.ingress: SharedLink[Addressee] | None
         self.egress: SharedLink[Addressee] | None
         self.ingress, self.egress = network.links() or (None, None)
@@ -48,26 +62,35 @@ class Transport:
 
     def pull(self, seat: Seat, then: Handler) -> None:
         """The parameters travel to a worker."""
-        self._send(seat, self.egress, then)
+        self._send(seat, self.egress, self.pull_bytes, then)
 
     def push(self, seat: Seat, then: Handler) -> None:
         """A gradient or replica travels to the servers."""
-        self._send(seat, self.ingress, then)
+        self._send(seat, self.ingress, self.push_bytes, then)
 
     def pulled(self, seat: Seat) -> None:
         """Book the end of a pull."""
         seat.end_transfer(self.calendar.now_s)
-        self.meter.bytes_pulled += self.network.message_bytes
+        self.meter.bytes_pulled += self.pull_bytes
 
     def pushed(self, seat: Seat) -> None:
         """Book the end of a push."""
         seat.end_transfer(self.calendar.now_s)
-        self.meter.bytes_pushed += self.network.message_bytes
+        self.meter.bytes_pushed += self.push_bytes
 
     def signal(self, seat: Seat, then: Handler) -> None:
         """A message without a body."""
         seat.begin("transfer", self.calendar.now_s)
         self._arrives(seat, then)
+
+    def post(self, seat: Seat, then: Handler) -> None:
+        """A message without a body for which the worker does not wait."""
+        self._arrives(seat, then)
+
+    def between(self, seat: Seat, size: float, then: Handler) -> None:
+        """So many bytes among the workers, past the servers."""
+        seat.begin("transfer", self.calendar.now_s)
+        self._arrives(seat, then, size / seat.bandwidth)
 
     def settle(self) -> None:
         """Look anew for the next end of a message where who flows has changed."""
@@ -78,90 +101,143 @@ class Transport:
                 if next_s < math.inf:
                     self.calendar.at(next_s, self._messages_end, timer)
 
-    def interrupt(self, seat: Seat) -> None:
+    def interrupt(self, seat: Carrier) -> None:
         """The worker's message is abandoned, and leaves its link to the others."""
         if seat.flow is not None:
             seat.flow.link.remove(self.calendar.now_s, seat.flow)
             seat.flow = None
 
-    def average(self, seats: list[Seat]) -> None:
-        """Charge these workers for exchanging replicas; who still awaits an older average leaves that one."""
-        for seat in seats:
-            self.leave_average(seat)
-        average = Average(seats, {seat.worker for seat in seats})
-        for seat in seats:
-            seat.averaging = average
+    def average(self, sync: Sync, seats: dict[int, Seat]) -> None:
+        """Charge workers for what a `Sync` exchanges; who still awaits an older result leaves that one."""
+        adopters = set(sync.workers if sync.adopters is None else sync.adopters)
+        members = [seats[worker] for worker in dict.fromkeys((*sync.workers, *sorted(adopters)))]
+        carriers = [self._carrier(seat, sync.delay) for seat in members]
+        share = 1 / sync.fragment[1] if sync.fragment else 1.0
+        average = Average(carriers, set(sync.workers), adopters, share)
+        for carrier in carriers:
+            carrier.averaging = average
         if self.ring:
             self._go_round(average)
             return
-        for seat in seats:
-            self.push(seat, self._part_pushed)
+        for carrier in carriers:
+            if carrier.worker in average.missing:
+                self._tell(carrier)
 
     def leave_average(self, seat: Seat) -> None:
-        """The worker does not await its average any more, and nobody awaits its part."""
-        average = seat.averaging
+        """The worker awaits no result any more, and nobody awaits its part."""
+        for parcel in seat.parcels:
+            self._abandon(parcel)
+        seat.parcels.clear()
+        self._abandon(seat)
+
+    def _carrier(self, seat: Seat, delay: int) -> Carrier:
+        """What carries the worker's part: the worker, or a parcel that it sends off."""
+        if delay:
+            parcel = Parcel(seat, seat.started + delay)
+            seat.parcels.append(parcel)
+            return parcel
+        self._abandon(seat)
+        seat.ahead_s = None
+        return seat
+
+    def _abandon(self, carrier: Carrier) -> None:
+        average = carrier.averaging
         if average is None:
             return
-        seat.averaging = None
-        seat.serial += 1
-        self.interrupt(seat)
-        if seat.phase == "transfer":
-            seat.end_transfer(self.calendar.now_s)
-        if seat.worker in average.missing:
-            self._part_settled(seat, average)
+        carrier.averaging = None
+        carrier.serial += 1
+        self.interrupt(carrier)
+        if carrier.phase == "transfer":
+            carrier.end_transfer(self.calendar.now_s)
+        if carrier.worker in average.missing:
+            self._part_settled(carrier, average)
+
+    def _tell(self, carrier: Carrier) -> None:
+        """An arbiter has to tell that it is time; then the worker pushes its part."""
+        if self.arbitrated:
+            carrier.begin("transfer", self.calendar.now_s)
+            self._arrives(carrier, self._told)
+        else:
+            self._push_part(carrier)
+
+    def _told(self, carrier: Carrier) -> None:
+        carrier.end_transfer(self.calendar.now_s)
+        self._push_part(carrier)
+
+    def _push_part(self, carrier: Carrier) -> None:
+        assert carrier.averaging is not None
+        self._send(carrier, self.ingress, carrier.averaging.share * self.push_bytes, self._part_pushed)
 
     def _go_round(self, average: Average) -> None:
         """A ring: nobody has the result before everybody has."""
-        seats, size = average.seats, self.network.message_bytes
+        carriers = average.carriers
         # Half of the traffic reduces, as pushes do, and half gathers, as pulls do.
-        self.meter.bytes_pushed += (len(seats) - 1) * size
-        self.meter.bytes_pulled += (len(seats) - 1) * size
+        size = average.share * self._ring_bytes(len(carriers))
+        self.meter.bytes_pushed += (len(carriers) - 1) * size
+        self.meter.bytes_pulled += (len(carriers) - 1) * size
         average.missing.clear()
-        for seat in seats:
-            seat.begin("transfer", self.calendar.now_s)
-        latency_s = max(self._latency_s(seat) for seat in seats)
-        duration_s = ring_s(len(seats), size, min(seat.bandwidth for seat in seats), latency_s)
+        for carrier in carriers:
+            carrier.begin("transfer", self.calendar.now_s)
+        latency_s = max(self._latency_s(carrier) for carrier in carriers)
+        bandwidth = min(carrier.bandwidth for carrier in carriers)
+        duration_s = ring_s(len(carriers), size, bandwidth, latency_s)
         if duration_s > 0:
             self.calendar.at(self.calendar.now_s + duration_s, self._went_round, average)
         else:
             self._went_round(average)
 
+    def _ring_bytes(self, members: int) -> float:
+        """Bytes whose all-reduce takes as long as handing round what is compressed, which is not summed on the way."""
+        if self.compression.kind == "none":
+            return self.network.message_bytes
+        return self.push_bytes * members / 2
+
     def _went_round(self, average: Average) -> None:
-        for seat in average.seats:
-            if seat.averaging is average:
-                seat.end_transfer(self.calendar.now_s)
-                self._complete(seat)
+        for carrier in average.carriers:
+            if carrier.averaging is average:
+                carrier.end_transfer(self.calendar.now_s)
+                self._complete(carrier)
 
-    def _part_pushed(self, seat: Seat) -> None:
-        self.pushed(seat)
-        assert seat.averaging is not None
-        self._part_settled(seat, seat.averaging)
+    def _part_pushed(self, carrier: Carrier) -> None:
+        average = carrier.averaging
+        assert average is not None
+        carrier.end_transfer(self.calendar.now_s)
+        self.meter.bytes_pushed += average.share * self.push_bytes
+        if carrier.worker not in average.adopters:
+            self._complete(carrier)
+        self._part_settled(carrier, average)
 
-    def _part_settled(self, seat: Seat, average: Average) -> None:
-        """One part less to wait for; after the last one everybody pulls."""
-        average.missing.remove(seat.worker)
+    def _part_settled(self, carrier: Carrier, average: Average) -> None:
+        """One part less to wait for; after the last one everybody who adopts the result pulls."""
+        average.missing.remove(carrier.worker)
         if average.missing:
             return
-        for each in average.seats:
+        for each in average.carriers:
             if each.averaging is average:
-                self.pull(each, self._part_pulled)
+                self._send(each, self.egress, average.share * self.network.message_bytes, self._part_pulled)
 
-    def _part_pulled(self, seat: Seat) -> None:
-        self.pulled(seat)
-        self._complete(seat)
+    def _part_pulled(self, carrier: Carrier) -> None:
+        assert carrier.averaging is not None
+        carrier.end_transfer(self.calendar.now_s)
+        self.meter.bytes_pulled += carrier.averaging.share * self.network.message_bytes
+        self._complete(carrier)
 
-    def _complete(self, seat: Seat) -> None:
-        seat.averaging = None
-        self.has_average(seat)
-
-    def _send(self, seat: Seat, link: SharedLink[Addressee] | None, then: Handler) -> None:
-        """One message between a worker and the servers; ``then(seat)`` when it has arrived."""
-        now_s, size = self.calendar.now_s, self.network.message_bytes
-        seat.begin("transfer", now_s)
-        if link is not None:
-            seat.flow = link.add(now_s, size, seat.bandwidth, Addressee(seat, seat.serial, then))
+    def _complete(self, carrier: Carrier) -> None:
+        carrier.averaging = None
+        if isinstance(carrier, Parcel):
+            carrier.seat.parcels.remove(carrier)
+            self.has_average(carrier.seat)
         else:
-            self._arrives(seat, then, size / seat.bandwidth)
+            self.has_average(carrier)
+
+    def _send(self, carrier: Carrier, link: SharedLink[Addressee] | None, size: float, then: Handler) -> None:
+        """One message between a worker and the servers; ``then(carrier)`` when it has arrived."""
+        now_s = self.calendar.now_s
+        carrier.begin("transfer", now_s)
+        if link is not None:
+            carrier.flow = link.add(now_s, size, carrier.bandwidth, Addressee(carrier, carrier.serial, then))
+        else:
+            self._arrives(carrier, then, size / carrier.bandwidth)
 
     def _messages_end(self, timer: LinkTimer) -> None:
         for seat, serial, then in timer.link.pop(self.calendar.now_s):
@@ -169,7 +245,7 @@ class Transport:
                 seat.flow = None
                 self._arrives(seat, then)
 
-    def _arrives(self, seat: Seat, then: Handler, sending_s: float = 0.0) -> None:
+    def _arrives(self, seat: Carrier, then: Handler, sending_s: float = 0.0) -> None:
         """Call `then` when a message has arrived, at once if it takes no time."""
         delay_s = sending_s + self._latency_s(seat)
         if delay_s > 0:
@@ -177,7 +253,7 @@ class Transport:
         else:
             then(seat)
 
-    def _latency_s(self, seat: Seat) -> float:
+    def _latency_s(self, seat: Carrier) -> float:
         if not seat.slow:
             return self.network.latency_s
         return self.network.latency_s + sum(slow.extra_latency_s for slow in seat.slow_now(self.calendar.now_s))

@@ -43,6 +43,7 @@ class Meter:
         switches: changes of the rule in force.
         bytes_pushed, bytes_pulled: messages that arrived, counted by the shell.
         local_steps: steps on a replica that no exchange followed at once.
+        policy_figures: see `Policy.figures`.
     """
 
     target: float | None = None
@@ -52,6 +53,7 @@ class Meter:
     bytes_pushed: float = 0.0
     bytes_pulled: float = 0.0
     local_steps: int = 0
+    policy_figures: dict[str, float] = field(default_factory=dict)
     activities: dict[int, Activity] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
     staleness: Counter[int] = field(default_factory=Counter)
@@ -147,6 +149,7 @@ class Meter:
         live_s = sum(activity.live_s for activity in activities.values())
         result.steps_by_worker = {worker: activity.steps for worker, activity in activities.items()}
         result.steps = sum(result.steps_by_worker.values())
+        result.policy_figures = self.policy_figures
         result.lssr = self.local_steps / result.steps if result.steps else None
         result.compute_fraction_by_worker = {worker: share(a.compute_s, a.live_s) for worker, a in activities.items()}
         result.idle_fraction_by_worker = {worker: share(a.idle_s, a.live_s) for worker, a in activities.items()}
