@@ -27,6 +27,7 @@ SPECS = (
     "local:4",
     "post-local:h=4,at=0.4",
     "k-group:3",
+    "kbandit:2",
 )
 """One picture each, in a colour of the first of the palette."""
 

@@ -21,6 +21,7 @@ ROWS = [
     *["local:1", "local:3"],
     *["post-local:3,0", "post-local:3,0.4", "post-local:3,1"],
     *["k-group:1", "k-group:3"],
+    *["kbandit", "kbandit:1,every=2,values=0/2,base=(ssp:1)"],
     *["switch:bsp@0.4,asp", "switch:asp@0.4,bsp", "switch:(k-async:3)@0.2,(ssp:1)@0.4,bsp,late=drop"],
     *["switch:(local:3)@0.4,asp", "switch:(k-batch-async:4)@0.3,(k-sync:2)@0.3,local:2"],
     *["elastic:(switch:bsp@0.6,asp),window=1,patience=1", "elastic:(local:2),window=1,patience=1"],

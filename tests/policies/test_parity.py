@@ -26,6 +26,7 @@ ONE_OF_EACH = [
     "local:3",
     "post-local:3,0.4",
     "k-group:3",
+    "kbandit",
     "switch:bsp@0.4,asp",
     "tuned:(bsp)",
     "greedy:(switch:bsp@0.4,asp)",

@@ -8,15 +8,16 @@ from polyrhythm.policies.backup import Backup as Backup
 from polyrhythm.policies.bsp import BSP as BSP
 from polyrhythm.policies.diloco import DiLoCo as DiLoCo
 from polyrhythm.policies.dssp import DSSP as DSSP
+from polyrhythm.policies.elastic import Elastic as Elastic
 from polyrhythm.policies.esync import ESync as ESync
 from polyrhythm.policies.fedavg import FedAvg as FedAvg
-from polyrhythm.policies.elastic import Elastic as Elastic
 from polyrhythm.policies.greedy import Greedy as Greedy
 from polyrhythm.policies.k_async import KAsync as KAsync
 from polyrhythm.policies.k_batch_async import KBatchAsync as KBatchAsync
 from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync
 from polyrhythm.policies.k_group import KGroup as KGroup
 from polyrhythm.policies.k_sync import KSync as KSync
+from polyrhythm.policies.kbandit import KBandit as KBandit
 from polyrhythm.policies.load import Catalogue
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
