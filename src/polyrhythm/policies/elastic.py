@@ -107,7 +107,6 @@ class Elastic(Policy[ElasticState]):
         else:
             turn.tell(event, state.roll)
         turn.readmit(only_waiting=isinstance(event, Left))
-        turn.probe()
         return turn.state, tuple(turn.decisions)
 
 
@@ -117,6 +116,7 @@ class Turn:
     def __init__(self, policy: Elastic, state: ElasticState, time_s: float) -> None:
         self.policy, self.state, self.time_s = policy, state, time_s
         self.decisions: list[Decision] = []
+        self.waiting: list[int] = []
 
     def hear_of_outsider(self, event: Report | Left) -> None:
         """A probe step is complete: drop it; or the worker has gone."""
@@ -126,12 +126,15 @@ class Turn:
             self.state = replace(self.state, out=self.state.out.remove(worker), ending=ending)
             return
         self._do(Cancel((worker,)))
+        self.waiting.append(worker)
 
     def tell(self, event: Event, before: Roll) -> None:
         """Let the wrapped rule decide, but for starting stragglers."""
-        insiders = replace(before, places=without(before.places, self.state.out))
-        ending = (self.state.ending and not isinstance(event, Joined)) or is_end(event)
-        self.state = replace(self.state, view=self.state.view.follow(event, insiders), ending=ending)
+        view, ending = self.state.view, self.state.ending or is_end(event)
+        if isinstance(event, Joined):
+            insiders = replace(before, places=without(before.places, self.state.out))
+            view, ending = view.follow(event, insiders), False
+        self.state = replace(self.state, view=view, ending=ending)
         inner, decisions = self.policy.policy.decide(self.state.inner, self.state.view.seen(event))
         self.state = replace(self.state, inner=inner)
         for decision in decisions:
@@ -141,41 +144,35 @@ class Turn:
                 self._do(decision)
 
     def readmit(self, only_waiting: bool) -> None:
-        """Bring back who keeps up again, or everyone when leaving out has no sense any more.
+        """Bring back who keeps up again, or everyone when leaving out has no sense any more; let the others probe.
 
         Of workers that find no mini-batch at one moment, those that are still to be heard of look as if they ran:
         with `only_waiting` nobody is brought back from a probe step.
         """
         state = self.state
-        everyone = not self._active or len(state.out) == len(state.roll.places)
-        probing = {w for w in state.out if state.roll.place(w).running}
-        back = tuple(w for w in state.out if everyone or w not in state.watch.stragglers)
-        back = tuple(w for w in back if not (only_waiting and w in probing))
-        if not back:
-            return
-        if stopped := tuple(w for w in back if w in probing):
-            self._do(Cancel(stopped))
-        out = state.out
-        for worker in back:
-            out = out.remove(worker)
-        insiders = without(state.roll.places, state.out)
-        self.state = replace(self.state, out=out)
-        clock = min((p.clock + state.view.of(w) for w, p in insiders.items()), default=state.roll.clock)
-        self._admit(back, clock)
+        everyone = bool(state.out) and (not self._active or len(state.out) == len(state.roll.places))
+        asked = tuple(state.out) if everyone else tuple(self.waiting)
+        back = tuple(w for w in asked if everyone or w not in state.watch.stragglers)
+        probing = tuple(w for w in back if state.roll.place(w).running)
+        if only_waiting:
+            back, probing = tuple(w for w in back if w not in probing), ()
+        if probing:
+            self._do(Cancel(probing))
+        if back:
+            self._admit(back)
+        if still := tuple(worker for worker in self.waiting if worker not in back):
+            self._do(Proceed(still))
 
-    def probe(self) -> None:
-        """Who is left out and waits makes another step that is only measured."""
-        waiting = tuple(w for w in self.state.out if not self.state.roll.place(w).running)
-        if waiting:
-            self._do(Proceed(waiting))
-
-    def _admit(self, workers: tuple[int, ...], clock: int) -> None:
-        """Tell the wrapped rule that these have joined, at a clock as it sees them."""
-        view = self.state.view
+    def _admit(self, workers: tuple[int, ...]) -> None:
+        """Tell the wrapped rule that these have joined, at the smallest clock that it sees."""
+        state = self.state
+        out, view, roll = state.out, state.view, state.roll
+        insiders = without(roll.places, out)
+        clock = min((place.clock + view.of(w) for w, place in insiders.items()), default=roll.clock)
         for worker in workers:
-            view = view.put(worker, clock - self.state.roll.place(worker).clock)
-        inner, decisions = self.policy.policy.decide(self.state.inner, Joined(workers, self.time_s, clock))
-        self.state = replace(self.state, inner=inner, view=view)
+            out, view = out.remove(worker), view.put(worker, clock - roll.place(worker).clock)
+        inner, decisions = self.policy.policy.decide(state.inner, Joined(workers, self.time_s, clock))
+        self.state = replace(state, inner=inner, out=out, view=view)
         for decision in decisions:
             self._do(decision)
 
@@ -199,6 +196,7 @@ class Turn:
         state = self.state
         clock = state.roll.place(worker).clock + state.view.of(worker)
         self.state = replace(state, out=state.out.set(worker, True))
+        self.waiting.append(worker)
         inner, decisions = self.policy.policy.decide(state.inner, Left(worker, self.time_s, clock, "removed"))
         self.state = replace(self.state, inner=inner)
         for decision in decisions:
