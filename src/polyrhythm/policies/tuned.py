@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from polyrhythm.core import Bounds, Cluster, Decisions, Event, Left, Policy, Proceed, Report, Settings, Traits
+from polyrhythm.core import Bounds, Cluster, Decisions, Event, Left, Policy, Proceed, Report, Settings, Stage, Traits
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 
@@ -75,6 +75,11 @@ class Tuned(Policy[TunedState]):
     def traits(self) -> Traits:
         """Those of the policy within."""
         return self.policy.traits
+
+    def stages(self, cluster: Cluster) -> tuple[Stage, ...]:
+        """Those of the policy within, each with these settings."""
+        within = self.policy.stages(cluster)
+        return tuple(Stage(replace(self, policy=stage.policy), stage.end_samples) for stage in within)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of the policy within."""
