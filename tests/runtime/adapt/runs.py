@@ -62,8 +62,9 @@ def try_adapted(
     """A script as ``polyrhythm run`` starts it, with its exit codes."""
     command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
     with job(play, ranks, folder, ranks, free_port(), main, command, policy=policy, **settings) as running:
-        outcomes = running.join()
-    return Run(folder, [outcome.value if outcome.ok else 1 for outcome in outcomes])
+        outcomes = running.ranks.join(LIMIT_S)  # the hub still waits for those that end before they join
+    assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
+    return Run(folder, [outcome.value for outcome in outcomes])
 
 
 def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:

@@ -19,7 +19,7 @@ USAGE = 2
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
-    script = Script(read_number("WORLD_SIZE", 1))
+    script = Script(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
     install(script)
     try:
         execute(arguments)

@@ -5,9 +5,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, SequentialSampler
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from polyrhythm.runtime.adapt.notices import refuse
+
+JOB_SEED = 1
+"""Of the order in which the job reads the data of a script for one process."""
 
 OPTIONS = (
     *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
@@ -21,32 +33,46 @@ def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {name: getattr(loader, name) for name in OPTIONS if hasattr(loader, name)}
 
 
-def check_loader(loader: DataLoader[Any], place: str) -> None:
+def check_loader(loader: DataLoader[Any], place: str, distributed: bool) -> None:
     """Whether workers can share this loader's data set.
 
+    Args:
+        loader: the script's.
+        place: the line that made it.
+        distributed: whether the script knows of ranks, and deals out the samples by itself.
+
     Raises:
-        RefusalError: naming the line that made it.
+        RefusalError: if they cannot.
     """
     if isinstance(loader.dataset, IterableDataset):
         raise refuse("an IterableDataset cannot be shared out; give the loader a map-style data set", place)
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
         raise refuse("a loader with a batch sampler of its own cannot be shared out; use batch_size", place)
-    if not isinstance(loader.sampler, DistributedSampler):
-        kind = type(loader.sampler).__name__
-        raise refuse(f"the loader's {kind} does not share samples among ranks; use a DistributedSampler", place)
+    known = (DistributedSampler,) if distributed else (RandomSampler, SequentialSampler)
+    sampler = loader.sampler
+    if not isinstance(sampler, known):
+        names = " or ".join(kind.__name__ for kind in known)
+        raise refuse(f"the loader's {type(sampler).__name__} cannot be shared out; use {names}", place)
+    if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler._num_samples is not None):
+        raise refuse("a RandomSampler with replacement or num_samples cannot be shared out; leave these out", place)
 
 
-def shared_order(sampler: Sampler[int], samples: int) -> list[int]:
+def shared_order(sampler: Any, samples: int, epoch: int) -> list[int]:
     """All samples in the order in which ranks would take turns.
+
+    A sampler for one process draws from torch's generator, of which every rank has another; the job has an order of
+    its own then.
 
     Raises:
         RefusalError: for a sampler that does not deal out every sample once.
     """
-    if isinstance(sampler, SequentialSampler):
+    if isinstance(sampler, RandomSampler):
+        generator = torch.Generator().manual_seed(JOB_SEED * 1_000_003 + epoch)
+        return torch.randperm(samples, generator=generator).tolist()
+    if not isinstance(sampler, DistributedSampler):
         return list(range(samples))
-    assert isinstance(sampler, DistributedSampler), "other samplers are refused before"
-    probe = copy.copy(sampler)
-    probe.rank, probe.num_replicas, probe.num_samples, probe.total_size = 0, 1, samples, samples
+    probe: Sampler[int] = copy.copy(sampler)
+    vars(probe).update(rank=0, num_replicas=1, num_samples=samples, total_size=samples)
     order = list(probe)
     if sorted(order) != list(range(samples)):
         raise refuse(f"sampler {type(sampler).__name__} does not deal out every sample of the data set once")

@@ -1,13 +1,14 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
-from collections.abc import Iterator
-from itertools import chain
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
+from polyrhythm.runtime.line import Draw
 from polyrhythm.runtime.loader import SessionLoader
 from polyrhythm.runtime.participant import Participant
 
@@ -37,12 +38,12 @@ class Pass:
     def __init__(self, listener: Listener, loader: DataLoader[Any], source: Iterator[Any] | None) -> None:
         self._listener = listener
         self.loader, self.source = loader, source
-        self.batches = 0
-        self.steps = 0
-        self.used = False
-        """Whether the script has begun to compute a step from it."""
-        self.kept: list[Any] = []
-        """Mini-batches given before the first use, if they have to be given again."""
+        self.batches = self.unstepped = self.steps = 0
+        """Mini-batches given, those since the last step, and steps."""
+        self.used = self.over = False
+        """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
+        self.looking = False
+        """Whether the script has evaluated the model on what it got, and trains on none of it."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -56,11 +57,59 @@ class Pass:
         try:
             batch = next(self.source)
         except StopIteration:
+            self.over = True
             self._listener.finished(self)
             raise
         self.batches += 1
+        self.unstepped += 1
         self._listener.given(self)
         return batch
+
+    def step(self) -> None:
+        """The script has made a step with the mini-batches since the last one."""
+        self.steps += 1
+        self.unstepped = 0
+
+
+class Draws:
+    """Mini-batches that a participant grants; those that the script has only looked at are dealt out again."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.participant = participant
+        self._looked_at: list[Draw] = []
+        self._returned: deque[Draw] = deque()
+
+    @property
+    def generation(self) -> int:
+        """Number of the phase."""
+        return self.participant.generation
+
+    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+        """Stand before an epoch."""
+        self.participant.begin_epoch(epoch, dataset_samples, batch_size, ahead)
+
+    def draw(self) -> Draw | None:
+        """The next mini-batch."""
+        return self._returned.popleft() if self._returned else self.participant.draw()
+
+    def dealt(self, draw: Draw) -> None:
+        """The script gets a mini-batch of this draw."""
+        self._looked_at.append(draw)
+        self.participant.dealt(draw)
+
+    def end_epoch(self) -> bool:
+        """Stand at its end."""
+        return self.participant.end_epoch()
+
+    def used(self) -> None:
+        """What the script got is not dealt out again."""
+        self._looked_at.clear()
+
+    def take_back(self, fetched: Iterable[Draw]) -> None:
+        """Deal out again what the script has looked at, what was `fetched` for it, and what was left of these."""
+        draws = {id(draw): draw for draw in (*self._looked_at, *fetched, *self._returned)}
+        self._returned = deque(draws.values())
+        self._looked_at.clear()
 
 
 class ScriptLoader(SessionLoader[Any]):
@@ -90,11 +139,11 @@ class ScriptLoader(SessionLoader[Any]):
         assert loader.batch_size is not None, "checked before"
         options = options_of(loader)
         size = loader.batch_size * parts
+        self._draws = Draws(participant)
         super().__init__(
-            loader.dataset, size, participant, accumulation, accumulate=parts, first_epoch=first_epoch, **options
+            loader.dataset, size, self._draws, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
         self.loader = loader
-        self._participant = participant
         self._workers, self._parts, self._processed = workers, parts, processed
         if loader.drop_last:
             self._samples -= self._samples % (workers * size)
@@ -103,19 +152,30 @@ class ScriptLoader(SessionLoader[Any]):
         """One epoch of the job."""
         self.epoch += 1
         self._accumulation.start()
-        order = self._order(self.epoch)
         processed, self._processed = self._processed, 0
-        self._participant.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, processed)
+        self._draws.participant.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, processed)
+        self._draws.used()
+        return self._rest()
+
+    def again(self) -> Iterator[Any]:
+        """The epoch under way, of which nothing was used, from its start; the sampler may have another order now."""
+        self._accumulation.start()
+        self._draws.take_back(draw for draw, _, _ in self._drawn)
+        return self._rest()
+
+    def used(self) -> None:
+        """The script computes on what it got."""
+        self._draws.used()
+
+    def _rest(self) -> Iterator[Any]:
+        order = self._order(self.epoch)
         finished = False
         while not finished:
             yield from self._batches(order)
-            finished = self._participant.end_epoch()
+            finished = self._source.end_epoch()
 
     def _order(self, epoch: int) -> list[int]:
-        order = shared_order(self.loader.sampler, len(self.loader.dataset))  # type: ignore[arg-type]
+        order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
+        if not isinstance(self.loader.sampler, DistributedSampler):
+            return order
         return arrange(order, self._workers, self.batch_size // self._parts, self._parts)
-
-
-def replay(batches: list[Any], source: Iterator[Any]) -> Iterator[Any]:
-    """A source that begins with what was given before."""
-    return chain(batches, source)

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from polyrhythm.runtime.adapt.group import BACKEND
+from polyrhythm.runtime.adapt.group import BACKEND, ScriptGroup
 from polyrhythm.runtime.adapt.notices import refuse, tell
 from polyrhythm.runtime.adapt.script import Script
 from polyrhythm.runtime.adapt.wrapper import UNABLE, become_wrapper
@@ -25,6 +26,7 @@ def install(script: Script) -> None:
     patch_loaders(script)
     patch_groups(script)
     patch_optimizers(script)
+    patch_backward(script)
 
 
 def patch_session(script: Script) -> None:
@@ -104,17 +106,33 @@ def patch_optimizers(script: Script) -> None:
     register_optimizer_step_post_hook(script.after_step)
 
 
+def patch_backward(script: Script) -> None:
+    """Backward passes are counted."""
+    original = torch.Tensor.backward
+
+    @functools.wraps(original)
+    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        script.backward()
+        original(self, *args, **kwargs)
+
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
 def patch_groups(script: Script) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
 
     @functools.wraps(init_original)
     def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        script.distributed = True
         if script.dormant:
             init_original(backend, *args, **kwargs)
             return
         kwargs.pop("device_id", None)
         init_original(BACKEND, *args, **kwargs)
+        group = dist.group.WORLD
+        assert isinstance(group, ScriptGroup), "made by our backend"
+        group.before = script.collective
         tell(f"process group of {dist.get_world_size()} workers")
 
     @functools.wraps(destroy_original)

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -10,7 +11,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.adapt.alone import keep_quiet, opening_source, shareable
 from polyrhythm.runtime.adapt.notices import RefusalError, asked_by_us, refuse, script_line, tell
+from polyrhythm.runtime.adapt.opening import Opening, check_step
 from polyrhythm.runtime.adapt.order import check_loader
 from polyrhythm.runtime.adapt.passes import Pass, ScriptLoader
 from polyrhythm.runtime.adapt.session import ScriptSession
@@ -23,24 +26,31 @@ class Script:
     """Follows a script from its opening into a session.
 
     Args:
+        rank: of this worker.
         workers: ranks of the job.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, rank: int, workers: int) -> None:
+        self.rank, self.workers = rank, workers
         self.dormant = False
         """Whether the script uses Polyrhythm itself, and nothing is to be adapted."""
+        self.distributed = False
+        """Whether the script knows of its ranks; otherwise it was written for a single process."""
         self.lane: Lane | None = None
         self.session: ScriptSession | None = None
+        self.opening = Opening()
         self._optimizer: Optimizer | None = None
-        self._stepped_at = ""
-        self._current: Pass | None = None
+        self._run: Pass | None = None
+        """The pass that has given a mini-batch last; in a session, that of the epoch under way."""
         self._loader: ScriptLoader | None = None
         self._training: Callable[[], DataLoader[Any] | None] = lambda: None
         self._parts = 1
+        self._unused = False
+        """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
         self._epoch = 0
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._places: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
+        self._original: Iterate = iter
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
@@ -49,7 +59,7 @@ class Script:
         if self.lane is not None:
             raise refuse("a second DistributedDataParallel; one model can be trained under a policy")
         self.lane = lane
-        lane.used = self._used
+        lane.called = self._forward
         tell("DistributedDataParallel follows the policy")
 
     def made_loader(self, loader: DataLoader[Any]) -> None:
@@ -65,29 +75,48 @@ class Script:
 
     def iterate(self, loader: DataLoader[Any], original: Iterate) -> Iterator[Any]:
         """What ``iter(loader)`` gives."""
+        self._original = original
         if self.dormant or loader not in self._places or not torch.is_grad_enabled():
             return original(loader)
-        if self.session is None:
+        if self.session is not None:
+            return Pass(self, loader, None) if loader is self._training() else original(loader)
+        if self.distributed or not shareable(loader):
             return Pass(self, loader, original(loader))
-        if loader is not self._training():
-            return original(loader)
-        return self._live_pass(loader)
+        return Pass(self, loader, opening_source(loader))
+
+    def backward(self) -> None:
+        """A backward pass begins."""
+        if not self.dormant and self.session is None:
+            self.opening.backward()
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer is about to step."""
-        if self.dormant or self.lane is None or optimizer not in self._optimizers:
+        if self.dormant or optimizer not in self._optimizers:
             return
         if self._optimizer not in (None, optimizer):
             raise refuse("a second optimizer steps; one optimizer can be trained under a policy")
-        if self._current is None or (self.session is not None and not self.session.has_batch):
-            raise refuse("optimizer.step without a mini-batch of the training loader")
         self._optimizer = optimizer
+        self._used()
+        if self.session is None:
+            self.opening.step(optimizer, args, kwargs, self._run.unstepped if self._run else 0)
+        else:
+            check_step(optimizer, args, kwargs)
+            if not self.session.has_batch:
+                raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has stepped."""
-        if self._current is not None and optimizer is self._optimizer:
-            self._current.steps += 1
-            self._stepped_at = self._stepped_at or script_line()
+        if self._run is not None and optimizer is self._optimizer:
+            self._run.step()
+
+    def collective(self, name: str) -> None:
+        """The script takes part in a collective of its own."""
+        run = self._run
+        if self.session is not None and self.session.apart and run is not None and not run.over:
+            raise refuse(
+                f"{name} inside the step loop, where workers under {self.session.policy} make steps of their own; "
+                "use a policy in lockstep (bsp, local), or do it behind the loop"
+            )
 
     def close(
         self,
@@ -103,39 +132,60 @@ class Script:
     # -- passes (see `Listener`) ---------------------------------------------------------------------------------------
 
     def before_batch(self, run: Pass) -> None:
-        """Let the session take over behind the opening's step, or begin an epoch."""
+        """Let the session take over behind the opening's step, or begin an epoch, or let the script only look."""
+        if self.dormant:
+            return
         if self.session is None and run.steps:
             self._begin(run, run.batches)
         elif self.session is None and run.loader is self._training():
             self._begin(run, 0)
         elif run.source is None:
-            assert self._loader is not None, "a session has a loader"
-            self._loader.loader = run.loader
-            run.source = iter(self._loader)
+            self._start_epoch(run)
+        elif run.looking and not run.used and run is self._run:
+            self._look(run)
 
     def given(self, run: Pass) -> None:
         """The script gets a mini-batch."""
-        self._current = run
+        if self.session is None:
+            self._run = run
 
     def finished(self, run: Pass) -> None:
         """An epoch that ends in the opening is torch's own."""
         if self.session is None and run.steps:
             self._learn(run)
             self._epoch += 1
+        self._unused &= run is not self._run
 
-    def _live_pass(self, loader: DataLoader[Any]) -> Pass:
-        return Pass(self, loader, None)
+    def _start_epoch(self, run: Pass) -> None:
+        """Begin an epoch of the job, or begin again one that the script has only looked at."""
+        assert self._loader is not None, "a session has a loader"
+        self._loader.loader = run.loader
+        run.source = self._loader.again() if self._unused else iter(self._loader)
+        self._run, self._unused = run, True
+
+    def _look(self, run: Pass) -> None:
+        """The script evaluates the training data: the job's mini-batches wait for a pass that trains on them."""
+        run.source = islice(self._original(run.loader), run.batches, None)
+        self._run = None
+
+    def _forward(self, trains: bool) -> None:
+        """The model is called; a step may follow, or not."""
+        if not trains and self._run is not None:
+            self._run.looking = not self._run.used
+        elif trains:
+            self._used()
 
     def _used(self) -> None:
-        """A forward pass that a step may follow."""
-        if self._current is not None:
-            self._current.used = True
+        if self._run is not None:
+            self._run.used, self._unused = True, False
+            if self._loader is not None:
+                self._loader.used()
 
     # -- from the opening to a session ---------------------------------------------------------------------------------
 
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
-        check_loader(run.loader, self._places[run.loader])
+        check_loader(run.loader, self._places[run.loader], self.distributed)
         self._training = weakref.ref(run.loader)
         self._parts = run.batches // run.steps
 
@@ -143,25 +193,43 @@ class Script:
         """Start the session, `batches` of every worker behind the start of the epoch."""
         if batches:
             self._learn(run)
-        assert self.lane is not None, "a step was made"
         assert self._optimizer is not None, "a step was made"
         assert run.loader.batch_size is not None, "checked"
         run.source = None
-        self.lane.close()
-        try:
-            self.session = ScriptSession(self.lane, self._optimizer)
-            self.session.__enter__()
-        except RefusalError:
-            raise
-        except PolyrhythmError as error:
-            raise refuse(str(error), self._stepped_at) from error
+        model = self._prepare_model(self._optimizer)
+        self.session = self._open_session(model, self._optimizer)
+        if not self.distributed:
+            keep_quiet(self.rank)
         self._loader = self.session.take_over(
             run.loader,
             workers=self.workers,
             parts=self._parts,
             first_epoch=self._epoch,
-            processed=batches * run.loader.batch_size * self.workers,
+            processed=batches * run.loader.batch_size * (self.workers if self.distributed else 1),
         )
-        tell("training loader: its samples are dealt out by the job", self._places[run.loader])
-        tell(f"{type(self._optimizer).__name__}.step follows the policy", self._stepped_at)
-        run.source = iter(self._loader)
+        tell("the training loader's samples are dealt out by the job", self._places[run.loader])
+        tell(f"{type(self._optimizer).__name__}.step follows the policy", self.opening.stepped_at)
+        self._start_epoch(run)
+
+    def _prepare_model(self, optimizer: Optimizer) -> torch.nn.Module:
+        """The bare module, as it is without the exchange of the opening."""
+        if self.lane is not None:
+            self.lane.close()
+            self.lane.scripted_sync = False
+            model = self.lane.module
+        else:
+            model = self.opening.model_of(optimizer)
+            for module in model if isinstance(model, torch.nn.ModuleList) else [model]:
+                module.register_forward_pre_hook(lambda m, _: self._forward(torch.is_grad_enabled() and m.training))
+        self.opening.close()
+        return model
+
+    def _open_session(self, model: torch.nn.Module, optimizer: Optimizer) -> ScriptSession:
+        try:
+            session = ScriptSession(model, optimizer, self.lane)
+            session.__enter__()
+        except RefusalError:
+            raise
+        except PolyrhythmError as error:
+            raise refuse(str(error), self.opening.stepped_at) from error
+        return session

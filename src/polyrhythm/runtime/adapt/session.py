@@ -1,14 +1,19 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
+import contextlib
 import os
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.adapt.passes import ScriptLoader
 from polyrhythm.runtime.adapt.wrapper import Lane
+from polyrhythm.runtime.collectives import mean_gradients
+from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.handover import hand_over_tensors
 from polyrhythm.runtime.session import COLLECTIVE_TIMEOUT, Session
 
 
@@ -35,17 +40,48 @@ class LaneExchange(Exchange):
         if self.lane.inner is not None:
             self.lane.inner.require_backward_grad_sync = wanted
 
+    def before_step(self) -> None:
+        """The gradients at hand are the mean already."""
+
+
+class StepExchange(Exchange):
+    """Lockstep of a script without DistributedDataParallel: gradients are exchanged just before a step."""
+
+    def reduce_gradients(self, wanted: bool) -> None:
+        """Whether steps from now on are made with the mean gradient of all members."""
+        self.reduces = wanted
+
+    def reduce_now(self, wanted: bool) -> None:
+        """Backward passes exchange nothing, so it is all one."""
+
+    def before_step(self) -> None:
+        """Make the gradients at hand the mean, and all buffers those of the lowest rank."""
+        if not self.reduces or self.failure is not None:
+            return
+        with contextlib.suppress(GroupError):  # which `failure` tells the participant
+            mean_gradients(self.epoch, self._replica.parameters)
+            buffers = [*self._replica.floating, *self._replica.counters]
+            if buffers:
+                hand_over_tensors(self.epoch, buffers, 0)
+
 
 class ScriptSession(Session):
-    """Takes over where the opening ends."""
+    """Takes over where the opening ends.
 
-    def __init__(self, lane: Lane, optimizer: Optimizer) -> None:
-        super().__init__(lane.module, optimizer, os.environ.get("POLYRHYTHM_POLICY", "bsp"), epochs=1)
+    Args:
+        model: the bare module.
+        optimizer: of that model.
+        lane: the exchange behind the script's DistributedDataParallel, if it has one.
+    """
+
+    _exchange: LaneExchange | StepExchange
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, lane: Lane | None) -> None:
+        super().__init__(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", "bsp"), epochs=1)
         self._lane = lane
 
     def take_over(self, loader: DataLoader[Any], **where: int) -> ScriptLoader:
         """Deal out the data in place of the script's loader; see `ScriptLoader`."""
-        self._lane.scripted_sync = False
         made = ScriptLoader(loader, self._participant, self._accumulation, **where)
         self._loader = made
         return made
@@ -61,6 +97,12 @@ class ScriptSession(Session):
         return self._participant.apart
 
     def _make_exchange(self) -> Exchange:
+        if self._lane is None:
+            return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
         exchange = LaneExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
         exchange.lane = self._lane
         return exchange
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._exchange.before_step()
+        super()._before_step(optimizer, args, kwargs)

@@ -34,7 +34,8 @@ class Lane:
     def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
         self.module, self.options = module, options
         self.hook: tuple[Any, ...] | None = None
-        self.used: Callable[[], None] = lambda: None
+        self.called: Callable[[bool], None] = lambda _: None
+        """Told of every forward pass, and whether a step may follow it."""
         self.inner: Inner | None = None
         self.reducing = False
         self.scripted_sync = True
@@ -53,12 +54,12 @@ class Lane:
 
     def run(self, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's forward; one that a step may follow goes through the exchange."""
-        if torch.is_grad_enabled() and wrapper.training:
-            self.used()
-            if self.inner is not None and self.reducing:
-                if self.scripted_sync:
-                    self.inner.require_backward_grad_sync = wrapper.require_backward_grad_sync
-                return self.inner(*inputs, **kwargs)
+        trains = torch.is_grad_enabled() and wrapper.training
+        self.called(trains)
+        if trains and self.inner is not None and self.reducing:
+            if self.scripted_sync:
+                self.inner.require_backward_grad_sync = wrapper.require_backward_grad_sync
+            return self.inner(*inputs, **kwargs)
         return self._alone(inputs, kwargs)
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
