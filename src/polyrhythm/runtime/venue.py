@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
-from polyrhythm.core import Policy
+from polyrhythm.core import Cluster, Policy
 from polyrhythm.errors import PolicyError
 
 Venue: TypeAlias = Literal["servers", "lockstep", "hub"]
@@ -11,11 +11,13 @@ replicas, which average among themselves."""
 
 
 def venue_of(policy: Policy[Any]) -> Venue:
-    """Which of the three.
+    """Which of the three; that of the first rule, if the policy is a sequence.
 
     Raises:
-        PolicyError: if its decisions have no venue here.
+        PolicyError: if its decisions, or those of a rule in the sequence, have no venue here.
     """
+    if venues := [venue_of(stage.policy) for stage in policy.stages(Cluster(1))]:
+        return venues[0]
     traits = policy.traits
     if traits.venue == "scheduled":
         return "lockstep"
