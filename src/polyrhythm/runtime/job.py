@@ -111,6 +111,11 @@ class Job:
         before = self.first_epoch * self.workload.dataset_samples
         return before + self.workload.total_samples - self.workload.left
 
+    @property
+    def done_samples(self) -> int:
+        """Samples of the whole workload that are behind the job, also in the middle of a phase."""
+        return self.first_epoch * self.workload.dataset_samples + self.samples + self.skipped_samples
+
     def cluster(self, epochs: int) -> Cluster:
         """What a policy is told of the live workers, in a job that plans so many epochs."""
         batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
