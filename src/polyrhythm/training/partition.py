@@ -16,6 +16,8 @@ FedAvg (McMahan et al. 2017), ``dirichlet`` that of Hsu et al. 2019. In every ep
 sample once. They follow from the labels, n and a seed alone; a shard is shuffled anew in each epoch.
 """
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -252,6 +254,47 @@ def deal(partition: Partition, labels: Any, workers: int, seed: int) -> Dealt:
         raise DataError(f"{len(kinds)} samples cannot be dealt to {workers} workers; use fewer workers or more data")
     shards = partition.deal(kinds, workers, np.random.default_rng((seed, workers)))
     return Dealt(tuple(shards), seed, partition.rotate)
+
+
+def redealt(orders: Sequence[Indices], read: Sequence[int], members: Sequence[int | None]) -> list[Indices]:
+    """What is left of an epoch, for other workers: nothing is lost, and nothing is read twice.
+
+    A worker that stays keeps its rest, less an even share for each newcomer; this and the rest of those that have left
+    go to those who have least.
+
+    Args:
+        orders: what each worker was to read.
+        read: how much of it each has read.
+        members: for each new worker, which of the old ones it was, or None if it is new.
+
+    Example:
+        >>> redealt([np.arange(4), np.arange(4, 8), np.arange(8, 12)], [2, 2, 1], [0, 2])
+        [array([2, 3, 6, 7]), array([ 9, 10, 11])]
+    """
+    rests = [order[count:] for order, count in zip(orders, read, strict=True)]
+    newcomers = sum(member is None for member in members)
+    kept = [rests[m][: len(rests[m]) * (len(members) - newcomers) // len(members)] for m in members if m is not None]
+    stay = {member for member in members if member is not None}
+    given = [rests[m][len(part) :] for m, part in zip((m for m in members if m is not None), kept, strict=True)]
+    pool = np.concatenate([*given, *(rest for worker, rest in enumerate(rests) if worker not in stay), rests[0][:0]])
+    own = iter(kept)
+    start = [next(own) if member is not None else pool[:0] for member in members]
+    ends = np.cumsum(filled([len(part) for part in start], len(pool)))
+    return [np.concatenate(pair) for pair in zip(start, np.split(pool, ends[:-1]), strict=True)]
+
+
+def filled(levels: list[int], amount: int) -> list[int]:
+    """How much each gets of an amount if it always goes to who has least.
+
+    >>> filled([1, 5, 2], 6)
+    [4, 0, 2]
+    """
+    heap = [(level, worker) for worker, level in enumerate(levels)]
+    heapq.heapify(heap)
+    for _ in range(amount):
+        level, worker = heap[0]
+        heapq.heapreplace(heap, (level + 1, worker))
+    return [level - levels[worker] for level, worker in sorted(heap, key=lambda entry: entry[1])]
 
 
 def topped_up(shards: list[Indices]) -> list[Indices]:

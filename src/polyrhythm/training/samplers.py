@@ -1,0 +1,122 @@
+"""Partitions as samplers of `torch.utils.data`, for loops that do without a session."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.training.partition import Indices, Partition, deal, parse_partition, redealt
+
+
+class PartitionSampler(Sampler[int]):
+    """What one worker reads in an epoch, in order; the workers' samplers together give every sample once.
+
+    Iterating gives the rest of the present epoch and then stands before the next one. A `DataLoader` may fetch ahead,
+    so where the loop stands is for it to say: `state_dict` and `repartition` take the samples that it has read.
+
+    Args:
+        labels: one a sample.
+        partition: a spec, see `polyrhythm.training.partition`; not ``shared``.
+        worker: which of the workers this is, from 0.
+        workers: how many there are.
+        seed: the same on every worker.
+
+    Example:
+        >>> samplers = [PartitionSampler([0, 0, 1, 1, 1], "seldp", worker, workers=2) for worker in range(2)]
+        >>> sorted(index for sampler in samplers for index in sampler), samplers[0].epoch
+        ([0, 1, 2, 3, 4], 1)
+        >>> samplers[0].load_state_dict(samplers[1].state_dict(read=1))
+        >>> len(samplers[1]), len(samplers[0])
+        (3, 1)
+
+    Raises:
+        PolyrhythmError: for a spec that cannot be read, or that these data do not allow.
+    """
+
+    def __init__(self, labels: Any, partition: str, worker: int, workers: int, seed: int = 0) -> None:
+        self._rule = parse_partition(partition)
+        if type(self._rule) is Partition:
+            raise PolyrhythmError("partition 'shared' deals no shards; use torch's DistributedSampler for it")
+        if not 0 <= worker < workers:
+            raise PolyrhythmError(f"worker must be in [0, {workers}), the number of workers, but got {worker}")
+        self._labels, self._spec, self._seed = np.asarray(labels), partition, seed
+        self.worker, self.workers, self.epoch = worker, workers, 0
+        self._read = 0
+        self._orders: list[Indices] | None = None
+        self._changes: list[dict[str, Any]] = []
+        self._deal()
+
+    def __iter__(self) -> Iterator[int]:
+        order, first = self._order(), self._read
+        yield from (int(index) for index in order[first:])
+        self.set_epoch(self.epoch + 1)
+
+    def __len__(self) -> int:
+        """Samples that are left of the present epoch."""
+        return len(self._order()) - self._read
+
+    def set_epoch(self, epoch: int) -> None:
+        """Stand before an epoch; only needed to skip or to repeat one."""
+        self.epoch, self._read = epoch, 0
+        self._orders, self._changes = None, []
+
+    def state_dict(self, read: int) -> dict[str, Any]:
+        """What a checkpoint needs to go on in the middle of an epoch.
+
+        Args:
+            read: samples of the present epoch that the loop has had since it last started; 0 between epochs.
+        """
+        return {
+            "epoch": self.epoch,
+            "read": self._read + read,
+            "partition": self._spec,
+            "workers": self.workers,
+            "changes": self._changes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` stood, on the same worker.
+
+        Raises:
+            PolyrhythmError: for the state of another partition.
+        """
+        if state["partition"] != self._spec:
+            raise PolyrhythmError(f"the state is of partition {state['partition']!r} but this is {self._spec!r}")
+        before = state["changes"][0]["workers"] if state["changes"] else state["workers"]
+        self.workers = before
+        self._deal()
+        self.set_epoch(state["epoch"])
+        for change in state["changes"]:
+            self._change(change)
+        self._read = state["read"]
+
+    def repartition(self, members: Sequence[int | None], read: Sequence[int], worker: int) -> None:
+        """Other workers from now on, in the middle of an epoch; every worker calls it with the same arguments.
+
+        For the rest of the epoch each worker keeps what it has not read, and the rest of those that have left is dealt
+        among all (see `redealt`); with the next epoch the data set is cut anew.
+
+        Args:
+            members: for each new worker, which of the old ones it was, or None if it is new.
+            read: samples of the epoch that each old worker has read since the last call or the epoch's start.
+            worker: which of the new workers this is.
+        """
+        self._change({"workers": self.workers, "members": list(members), "read": list(read)})
+        self.worker = worker
+
+    def _change(self, change: dict[str, Any]) -> None:
+        self._orders = redealt(self._all_orders(), change["read"], change["members"])
+        self._changes = [*self._changes, change]
+        self.workers, self._read = len(change["members"]), 0
+        self._deal()
+
+    def _deal(self) -> None:
+        self._dealt = deal(self._rule, self._labels, self.workers, self._seed)
+
+    def _all_orders(self) -> list[Indices]:
+        return self._orders or [self._dealt.order(worker, self.epoch) for worker in range(self.workers)]
+
+    def _order(self) -> Indices:
+        return self._orders[self.worker] if self._orders else self._dealt.order(self.worker, self.epoch)
