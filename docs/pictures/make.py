@@ -13,6 +13,7 @@ from polyrhythm.sim import load_scenario, simulate
 
 HERE = Path(__file__).parent
 SCENARIO = HERE / "one-straggler.toml"
+SLOW_FOR_A_WHILE = HERE / "slow-for-a-while.toml"
 
 SPECS = (
     "bsp",
@@ -28,8 +29,13 @@ SPECS = (
     "post-local:h=4,at=0.4",
     "k-group:3",
     "kbandit:2",
+    "switch:bsp@0.4,asp",
+    "tuned:asp,batch=16",
 )
 """One picture each, in a colour of the first of the palette."""
+
+UNSTEADY = ("greedy:(switch:bsp@0.8,asp),window=1", "elastic:(switch:bsp@0.8,asp),window=1")
+"""Pictures of what reacts to a worker that is slow for a while, and fast before and after."""
 
 COMPARED = ("bsp", "ssp:2", "k-sync:3", "asp")
 """The picture of the README."""
@@ -38,14 +44,16 @@ COMPARED = ("bsp", "ssp:2", "k-sync:3", "asp")
 def pictures() -> dict[str, str]:
     """File names and SVGs."""
     files = {f"timeline-{parse(spec).name}.svg": timeline_svg([run(spec)], [title(spec)]) for spec in SPECS}
+    for spec in UNSTEADY:
+        files[f"timeline-{parse(spec).name}.svg"] = timeline_svg([run(spec, SLOW_FOR_A_WHILE)], [title(spec)])
     return files | {"compare.svg": timeline_svg([run(spec) for spec in COMPARED], [title(spec) for spec in COMPARED])}
 
 
-def run(spec: str) -> Timeline:
-    """The whole of a run under a policy: 24 mini-batches."""
+def run(spec: str, scenario: Path = SCENARIO) -> Timeline:
+    """The whole of a run under a policy: 24 mini-batches, or 48 where a worker is slow for a while only."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
-        simulate(load_scenario(str(SCENARIO)), parse(spec), trace=trace)
+        simulate(load_scenario(str(scenario)), parse(spec), trace=trace)
         return load_timeline(trace)
 
 

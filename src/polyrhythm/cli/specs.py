@@ -8,22 +8,27 @@ from polyrhythm.errors import SpecError
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*=.*|[-+.\d]+|inf)\s*", re.DOTALL)
 """What cannot be a policy, hence belongs to the one before: ``key=value`` or a number."""
 
+SHARE = re.compile(r".*@[^()@,]*", re.DOTALL)
+"""A part of a switch with its share, which another part follows."""
+
 
 def split_policies(text: str) -> list[str]:
     """Specs between the commas of `text`.
 
     A comma inside parentheses does not count, and a part that looks like ``key=value`` or like a number is a further
-    argument of the spec before it. Specs that are named twice count once.
+    argument of the spec before it; so is what follows a part with a share. Specs that are named twice count once.
 
     >>> split_policies("bsp,post-local:h=8,at=0.5,dssp:3,15,asp")
     ['bsp', 'post-local:h=8,at=0.5', 'dssp:3,15', 'asp']
+    >>> split_policies("switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero,bsp")
+    ['switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero', 'bsp']
 
     Raises:
         SpecError: for an empty list or an empty part.
     """
     specs: list[str] = []
     for part in split(text):
-        if specs and ARGUMENT.fullmatch(part):
+        if specs and part.strip() and (ARGUMENT.fullmatch(part) or SHARE.fullmatch(specs[-1])):
             specs[-1] += f",{part.strip()}"
         elif not part.strip():
             raise SpecError(f"--policies {text!r} has an empty part; write specs between commas, as in 'bsp,ssp:3'")
