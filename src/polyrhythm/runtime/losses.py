@@ -41,9 +41,9 @@ class Losses:
         def backward(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if tensor.numel() == 1:
                 self._heard.append(tensor.detach())
-            return original(tensor, *args, **kwargs)
+            return original(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
 
-        torch.Tensor.backward = backward  # type: ignore[method-assign]
+        torch.Tensor.backward = backward  # type: ignore[method-assign, assignment]
 
     def take(self) -> float | None:
         """Their mean; None if there was none. On a GPU this waits for them, as the push that follows does anyway."""

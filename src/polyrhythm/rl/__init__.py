@@ -1,0 +1,1 @@
+"""Learned synchronization policies: random instances, an environment over the simulator, and DQN."""

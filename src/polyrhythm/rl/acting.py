@@ -1,0 +1,118 @@
+"""Policies for learning: one whose choices an agent makes, and one that watches what a fixed rule does."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+from polyrhythm.core import Cluster, Decisions, Event, Policy, Proceed, Report, Traits
+from polyrhythm.policies.asp import ASP
+from polyrhythm.policies.rlp import RLP
+from polyrhythm.policies.rlp_file import Conditions, Layer, Learned, Network
+from polyrhythm.policies.rlp_views import VIEWS, Observation
+
+WINDOW = 3
+"""Reports of each worker in a window."""
+
+
+class Agent(Protocol):
+    """Chooses actions."""
+
+    def choose(self, observation: Observation) -> int:
+        """The action to take now."""
+
+
+class Nobody:
+    """An agent that never chooses."""
+
+    def choose(self, observation: Observation) -> int:
+        """It is never asked."""
+        raise AssertionError("an agent is needed")
+
+
+def blank(view: str, window: int = WINDOW) -> Learned:
+    """A policy of a view that has learned nothing and may be used anywhere."""
+    inputs, actions = VIEWS[view].inputs, len(VIEWS[view].actions)
+    layer = Layer(((0.0,) * inputs,) * actions, (0.0,) * actions)
+    anywhere = Conditions((1, 10**9), (-math.inf,) * inputs, (math.inf,) * inputs)
+    return Learned(view, window, "asp", anywhere, Network((layer,)))
+
+
+@dataclass(frozen=True)
+class Acting(RLP):
+    """`RLP` whose choices an agent makes, without probes of the fallback.
+
+    Args:
+        given: what stands in place of a file.
+        agent: who chooses.
+    """
+
+    probe: int = 0
+    given: Learned = field(default_factory=lambda: blank("phase"))
+    agent: Agent = field(default_factory=Nobody, compare=False)
+
+    name: ClassVar[str] = "acting"
+
+    @property
+    def learned(self) -> Learned:
+        """What stands in place of a file."""
+        return self.given
+
+    def choose(self, observation: Observation) -> int:
+        """The agent's choice."""
+        return self.agent.choose(observation)
+
+
+def ignore(observation: Observation, action: int) -> None:
+    """Nobody looks."""
+    del observation, action
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedState:
+    """The rule's own state, and what the view has seen."""
+
+    inner: Any
+    signals: Any
+
+
+@dataclass(frozen=True)
+class Watched(Policy[WatchedState]):
+    """A fixed rule, told as the paper's actions: after each gradient nobody, its worker, or more go on.
+
+    Args:
+        watched: the rule.
+        seen: called with each observation and action.
+    """
+
+    watched: Policy[Any] = field(default_factory=ASP)
+    seen: Callable[[Observation, int], None] = field(default=ignore, compare=False)
+
+    name: ClassVar[str] = "watched"
+    summary: ClassVar[str] = "a rule whose actions are recorded"
+    traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
+
+    def init(self, cluster: Cluster) -> WatchedState:
+        """Nothing seen yet."""
+        return WatchedState(self.watched.init(cluster), VIEWS["paper"].init())
+
+    def decide(self, state: WatchedState, event: Event) -> tuple[WatchedState, Decisions]:
+        """As the rule decides."""
+        view = VIEWS["paper"]
+        signals = view.hear(state.signals, event)
+        inner, decisions = self.watched.decide(state.inner, event)
+        if isinstance(event, Report):
+            signals, observation = view.observe(signals, None)
+            assert observation is not None
+            self.seen(observation, action_of(event.worker, decisions))
+        return replace(state, inner=inner, signals=signals), decisions
+
+
+def action_of(worker: int, decisions: Decisions) -> int:
+    """The paper's action that these decisions amount to.
+
+    >>> action_of(1, ()), action_of(1, (Proceed((1,)),)), action_of(1, (Proceed((0, 1)),))
+    (0, 1, 2)
+    """
+    released = [name for decision in decisions if isinstance(decision, Proceed) for name in decision.workers]
+    return 0 if not released else 1 if released == [worker] else 2

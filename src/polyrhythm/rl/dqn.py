@@ -1,0 +1,314 @@
+"""Deep Q-learning: the network, its replay, and one update, for both presets.
+
+Q(s, a) is the value of action a in state s, a network with two hidden layers of 64 and 32 and leaky rectifiers. With a
+transition (s, a, R, s', g), where R is the (n-step, discounted) reward until s' and g the discount that s' is due,
+zero at the end, one update makes
+
+    (Q(s, a; theta) - y)^2     smaller, averaged over a mini-batch from the replay.
+
+Preset `paper` is the RLP paper to the letter (section 3.3, algorithm 2, section 4): ``y = R + g max_b Q(s', b; theta)``
+bootstraps from theta itself, actions are taken by theta*, which is copied from theta every 5 updates, and theta* is the
+result. That is the reverse of DQN. Before it, Q is regressed on the undiscounted time left in episodes of BSP, ASP and
+SSP. Preset `tuned` has what makes it work: double DQN, ``y = R + g Q(s', argmax_b Q(s', b; theta); theta*)``, no
+discount but an end, n-step returns, a large replay, Adam, bounded features and macro actions (the view "phase").
+
+Where the paper leaves something open: numbers are counted in units (`rlp_views.UNITS`, times in 100 s) and the norm of
+a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
+from polyrhythm.policies.rlp_views import VIEWS, Observation
+
+HIDDEN = (64, 32)
+"""Units of the hidden layers."""
+CLIP = 10.0
+"""Largest norm of a gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Everything that a learner can be set to.
+
+    Args:
+        name: key in `PRESETS`.
+        view: what is seen and chosen from.
+        families: of instances, taken in turn.
+        gamma: discount of one choice.
+        epsilon: probability of a random action, at the start and, linearly, at the end.
+        replay: transitions that are kept; batch: of one update; updates: per transition.
+        copy_every: updates from one copy of theta to theta* to the next.
+        rate: learning rate of SGD or, if `adam`, of Adam.
+        double: double DQN; otherwise the paper's reversed roles.
+        steps: of an n-step return.
+        pretraining: instances whose episodes under fixed rules or actions come first.
+        episodes: after them.
+    """
+
+    name: str
+    view: str
+    families: tuple[str, ...]
+    gamma: float
+    epsilon: tuple[float, float]
+    replay: int
+    batch: int
+    updates: float
+    copy_every: int
+    rate: float
+    adam: bool
+    double: bool
+    steps: int
+    pretraining: int
+    episodes: int
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="paper",
+            view="paper",
+            families=("paper",),
+            gamma=0.8,
+            epsilon=(0.1, 0.1),
+            replay=50,
+            batch=32,
+            updates=1.0,
+            copy_every=5,
+            rate=0.01,
+            adam=False,
+            double=False,
+            steps=1,
+            pretraining=100,
+            episodes=1000,
+        ),
+        Preset(
+            name="tuned",
+            view="phase",
+            families=("staleness", "paper", "workers-other", "hidden-0", "hidden-3", "staleness"),
+            gamma=1.0,
+            epsilon=(0.5, 0.1),
+            replay=30_000,
+            batch=64,
+            updates=3.0,
+            copy_every=200,
+            rate=1e-3,
+            adam=True,
+            double=True,
+            steps=4,
+            pretraining=48,
+            episodes=384,
+        ),
+    )
+}
+"""The presets by name."""
+
+
+class Transition(NamedTuple):
+    """One choice and what came of it."""
+
+    state: Observation
+    action: int
+    reward: float
+    following: Observation
+    discount: float
+
+
+def n_step(
+    choices: Sequence[tuple[Observation, int]], rewards: Sequence[float], gamma: float, steps: int
+) -> list[Transition]:
+    """Transitions of an episode; beyond its end nothing is worth anything.
+
+    >>> [t[2:] for t in n_step([((0.0,), 0), ((1.0,), 1)], [-1.0, -2.0], gamma=0.5, steps=2)]
+    [(-2.0, (0.0,), 0.0), (-2.0, (1.0,), 0.0)]
+    """
+    made = []
+    for at, (state, action) in enumerate(choices):
+        reach = min(at + steps, len(choices))
+        reward = sum(gamma ** (later - at) * rewards[later] for later in range(at, reach))
+        ended = reach == len(choices)
+        following, discount = (state, 0.0) if ended else (choices[reach][0], gamma ** (reach - at))
+        made.append(Transition(state, action, reward, following, discount))
+    return made
+
+
+class Replay:
+    """The latest transitions, as tensors."""
+
+    def __init__(self, size: int, inputs: int) -> None:
+        self.size, self.count = size, 0
+        self.states, self.following = torch.zeros(size, inputs), torch.zeros(size, inputs)
+        self.actions = torch.zeros(size, dtype=torch.int64)
+        self.rewards, self.discounts = torch.zeros(size), torch.zeros(size)
+
+    def __len__(self) -> int:
+        return min(self.count, self.size)
+
+    def add(self, transition: Transition) -> None:
+        """In place of the oldest, once it is full."""
+        at = self.count % self.size
+        self.states[at] = torch.tensor(transition.state)
+        self.following[at] = torch.tensor(transition.following)
+        self.actions[at], self.rewards[at] = transition.action, transition.reward
+        self.discounts[at] = transition.discount
+        self.count += 1
+
+    def state(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        return dict(vars(self))
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse."""
+        vars(self).update(state)
+
+
+def q_network(inputs: int, actions: int) -> nn.Sequential:
+    """Two hidden layers with leaky rectifiers."""
+    widths = (inputs, *HIDDEN)
+    layers: list[nn.Module] = []
+    for index, width in enumerate(HIDDEN):
+        layers += [nn.Linear(widths[index], width), nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], actions))
+
+
+class Learner:
+    """Both networks, the replay and the optimizer.
+
+    Args:
+        preset: how to learn.
+        seed: of the networks and the samples from the replay.
+
+    Example:
+        >>> learner = Learner(PRESETS["tuned"], seed=0)
+        >>> state = (0.1,) * 14
+        >>> for _ in range(100):
+        ...     learner.learn(Transition(state, 1, -1.0, state, 0.0))
+        >>> round(learner.online(torch.tensor(state))[1].item())
+        -1
+    """
+
+    def __init__(self, preset: Preset, seed: int) -> None:
+        view = VIEWS[preset.view]
+        self.preset, self.actions = preset, len(view.actions)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.online, self.target = (q_network(view.inputs, self.actions) for _ in range(2))
+        self.target.load_state_dict(self.online.state_dict())
+        kind = torch.optim.Adam if preset.adam else torch.optim.SGD
+        self.optimizer = kind(self.online.parameters(), lr=preset.rate)
+        self.replay = Replay(preset.replay, view.inputs)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.updates = 0
+        self.owed = 0.0
+        self.loss = math.nan
+
+    def learn(self, transition: Transition) -> None:
+        """Remember a transition, and make the updates that it is worth."""
+        self.replay.add(transition)
+        self.owed += self.preset.updates
+        while self.owed >= 1:
+            self.owed -= 1
+            self.update()
+
+    def update(self) -> None:
+        """One mini-batch from the replay."""
+        rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator)
+        replay = self.replay
+        with torch.no_grad():
+            following = self._bootstrap(replay.following[rows])
+        goals = replay.rewards[rows] + replay.discounts[rows] * following
+        self._descend(replay.states[rows], replay.actions[rows], goals)
+        self.updates += 1
+        if self.updates % self.preset.copy_every == 0:
+            self.target.load_state_dict(self.online.state_dict())
+
+    def regress(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
+        """Pre-training: one pass over known values, in random mini-batches; both networks start from what it gives."""
+        for rows in torch.split(torch.randperm(len(states), generator=self.generator), self.preset.batch):
+            self._descend(states[rows], actions[rows], goals[rows])
+        self.target.load_state_dict(self.online.state_dict())
+
+    def _bootstrap(self, states: Tensor) -> Tensor:
+        if not self.preset.double:
+            return self.online(states).amax(1)  # type: ignore[no-any-return]
+        best = self.online(states).argmax(1, keepdim=True)
+        return self.target(states).gather(1, best).squeeze(1)  # type: ignore[no-any-return]
+
+    def _descend(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
+        values = self.online(states).gather(1, actions.unsqueeze(1)).squeeze(1)
+        loss = (values - goals).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.online.parameters(), CLIP)
+        self.optimizer.step()
+        self.loss = loss.item()
+
+    @property
+    def acting(self) -> nn.Sequential:
+        """The network that acts: theta* as the paper has it, theta otherwise."""
+        return self.online if self.preset.double else self.target
+
+    def network(self) -> Network:
+        """The acting network in plain Python."""
+        return plain_network(self.acting)
+
+    def state(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "replay": self.replay.state(),
+            "generator": self.generator.get_state(),
+            "updates": self.updates,
+            "owed": self.owed,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse."""
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.replay.load(state["replay"])
+        self.generator.set_state(state["generator"])
+        self.updates, self.owed = state["updates"], state["owed"]
+
+
+def plain_network(module: nn.Sequential) -> Network:
+    """The linear layers as numbers."""
+    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
+    return Network(
+        tuple(Layer(tuple(map(tuple, layer.weight.tolist())), tuple(layer.bias.tolist())) for layer in linear)
+    )
+
+
+class Greedy:
+    """An agent that takes the best action of a network, or with probability `epsilon` a random one.
+
+    Args:
+        network: values of the actions.
+        epsilon: probability.
+        rng: random numbers.
+        hold: a random action is kept for about so many choices, which explores further than single ones.
+    """
+
+    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator, hold: int = 1) -> None:
+        self.network, self.epsilon, self.rng, self.hold = network, epsilon, rng, hold
+        self.kept: int | None = None
+
+    def choose(self, observation: Observation) -> int:
+        """The action."""
+        values = self.network.values(observation)
+        if self.kept is not None and self.rng.random() < 1 / self.hold:
+            self.kept = None
+        if self.kept is None and self.rng.random() < self.epsilon / self.hold:
+            self.kept = int(self.rng.integers(len(values)))
+        return values.index(max(values)) if self.kept is None else self.kept

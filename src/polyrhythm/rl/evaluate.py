@@ -1,0 +1,111 @@
+"""Policies compared on the same instances: mean times, their ratios, and how sure these are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import joblib
+import numpy as np
+import torch
+
+from polyrhythm.core import TraceWriter
+from polyrhythm.policies import parse
+from polyrhythm.rl.episode import Episode
+from polyrhythm.rl.instances import Instance, draw, family_named
+from polyrhythm.telemetry import RunResult
+
+HELD_OUT_SEED = 1_000_000
+"""Seeds from here on are held out: no training and no validation uses them."""
+RESAMPLES = 4000
+"""Of a bootstrap."""
+PAPER_BASELINES = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
+"""BSP, ASP and the paper's SSP(2, 5, 8): our s is one less than its (see `SSP`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Ratio of two mean times, with its 95 % interval.
+
+    >>> print(Ratio(1.234, 1.1, 1.4, wins=20, losses=4))
+    1.23x (1.10 to 1.40), 20 : 4
+    """
+
+    value: float
+    low: float
+    high: float
+    wins: int
+    losses: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f}), {self.wins} : {self.losses}"
+
+
+def compare(theirs: Sequence[float], ours: Sequence[float], seed: int = 0) -> Ratio:
+    """How many times faster we are: the mean of their times by the mean of ours, on the same instances.
+
+    The interval is that of a bootstrap over instances, which keeps the pairs together. The ratio of means is what a
+    user saves over many jobs; the mean of ratios would count a lucky short job as much as a long one.
+
+    >>> compare([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    Ratio(value=2.0, low=2.0, high=2.0, wins=3, losses=0)
+    """
+    a, b = np.asarray(theirs), np.asarray(ours)
+    rows = np.random.default_rng(seed).integers(len(a), size=(RESAMPLES, len(a)))
+    low, high = np.quantile(a[rows].mean(1) / b[rows].mean(1), (0.025, 0.975))
+    wins, losses = int((b < a).sum()), int((b > a).sum())
+    return Ratio(float(a.mean() / b.mean()), float(low), float(high), wins, losses)
+
+
+def best_of(times: dict[str, list[float]], names: Sequence[str] = PAPER_BASELINES) -> str:
+    """The name with the least mean time.
+
+    >>> best_of({"asp": [2.0, 2.0], "bsp": [1.0, 4.0]}, ["asp", "bsp"])
+    'asp'
+    """
+    return min(names, key=lambda name: fmean(times[name]))
+
+
+def spec_for(spec: str, workers: int) -> str:
+    """A spec whose {k} is seven tenths of the workers, the expected number without a straggler.
+
+    >>> spec_for("k-group:{k}", 10), spec_for("bsp", 10)
+    ('k-group:7', 'bsp')
+    """
+    return spec.format(k=max(1, round(0.7 * workers)))
+
+
+def instances(family: str, count: int, seed: int = HELD_OUT_SEED) -> list[Instance]:
+    """Held-out instances of a family."""
+    return [draw(family_named(family), seed + index) for index in range(count)]
+
+
+def measure(instance: Instance, spec: str, folder: str | None = None, writer: TraceWriter | None = None) -> RunResult:
+    """One job under one policy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        episode = Episode(instance, parse(spec_for(spec, instance.workers)), folder, writer=writer).run()
+    finally:
+        torch.set_num_threads(threads)
+    result = episode.result()
+    result.duration_s = episode.time_s
+    return result
+
+
+def measure_all(
+    jobs_to_run: Sequence[tuple[Instance, str]], folder: str | None = None, jobs: int = -1
+) -> list[RunResult]:
+    """Many jobs, on so many cores, in their order."""
+    if jobs == 1:
+        return [measure(instance, spec, folder) for instance, spec in jobs_to_run]
+    calls = [joblib.delayed(measure)(instance, spec, folder) for instance, spec in jobs_to_run]
+    return list(joblib.Parallel(n_jobs=jobs)(calls))
+
+
+def times_of(
+    family: str, specs: Sequence[str], count: int, folder: str | None = None, jobs: int = -1
+) -> dict[str, list[float]]:
+    """Times of each spec on the same held-out instances, seconds."""
+    pairs = [(instance, spec) for spec in specs for instance in instances(family, count)]
+    results = iter(measure_all(pairs, folder, jobs))
+    return {spec: [next(results).duration_s for _ in range(count)] for spec in specs}

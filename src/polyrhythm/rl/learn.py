@@ -1,0 +1,340 @@
+"""Learning a policy: pre-training, episodes, validation, checkpoints, and the file at the end."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies.rlp_file import Conditions, Learned, Network, dump
+from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.rl.acting import WINDOW, Acting, blank
+from polyrhythm.rl.dqn import Learner, Preset, Transition, n_step, plain_network
+from polyrhythm.rl.episode import Episode
+from polyrhythm.rl.instances import Instance, draw, family_named
+from polyrhythm.rl.rollout import Played, Recorder, Rollout, play_all, run_recorded
+
+TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
+"""BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
+PAPER_UNIT_S = 100.0
+"""Unit of time in the paper's rewards and regression."""
+BATCH = 16
+"""Episodes that are played with one network before it learns from them (preset tuned)."""
+CHECK = 96
+"""Episodes from one validation to the next."""
+VALIDATION = 4
+"""Instances of each family that validate."""
+VALIDATION_SEED = 500_000
+"""Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
+HOLD = 4
+"""Choices that an exploring action is kept for (preset tuned)."""
+
+
+class Log(Protocol):
+    """Where figures go; a TensorBoard writer is one."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
+        """One figure."""
+
+
+@dataclass
+class Ranges:
+    """What has been seen: the range of each input, and the numbers of workers."""
+
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    workers: list[int] = field(default_factory=list)
+
+    def see(self, instance: Instance, played: Played) -> None:
+        """With one more episode."""
+        self.workers = [min([*self.workers[:1], instance.workers]), max([*self.workers[1:], instance.workers])]
+        for observation, _ in played.choices:
+            self.low = list(map(min, self.low or observation, observation))
+            self.high = list(map(max, self.high or observation, observation))
+
+    @property
+    def conditions(self) -> Conditions:
+        """As a file states them."""
+        return Conditions((self.workers[0], self.workers[1]), tuple(self.low), tuple(self.high))
+
+
+def nobody(done: int, planned: int) -> None:
+    """Tells nobody."""
+    del done, planned
+
+
+@dataclass
+class Study:
+    """One run of the learner, which can be stopped and resumed.
+
+    Args:
+        preset: how to learn.
+        out: the file at the end; its checkpoint stands beside it.
+        seed: of everything random.
+        folder: of data that are not embedded.
+        jobs: cores; -1 is all.
+        log: where figures go.
+        tell: called with (done, planned) episodes.
+        command: how to do it again, for the file.
+    """
+
+    preset: Preset
+    out: Path
+    seed: int = 0
+    folder: str | None = None
+    jobs: int = -1
+    log: Log | None = None
+    tell: Callable[[int, int], None] = nobody
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        self.learner = Learner(self.preset, self.seed)
+        self.ranges = Ranges()
+        self.done = 0
+        self.pretrained = False
+        self.units: list[float] = []
+        self.curve: list[list[float]] = []
+        self.best: dict[str, Any] = {}
+        self.score = -math.inf
+        self.baseline: list[float] = []
+
+    @property
+    def paper(self) -> bool:
+        """Whether the paper's algorithm is followed."""
+        return not self.preset.double
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where it can be resumed from."""
+        return self.out.with_name(self.out.name + ".checkpoint")
+
+    def run(self) -> Learned:
+        """Learn, and write the file."""
+        if not self.pretrained:
+            self._pretrain()
+            self._validate()
+            self.save()
+        while self.done < self.preset.episodes:
+            self._online() if self.paper else self._batch()
+            if self.done % CHECK < (1 if self.paper else BATCH) or self.done >= self.preset.episodes:
+                self._validate()
+                self.save()
+            self.tell(self.done, self.preset.episodes)
+        learned = self.learned()
+        self.out.write_text(dump(learned), encoding="utf-8")
+        return learned
+
+    # Pre-training.
+
+    def _instance(self, index: int) -> Instance:
+        """The instance number `index` of the training."""
+        families = self.preset.families
+        return draw(family_named(families[index % len(families)]), 10_000 * self.seed + index)
+
+    def _pretrain(self) -> None:
+        pool = [self._instance(index) for index in range(self.preset.pretraining)]
+        if self.paper:
+            self._imitate(pool)
+        else:
+            self._play_constants(pool)
+        self.pretrained = True
+
+    def _imitate(self, pool: list[Instance]) -> None:
+        """Regress the time left in episodes of the teachers."""
+        rollouts = [Rollout(each, "paper", teacher, folder=self.folder) for each in pool for teacher in TEACHERS]
+        states, actions, goals = [], [], []
+        for rollout, played in self._played(rollouts):
+            self.ranges.see(rollout.instance, played)
+            states += [state for state, _ in played.choices]
+            actions += [action for _, action in played.choices]
+            goals += played.left(PAPER_UNIT_S)
+        if states:
+            self.learner.regress(torch.tensor(states), torch.tensor(actions), torch.tensor(goals))
+
+    def _play_constants(self, pool: list[Instance]) -> None:
+        """Every action for ever on every instance: the mean of these times is an instance's unit of time."""
+        actions = range(self.learner.actions)
+        rollouts = [self._rollout(each, action=action) for each in pool for action in actions]
+        every = self._played(rollouts)
+        groups = [[next(every) for _ in actions] for _ in pool]
+        self.units = [fmean(played.end_s for _, played in group) for group in groups]
+        for unit_s, group in zip(self.units, groups, strict=True):
+            for rollout, played in group:
+                self._learn_from(rollout.instance, played, unit_s)
+
+    def _played(self, rollouts: list[Rollout]) -> Iterator[tuple[Rollout, Played]]:
+        """Episodes, some at a time."""
+        for start in range(0, len(rollouts), 2 * BATCH):
+            part = rollouts[start : start + 2 * BATCH]
+            yield from zip(part, play_all(part, self.jobs), strict=True)
+            self.tell(min(start + 2 * BATCH, len(rollouts)), len(rollouts))
+
+    # Episodes.
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random action now."""
+        first, last = self.preset.epsilon
+        return first + (last - first) * min(1.0, self.done / max(1, self.preset.episodes))
+
+    def _batch(self) -> None:
+        """Some episodes on instances whose unit is known, on all cores; then learn from them."""
+        network = self.learner.network()
+        numbers = [self.done + offset for offset in range(BATCH)]
+        indices = [number % self.preset.pretraining for number in numbers]
+        how = {"network": network, "epsilon": self.epsilon, "hold": HOLD}
+        rollouts = [
+            self._rollout(self._instance(index), seed=number, **how)
+            for number, index in zip(numbers, indices, strict=True)
+        ]
+        ratios = []
+        for index, rollout, played in zip(indices, rollouts, play_all(rollouts, self.jobs), strict=True):
+            self._learn_from(rollout.instance, played, self.units[index])
+            ratios.append(played.end_s / self.units[index])
+        self.done += BATCH
+        self._note("train/time_per_unit", fmean(ratios))
+        self._note("train/loss", self.learner.loss)
+
+    def _learn_from(self, instance: Instance, played: Played, unit_s: float) -> None:
+        self.ranges.see(instance, played)
+        preset = self.preset
+        for transition in n_step(played.choices, played.rewards(unit_s), preset.gamma, preset.steps):
+            self.learner.learn(transition)
+
+    def _online(self) -> None:
+        """One episode in which the networks learn at every iteration, as algorithm 2 has it."""
+        instance = self._instance(self.preset.pretraining + self.done)
+        agent = Online(self.learner, self.epsilon, np.random.default_rng((self.seed, self.done)))
+        recorder = Recorder(agent)
+        agent.recorder = recorder
+        policy = Acting(given=blank("paper"), agent=recorder)
+        played = run_recorded(recorder, Episode(instance, policy, self.folder))
+        agent.end(played.end_s)
+        self.ranges.see(instance, played)
+        self.done += 1
+        self._note("train/time_s", played.end_s)
+        self._note("train/loss", self.learner.loss)
+
+    # Validation.
+
+    def _validate(self) -> None:
+        """How many times faster than ASP, as the geometric mean over families; the best network so far is kept."""
+        names = tuple(dict.fromkeys(self.preset.families))
+        pool = [draw(family_named(name), VALIDATION_SEED + index) for name in names for index in range(VALIDATION)]
+        if not self.baseline:
+            asp = VIEWS[self.preset.view].actions.index("self" if self.paper else "1")
+            self.baseline = self._times(
+                [Rollout(each, self.preset.view, action=asp, folder=self.folder) for each in pool]
+            )
+        network = self.learner.network()
+        times = self._times([Rollout(each, self.preset.view, network=network, folder=self.folder) for each in pool])
+        score = geometric_mean(self.baseline[at] / times[at] for at in range(len(names)))
+        self.curve.append([float(self.done), score])
+        self._note("validation/asp_by_learned", score)
+        # The paper returns the last network, whatever it has come to.
+        if self.paper or score >= self.score:
+            self.score = score
+            self.best = {key: value.clone() for key, value in self.learner.acting.state_dict().items()}
+
+    def _rollout(self, instance: Instance, **how: Any) -> Rollout:
+        return Rollout(instance, self.preset.view, folder=self.folder, **how)
+
+    def _times(self, rollouts: list[Rollout]) -> list[float]:
+        """Mean times by family."""
+        ends = [played.end_s for played in play_all(rollouts, self.jobs)]
+        return [fmean(ends[start : start + VALIDATION]) for start in range(0, len(ends), VALIDATION)]
+
+    def _note(self, tag: str, value: float) -> None:
+        if self.log is not None:
+            self.log.add_scalar(tag, value, self.done)
+
+    # Files.
+
+    def learned(self) -> Learned:
+        """What has been learned so far."""
+        acting = self.learner.acting
+        present = {key: value.clone() for key, value in acting.state_dict().items()}
+        acting.load_state_dict(self.best or present)
+        network: Network = plain_network(acting)
+        acting.load_state_dict(present)
+        training = {
+            "command": self.command,
+            "preset": self.preset.name,
+            "families": ", ".join(dict.fromkeys(self.preset.families)),
+            "seed": str(self.seed),
+            "episodes": str(self.done),
+            "validation": f"{self.score:.4f}",
+            "curve": " ".join(f"{int(done)}:{score:.4f}" for done, score in self.curve),
+        }
+        return Learned(self.preset.view, WINDOW, "asp", self.ranges.conditions, network, tuple(training.items()))
+
+    def save(self) -> None:
+        """Write the checkpoint, all of it or nothing."""
+        partial = self.checkpoint.with_suffix(".partial")
+        torch.save({"learner": self.learner.state(), "study": json.dumps(self._facts()), "best": self.best}, partial)
+        partial.replace(self.checkpoint)
+
+    def _facts(self) -> dict[str, Any]:
+        names = ("done", "pretrained", "units", "curve", "score", "baseline")
+        facts = {name: getattr(self, name) for name in names}
+        return {**facts, "ranges": vars(self.ranges), "preset": self.preset.name, "seed": self.seed}
+
+    def resume(self) -> "Study":
+        """Go on from the checkpoint.
+
+        Raises:
+            PolyrhythmError: if there is none, or it is of another preset or seed.
+        """
+        try:
+            saved = torch.load(self.checkpoint, weights_only=True)
+            facts = json.loads(saved["study"])
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise PolyrhythmError(
+                f"cannot resume from {str(self.checkpoint)!r}: {error}; leave --resume out"
+            ) from error
+        if (facts.pop("preset"), facts.pop("seed")) != (self.preset.name, self.seed):
+            raise PolyrhythmError(f"{str(self.checkpoint)!r} is of another preset or seed; leave --resume out")
+        self.ranges = Ranges(**facts.pop("ranges"))
+        for name, value in facts.items():
+            setattr(self, name, value)
+        self.learner.load(saved["learner"])
+        self.best = saved["best"]
+        return self
+
+
+class Online:
+    """The paper's agent: it stores a transition, learns, and only then acts, at every iteration."""
+
+    def __init__(self, learner: Learner, epsilon: float, rng: np.random.Generator) -> None:
+        self.learner, self.epsilon, self.rng = learner, epsilon, rng
+        self.recorder: Recorder | None = None
+
+    def choose(self, observation: Observation) -> int:
+        """Learn from the choice before, then take theta*'s best action, or now and then any."""
+        assert self.recorder is not None
+        assert self.recorder.episode is not None
+        self._learn(observation, self.recorder.episode.engine.calendar.now_s, self.learner.preset.gamma)
+        if self.rng.random() < self.epsilon:
+            return int(self.rng.integers(self.learner.actions))
+        with torch.no_grad():
+            return int(self.learner.acting(torch.tensor(observation)).argmax())
+
+    def end(self, end_s: float) -> None:
+        """The episode is over: nothing follows its last choice."""
+        assert self.recorder is not None
+        if self.recorder.played.choices:
+            self._learn(self.recorder.played.choices[-1][0], end_s, 0.0)
+
+    def _learn(self, observation: Observation, now_s: float, discount: float) -> None:
+        assert self.recorder is not None
+        played = self.recorder.played
+        if played.choices:
+            state, action = played.choices[-1]
+            reward = (played.times_s[-1] - now_s) / PAPER_UNIT_S
+            self.learner.learn(Transition(state, action, reward, observation, discount))

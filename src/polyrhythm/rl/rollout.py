@@ -1,0 +1,137 @@
+"""Episodes played for learning and for comparison, on all cores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import joblib
+import numpy as np
+import torch
+
+from polyrhythm.policies import parse
+from polyrhythm.policies.rlp_file import Network
+from polyrhythm.policies.rlp_views import Observation
+from polyrhythm.rl.acting import WINDOW, Acting, Agent, Watched, blank
+from polyrhythm.rl.dqn import Greedy
+from polyrhythm.rl.episode import Episode
+from polyrhythm.rl.instances import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An agent that always takes the same action."""
+
+    action: int
+
+    def choose(self, observation: Observation) -> int:
+        """The action."""
+        del observation
+        return self.action
+
+
+@dataclass(slots=True)
+class Played:
+    """One episode: choices and when they were made, and when it ended."""
+
+    choices: list[tuple[Observation, int]] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    end_s: float = 0.0
+    reached: bool = False
+
+    def rewards(self, unit_s: float) -> list[float]:
+        """Minus the time from each choice to the next, in a unit."""
+        return [
+            (start - stop) / unit_s for start, stop in zip(self.times_s, [*self.times_s[1:], self.end_s], strict=True)
+        ]
+
+    def left(self, unit_s: float) -> list[float]:
+        """Minus the time from each choice to the end, in a unit."""
+        return [(time_s - self.end_s) / unit_s for time_s in self.times_s]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What is to be played, on any core.
+
+    Args:
+        instance: the job.
+        view: what is seen.
+        policy: a spec whose doings are recorded as actions of the paper's view; empty: an agent chooses.
+        action: what it always chooses; None: what `network` says, or with probability `epsilon` anything.
+        seed: of the agent.
+        folder: of the data.
+    """
+
+    instance: Instance
+    view: str
+    policy: str = ""
+    action: int | None = None
+    network: Network | None = None
+    epsilon: float = 0.0
+    hold: int = 1
+    seed: int = 0
+    folder: str | None = None
+    window: int = WINDOW
+
+    def agent(self) -> Agent:
+        """Who chooses."""
+        if self.action is not None:
+            return Constant(self.action)
+        assert self.network is not None
+        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)), self.hold)
+
+
+class Recorder:
+    """Records what an agent or a rule does in an episode."""
+
+    def __init__(self, agent: Agent | None) -> None:
+        self.agent, self.played = agent, Played()
+        self.episode: Episode | None = None
+
+    def choose(self, observation: Observation) -> int:
+        """As the agent does."""
+        assert self.agent is not None
+        action = self.agent.choose(observation)
+        self.note(observation, action)
+        return action
+
+    def note(self, observation: Observation, action: int) -> None:
+        """A choice was made now."""
+        assert self.episode is not None
+        self.played.choices.append((observation, action))
+        self.played.times_s.append(self.episode.engine.calendar.now_s)
+
+
+def play(rollout: Rollout) -> Played:
+    """Play one episode.
+
+    >>> from polyrhythm.rl.instances import FAMILIES, draw
+    >>> played = play(Rollout(draw(FAMILIES["hidden-0"], 1), "phase", action=0))
+    >>> played.reached, {action for _, action in played.choices}
+    (True, {0})
+    """
+    recorder = Recorder(None if rollout.policy else rollout.agent())
+    if rollout.policy:
+        policy: Acting | Watched = Watched(watched=parse(rollout.policy), seen=recorder.note)
+    else:
+        policy = Acting(given=blank(rollout.view, rollout.window), agent=recorder)
+    return run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))
+
+
+def run_recorded(recorder: Recorder, episode: Episode) -> Played:
+    """Run the episode that a recorder belongs to."""
+    recorder.episode = episode
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        episode.run()
+    finally:
+        torch.set_num_threads(threads)
+    recorder.played.end_s, recorder.played.reached = episode.time_s, episode.reached
+    return recorder.played
+
+
+def play_all(rollouts: Sequence[Rollout], jobs: int) -> list[Played]:
+    """Play many, on so many cores (-1 is all), in their order."""
+    if jobs == 1:
+        return [play(rollout) for rollout in rollouts]
+    return list(joblib.Parallel(n_jobs=jobs)(joblib.delayed(play)(rollout) for rollout in rollouts))
