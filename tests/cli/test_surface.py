@@ -57,6 +57,15 @@ SURFACE = {
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
     "ctl": {"job", "action", "policy", "--token", "--help"},
+    "search": {
+        *("scenario", "--policy", "--from", "--to", "--log", "--whole", "--baseline", "--settings", "--runs", "--beta"),
+        *("--target", "--walk", "--two-sided", "--error-rate", "--early", "--reuse", "--algorithm-1", "--on", "--jobs"),
+        *("--time-scale", "--store", "--json", "--set", "--help"),
+    },
+    "learn": {
+        *("out", "--preset", "--families", "--pretraining", "--episodes", "--seed", "--data", "--jobs", "--log"),
+        *("--resume", "--help"),
+    },
     "search-cost": {
         *("runs", "--setup", "--candidates", "--beta", "--runs", "--draw", "--exclude", "--draws", "--seed"),
         *("--json", "--figure", "--help"),

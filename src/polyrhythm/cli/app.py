@@ -11,8 +11,10 @@ from polyrhythm import __version__
 from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.jobs import ctl, run
+from polyrhythm.cli.learn import learn
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.papers import reproduce
+from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.errors import PolyrhythmError
@@ -32,8 +34,10 @@ traces = typer.Typer(help="Work with recorded traces.", no_args_is_help=True, ri
 app.add_typer(traces, name="trace")
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})(run)
 app.command()(ctl)
+app.command()(search)
 app.command()(search_cost)
 app.command()(reproduce)
+app.command()(learn)
 
 ScenarioName = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")

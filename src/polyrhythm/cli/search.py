@@ -1,0 +1,242 @@
+"""``polyrhythm search``: find the fastest setting of a policy that keeps the baseline's accuracy."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from polyrhythm import __version__
+from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.outputs import Outputs, check_writable
+from polyrhythm.errors import PolyrhythmError
+
+if TYPE_CHECKING:
+    from polyrhythm.search.loop import Finished, Runner
+    from polyrhythm.search.plan import Outcome, Plan, Trial
+    from polyrhythm.sim import Scenario
+
+KNOB = "switch:bsp@{},asp"
+
+
+class Venue(StrEnum):
+    """Where trials run."""
+
+    SIM = "sim"
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class WalkName(StrEnum):
+    """How candidates are chosen."""
+
+    BISECT = "bisect"
+    FIRST_FAILURE = "first-failure"
+
+
+def search(
+    ctx: typer.Context,
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file.")],
+    policy: Annotated[str, typer.Option(metavar="SPEC", help="What is searched, with {} for the number.")] = KNOB,
+    safe: Annotated[float, typer.Option("--from", metavar="X", help="Value that keeps the accuracy.")] = 1.0,
+    fast: Annotated[float, typer.Option("--to", metavar="X", help="Value that saves the most time.")] = 0.0,
+    log: Annotated[bool, typer.Option("--log", help="Halve the logarithm of the number.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Only whole numbers.")] = False,
+    baseline: Annotated[str, typer.Option(metavar="SPEC", help="Sets the target; if not given, --from does.")] = "",
+    settings: Annotated[int, typer.Option(metavar="M", help="Candidates that are tried.")] = 5,
+    runs: Annotated[int, typer.Option(metavar="R", help="Runs of each, and of the baseline.")] = 3,
+    beta: Annotated[float, typer.Option(metavar="B", help="What may be lost of the target, a share of 1.")] = 0.01,
+    target: Annotated[float | None, typer.Option(metavar="A", help="Accuracy to keep, without baseline runs.")] = None,
+    walk: Annotated[WalkName, typer.Option(help="Go back up after a failure, or end there.")] = WalkName.BISECT,
+    two_sided: Annotated[bool, typer.Option("--two-sided", help="Also reject what is better by beta.")] = False,
+    error_rate: Annotated[
+        float, typer.Option(metavar="E", help="Chance to accept a bad candidate, at most; 0.5 compares means.")
+    ] = 0.1,
+    early: Annotated[
+        float, typer.Option(metavar="P", help="Stop a candidate whose chance to pass is below this; 0: never.")
+    ] = 0.01,
+    reuse: Annotated[bool, typer.Option(help="Go on from the beginning that runs of one seed share.")] = True,
+    algorithm_1: Annotated[
+        bool, typer.Option("--algorithm-1", help="As published: two-sided, means, nothing early, nothing shared.")
+    ] = False,
+    on: Annotated[Venue, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = Venue.SIM,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time.")] = 1,
+    time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
+    store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write trials and answer.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
+    ] = None,
+) -> None:
+    """Search the switch point, or another number of a policy, by trial runs that are kept and never repeated."""
+    from polyrhythm.search.plan import Knob, Plan
+    from polyrhythm.sim import load_scenario
+
+    if algorithm_1:
+        two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
+    knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
+    plan = Plan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early)
+    loaded = load_scenario(scenario, dict(map(override, overrides or [])))
+    check(plan, loaded, json)
+    with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
+        finished = carried_out(plan, runner, store or default_store(), job_of(loaded, on, time_scale))
+    print_finished(finished)
+    if json is not None:
+        json.write_bytes(as_json(ctx.obj, finished))
+
+
+def override(text: str) -> tuple[str, str]:
+    """Key and value of ``--set``."""
+    from polyrhythm.cli.app import read_override
+
+    return read_override(text)
+
+
+def check(plan: "Plan", scenario: "Scenario", json: Path | None) -> None:
+    """Find what would fail before anything runs."""
+    from polyrhythm.policies import parse
+
+    for position in (1.0, 0.5):
+        parse(plan.knob.spec(position))
+    parse(plan.knob.target_spec)
+    if scenario.training is None:
+        raise PolyrhythmError("search compares accuracies, but the scenario has no training table; give it one")
+    if json is not None:
+        check_writable("--json", json)
+
+
+def default_store() -> Path:
+    """``$POLYRHYTHM_STORE``, or a file in the user's state folder."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(os.environ.get("POLYRHYTHM_STORE") or Path(base) / "polyrhythm" / "searches.db")
+
+
+def job_of(scenario: "Scenario", venue: Venue, time_scale: float) -> str:
+    """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data files."""
+    from polyrhythm.search.fingerprint import digest_of, fingerprint
+
+    about = {key: value for key, value in msgspec.to_builtins(scenario).items() if key not in ABOUT}
+    data = scenario.training.data if scenario.training else None
+    place = {"local": time_scale} if venue is Venue.LOCAL else {}
+    return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place})
+
+
+ABOUT = ("name", "description", "source")
+"""Fields of a scenario that change nothing."""
+
+
+@contextmanager
+def runner_of(
+    scenario: "Scenario", plan: "Plan", venue: Venue, jobs: int, reuse: bool, time_scale: float
+) -> "Iterator[Runner]":
+    """What carries out the trials; nothing is started before the first."""
+    from polyrhythm.search.runners import Processes, Serial, on_ray
+    from polyrhythm.search.simulated import SimulatedTrials
+
+    simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and venue is Venue.SIM)
+    if venue is Venue.LOCAL:
+        if jobs > 1:
+            raise PolyrhythmError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
+        yield Serial(local_trials(scenario, time_scale))
+    elif venue is Venue.RAY:
+        yield on_ray(simulated(), jobs)
+    elif jobs == 1:
+        yield Serial(simulated())
+    else:
+        with Processes(simulated, jobs) as processes:
+            yield processes
+
+
+def local_trials(scenario: "Scenario", time_scale: float) -> Any:
+    """Trials on real workers of this host."""
+    from polyrhythm.cli.experiment import Experiment
+    from polyrhythm.cli.local import check_playable, run_one
+    from polyrhythm.search.simulated import outcome_of
+    from polyrhythm.training.tasks import build_task
+
+    check_playable(scenario)
+    experiment = Experiment("search", scenario, [], [], None, Outputs())
+
+    def trial_on_workers(trial: "Trial") -> "Outcome":
+        assert scenario.training is not None, "check has seen it"
+        task = build_task(scenario.training)
+        result = run_one(experiment, task, trial.spec, trial.run, None, time_scale)
+        if result.status == "failed":
+            raise PolyrhythmError(f"trial {trial.spec}, run {trial.run} failed: {result.message}")
+        return outcome_of(trial, result, result.duration_s)
+
+    return trial_on_workers
+
+
+def carried_out(plan: "Plan", runner: "Runner", store: Path, job: str) -> "Finished":
+    """The search, with a line on stderr for each trial; Ctrl-C loses only those that are running."""
+    from polyrhythm.search.loop import search
+    from polyrhythm.search.store import Store
+
+    def tell(outcome: "Outcome") -> None:
+        said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
+        complain(f"{outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.spent_s:.1f} s of training")
+
+    try:
+        return search(plan, runner, Store(store), job, tell)
+    except KeyboardInterrupt:
+        complain(f"interrupted: finished trials are in {store}; the same command goes on with them")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def print_finished(finished: "Finished") -> None:
+    """Target, candidates, answer and cost."""
+    plan, progress, state = finished.state.plan, finished.progress, finished.state
+    assert progress.target is not None, "the search is done"
+    source = "given" if plan.target is not None else f"mean of {progress.target.size} runs of {plan.knob.target_spec}"
+    typer.echo(f"target   {progress.target.mean:.4f} ({source}), margin {plan.beta:g}, {rule_of(plan)}")
+    for visited in progress.visited:
+        used = state.of(visited.spec)[: visited.verdict.runs]
+        said = ", ".join("diverged" if o.diverged else f"{o.accuracy:.4f}" for o in used) or "the baseline itself"
+        typer.echo(f"{'passes' if visited.verdict.passed else 'fails':<8} {visited.spec}: {said}")
+    typer.echo(f"answer   {finished.spec}{speed_up(finished)}")
+    cost = finished.cost
+    typer.echo(
+        f"cost     {cost.spent_s:.1f} s of training in {len(state.outcomes)} trials, {len(finished.known)} of them "
+        f"from the store; {100 * cost.share:.0f} % of the {cost.algorithm_1_s:.1f} s of Algorithm 1"
+    )
+
+
+def rule_of(plan: "Plan") -> str:
+    """The test in words."""
+    sides = "equivalence" if plan.two_sided else "non-inferiority"
+    return "means compared" if plan.error_rate == 0.5 else f"{sides} at an error rate of {plan.error_rate:g}"
+
+
+def speed_up(finished: "Finished") -> str:
+    """What a later training gains, if both times are known."""
+    state = finished.state
+    ours, theirs = state.of(finished.spec), state.of(state.plan.knob.target_spec)
+    if not ours or not theirs or finished.spec == state.plan.knob.target_spec:
+        return ""
+    ratio = sum(o.time_s for o in theirs) / len(theirs) / (sum(o.time_s for o in ours) / len(ours))
+    return f", {ratio:.2f}x as fast as {state.plan.knob.target_spec}"
+
+
+def as_json(command: str, finished: "Finished") -> bytes:
+    """Everything as numbers."""
+    progress, cost = finished.progress, finished.cost
+    value = {
+        "command": command,
+        "version": __version__,
+        "plan": finished.state.plan,
+        "target_accuracy": progress.target.mean if progress.target else None,
+        "answer": {"spec": finished.spec, "value": finished.state.plan.knob.value(progress.best)},
+        "candidates": progress.visited,
+        "trials": finished.state.outcomes,
+        "from_store": len(finished.known),
+        "spent_s": cost.spent_s,
+        "algorithm_1_s": cost.algorithm_1_s,
+        "share_of_algorithm_1": cost.share,
+    }
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,72 @@
+"""The loop around the pure search: it runs trials, keeps each outcome at once, and goes on where it was."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from polyrhythm.search.plan import Outcome, Plan, Trial
+from polyrhythm.search.state import Cost, Progress, SearchState, cost_of, next_trials, progress_of, tell
+from polyrhythm.search.store import Store
+
+
+class Runner(Protocol):
+    """Carries out trials."""
+
+    @property
+    def slots(self) -> int:
+        """How many can run side by side."""
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+        """Their outcomes, in the order in which they finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A search that is done; `known` are the trials whose outcomes it found in the store."""
+
+    state: SearchState
+    known: frozenset[Trial]
+
+    @property
+    def progress(self) -> Progress:
+        """Candidates and answer."""
+        return progress_of(self.state)
+
+    @property
+    def spec(self) -> str:
+        """The policy that the search found."""
+        return self.state.plan.knob.spec(self.progress.best)
+
+    @property
+    def cost(self) -> Cost:
+        """What all the trials cost, those of earlier sessions included."""
+        return cost_of(self.state)
+
+
+def search(
+    plan: Plan,
+    runner: Runner,
+    store: Store,
+    job: str,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Finished:
+    """Search, or go on with a search, or answer from the store at once.
+
+    Args:
+        plan: what is searched.
+        runner: carries out the trials.
+        store: keeps the outcomes.
+        job: fingerprint under which they are kept; equal jobs share them, also under another plan.
+        on_outcome: told of each as soon as it is kept.
+    """
+    state = SearchState(plan, store.outcomes(job))
+    known = frozenset(outcome.trial for outcome in state.outcomes)
+    while trials := next_trials(state, runner.slots):
+        for outcome in runner.run(trials):
+            store.add(job, outcome)
+            state = tell(state, outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
+    finished = Finished(state, known)
+    store.conclude(job, finished.spec, plan)
+    return finished

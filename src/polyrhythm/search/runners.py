@@ -1,0 +1,120 @@
+"""Where trials run: one by one, in processes of this host, or through joblib on another cluster."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import joblib
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.search.plan import Outcome, Trial
+
+Function: TypeAlias = Callable[[Trial], Outcome]
+
+
+@dataclass(frozen=True)
+class Serial:
+    """One trial after the other, in this process."""
+
+    function: Function
+    slots: int = 1
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+        """Outcomes in the order of the trials."""
+        return map(self.function, trials)
+
+
+class Processes:
+    """Processes of this host; all trials of a run number go to the same one, which keeps what they share.
+
+    That is why it is not joblib, whose workers take whatever is next.
+
+    Args:
+        build: makes the function that each process calls; both are pickled.
+        slots: number of processes.
+    """
+
+    def __init__(self, build: Callable[[], Function], slots: int) -> None:
+        self.slots = slots
+        context = multiprocessing.get_context("spawn")
+        self._stack = ExitStack()
+        self._processes = [
+            self._stack.enter_context(ProcessPoolExecutor(1, context, initializer=prepare, initargs=(build,)))
+            for _ in range(slots)
+        ]
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.shutdown(wait=False, cancel_futures=True)
+        if error is not None:  # what still runs is for nobody
+            for process in self._processes:
+                for child in (process._processes or {}).values():
+                    child.kill()
+        self._stack.close()
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+        """Outcomes as they are ready."""
+        futures: list[Future[Outcome]] = [
+            self._processes[trial.run % self.slots].submit(call_prepared, trial) for trial in trials
+        ]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+FUNCTION: list[Function] = []
+"""What a process of `Processes` calls."""
+
+
+def prepare(build: Callable[[], Function]) -> None:
+    """First thing in such a process: it ends with its parent, however that ends."""
+    from polyrhythm.runtime.rendezvous import die_with_parent
+
+    die_with_parent()
+    FUNCTION[:] = [build()]
+
+
+def call_prepared(trial: Trial) -> Outcome:
+    """One trial in such a process."""
+    return FUNCTION[0](trial)
+
+
+@dataclass(frozen=True)
+class Joblib:
+    """Any backend that joblib knows; trials share nothing."""
+
+    function: Function
+    slots: int
+    backend: str = "loky"
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+        """Outcomes as they are ready, or at the end where the backend cannot stream them."""
+        with joblib.parallel_config(backend=self.backend, n_jobs=self.slots):
+            calls = [joblib.delayed(self.function)(trial) for trial in trials]
+            try:
+                outcomes: Any = joblib.Parallel(return_as="generator_unordered")(calls)
+            except ValueError:
+                outcomes = joblib.Parallel()(calls)
+            yield from outcomes
+
+
+def on_ray(function: Function, slots: int) -> Joblib:
+    """Trials on the Ray cluster that this process is connected to, or on one that is started here.
+
+    Raises:
+        PolyrhythmError: without Ray.
+    """
+    try:
+        from ray.util.joblib import register_ray
+    except ImportError:
+        raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
+    register_ray()  # type: ignore[no-untyped-call]
+    return Joblib(function, slots, "ray")

@@ -1,0 +1,76 @@
+"""Outcomes of trials on disk: one SQLite file, so that a search survives its process and a job that recurs is known.
+
+A trial is in the file completely or not at all, whenever the process is killed: each is one transaction, synchronised
+to the disk before the next trial starts. (Optuna's storages are made for studies whose sampler needs its own history;
+here the search is a function of the outcomes, so one table of them is all, and it needs no dependency.)
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.search.plan import Outcome, Plan
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS outcomes (job TEXT, spec TEXT, run INTEGER, outcome BLOB, PRIMARY KEY (job, spec, run));
+CREATE TABLE IF NOT EXISTS answers (job TEXT PRIMARY KEY, spec TEXT, plan BLOB);
+"""
+
+
+class Store:
+    """Outcomes and answers by job.
+
+    Args:
+        path: of the file; it and its folder are made.
+
+    Raises:
+        PolyrhythmError: if it cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PolyrhythmError(f"store {str(path)!r} cannot be made: {error.strerror}") from error
+        with self._open() as connection:
+            connection.executescript(SCHEMA)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=60)) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                with connection:
+                    yield connection
+        except sqlite3.Error as error:
+            raise PolyrhythmError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
+
+    def outcomes(self, job: str) -> tuple[Outcome, ...]:
+        """What is known of a job, in the order in which it came in."""
+        with self._open() as connection:
+            rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
+        return tuple(msgspec.json.decode(row[0], type=Outcome) for row in rows)
+
+    def add(self, job: str, outcome: Outcome) -> None:
+        """Keep an outcome; one that is there already stays, as when two searches ran the same trial."""
+        trial, data = outcome.trial, msgspec.json.encode(outcome)
+        with self._open() as connection:
+            connection.execute("INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)", (job, trial.spec, trial.run, data))
+
+    def answer(self, job: str) -> str | None:
+        """The policy that the last finished search of this job found."""
+        with self._open() as connection:
+            row = connection.execute("SELECT spec FROM answers WHERE job = ?", (job,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def conclude(self, job: str, spec: str, plan: Plan) -> None:
+        """Keep the answer of a search."""
+        with self._open() as connection:
+            values = (job, spec, msgspec.json.encode(plan))
+            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)

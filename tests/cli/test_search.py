@@ -1,0 +1,109 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Call = Callable[..., Result]
+
+JOB = """
+[[devices]]
+count = 3
+compute_s = 0.1
+bandwidth_gbps = 1.0
+
+[network]
+message_bytes = 2e6
+server_gbps = 1.0
+
+[training]
+task = "digits"
+epochs = 1
+batch_size = 16
+learning_rate = 0.05
+momentum = 0.9
+"""
+SEARCH = ("--settings", "2", "--runs", "2", "--error-rate", "0.5", "--beta", "0.02")
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("POLYRHYTHM_STORE", str(tmp_path / "store" / "searches.db"))
+    path = tmp_path / "job.toml"
+    path.write_text(JOB, encoding="utf-8")
+    return str(path)
+
+
+def test_a_job_is_searched_and_answered_at_once_when_it_recurs(call: Call, job: str, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    first = call("search", job, *SEARCH, "--json", path)
+    assert first.exit_code == 0, first.stderr
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert len(first.stderr.splitlines()) == len(found["trials"]) <= 6
+    assert f"answer   {found['answer']['spec']}" in first.stdout
+    assert found["spent_s"] == pytest.approx(sum(trial["spent_s"] for trial in found["trials"]))
+    assert found["share_of_algorithm_1"] < 1
+    again = call("search", job, *SEARCH)
+    assert again.stderr == ""
+    assert again.stdout.splitlines()[:-1] == first.stdout.splitlines()[:-1]
+    assert f"{len(found['trials'])} of them from the store" in again.stdout
+
+
+def test_another_job_is_not_the_same(call: Call, job: str) -> None:
+    assert call("search", job, *SEARCH, "--settings", "1").exit_code == 0
+    other = call("search", job, *SEARCH, "--settings", "1", "--set", "training.learning_rate=0.04")
+    assert "0 of them from the store" in other.stdout
+    renamed = call("search", job, *SEARCH, "--settings", "1", "--set", "name=x")
+    assert "0 of them from the store" not in renamed.stdout
+
+
+def test_other_knobs_are_searched_in_the_same_way(call: Call, job: str) -> None:
+    options = ("--policy", "local:{}", "--from", "1", "--to", "16", "--log", "--whole", "--baseline", "bsp")
+    done = call("search", job, *SEARCH, *options)
+    assert done.exit_code == 0, done.stderr
+    assert "runs of bsp" in done.stdout
+    assert "local:4: " in done.stdout
+
+
+def test_algorithm_1_shares_nothing_and_stops_nothing(call: Call, job: str, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    assert call("search", job, *SEARCH, "--algorithm-1", "--json", path).exit_code == 0
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert all(trial["spent_s"] == trial["time_s"] for trial in found["trials"])
+    assert found["share_of_algorithm_1"] == pytest.approx(1.0)
+    assert (found["plan"]["two_sided"], found["plan"]["early"]) == (True, 0.0)
+
+
+def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "polyrhythm", "search", job, *SEARCH, "--settings", "5", "--runs", "9"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ)
+    assert child.stderr is not None
+    assert "run 0" in child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+    rest = child.stderr.read().splitlines()
+    assert child.wait(60) == 130
+    assert rest[-1].startswith("polyrhythm: interrupted: finished trials are in")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--policy", "switch:bsp@0.5,asp"], "--policy must have {} once"),
+        (["--policy", "swich:bsp@{},asp"], "unknown policy 'swich': did you mean switch"),
+        (["--from", "0"], "must be two different finite numbers"),
+        (["--runs", "1"], "--runs 1 shows no spread"),
+        (["--set", "training=none"], "the scenario has no training table"),
+        (["--on", "local", "--jobs", "2"], "--jobs 2 is for simulated trials"),
+        (["--store", "/dev/null/x.db"], "cannot be made"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_runs(call: Call, job: str, options: list[str], message: str) -> None:
+    done = call("search", job, *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,59 @@
+"""Trials in the simulator, with and without shared beginnings, in this process and in others."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.search.loop import search
+from polyrhythm.search.plan import Knob, Plan, Trial
+from polyrhythm.search.runners import Joblib, Processes, Serial
+from polyrhythm.search.simulated import SimulatedTrials
+from polyrhythm.search.store import Store
+from polyrhythm.sim import Compute, Device, Network, Scenario
+from polyrhythm.training.config import TrainingConfig
+
+SCENARIO = Scenario(
+    devices=[Device(count=4, compute_s=0.1, bandwidth_gbps=1.0)],
+    compute=Compute(distribution="normal", deviation=0.03),
+    network=Network(message_bytes=2e6, server_gbps=1.0),
+    training=TrainingConfig(task="digits", epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9),
+)
+PLAN = Plan(settings=2, runs=2, error_rate=0.5, early=0.0, beta=0.02)
+
+
+def test_shared_beginnings_change_the_cost_and_nothing_else(tmp_path: Path) -> None:
+    plain = search(PLAN, Serial(SimulatedTrials(SCENARIO, Knob(), reuse=False)), Store(tmp_path / "a.db"), "x")
+    shared = search(PLAN, Serial(SimulatedTrials(SCENARIO, Knob())), Store(tmp_path / "b.db"), "x")
+    assert [(o.trial, o.accuracy, o.time_s) for o in shared.state.outcomes] == [
+        (o.trial, o.accuracy, o.time_s) for o in plain.state.outcomes
+    ]
+    assert plain.cost.share == pytest.approx(1.0)
+    assert shared.cost.share < 0.75
+
+
+def test_the_costs_of_trials_are_the_time_that_was_simulated() -> None:
+    trials = SimulatedTrials(SCENARIO, Knob())
+    later = trials(Trial("switch:bsp@0.5,asp", 0))
+    # Without a baseline run the beginning is made once, for whoever comes first.
+    assert later.time_s <= later.spent_s < 1.1 * later.time_s
+    earlier = trials(Trial("switch:bsp@0.25,asp", 0))
+    assert earlier.spent_s < 0.8 * earlier.time_s
+    baseline = trials(Trial("switch:bsp@1,asp", 0))
+    assert baseline.spent_s < 0.6 * baseline.time_s
+    other = trials(Trial("switch:bsp@0.5,asp", 1))
+    assert other.spent_s >= other.time_s
+
+
+def test_processes_keep_what_the_runs_of_a_seed_share() -> None:
+    wanted = [Trial("switch:bsp@1,asp", 0), Trial("switch:bsp@0.5,asp", 0)]
+    serial = list(Serial(SimulatedTrials(SCENARIO, Knob())).run(wanted))
+    with Processes(partial(SimulatedTrials, SCENARIO, Knob()), 2) as processes:
+        assert [outcome for trial in wanted for outcome in processes.run([trial])] == serial
+
+
+def test_joblib_runs_trials_anywhere() -> None:
+    wanted = [Trial("switch:bsp@1,asp", run) for run in range(2)]
+    function = SimulatedTrials(SCENARIO, Knob(), reuse=False)
+    outcomes = list(Joblib(function, 2, "threading").run(wanted))
+    assert sorted(outcomes, key=lambda o: o.trial.run) == list(Serial(function).run(wanted))
