@@ -79,3 +79,10 @@ def test_a_file_that_was_torn_is_made_again(tmp_path: Path) -> None:
     assert store.remember("x", {}, lambda: 2, int) == 2
     store.path("x", {}).write_bytes(b'{"result": "text"}')
     assert store.remember("x", {}, lambda: 3, int) == 3
+
+
+def test_equal_trials_are_run_once(lab: OpenLab) -> None:
+    told: list[tuple[int, int]] = []
+    runs = lab(tell=lambda *counts: told.append(counts)).run({name: Trial(SCENARIO, "bsp") for name in "ab"})
+    assert told == [(0, 1), (1, 1)]
+    assert runs["a"] == runs["b"]

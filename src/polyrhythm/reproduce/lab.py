@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import joblib
@@ -17,9 +18,6 @@ Key = TypeVar("Key")
 Runs = list[RunResult]
 """One trial's results, a seed each."""
 
-
-Indexed: TypeAlias = tuple[int, RunResult]
-"""A result and its place."""
 
 Tell: TypeAlias = Callable[[int, int], None]
 """Is called with (finished, planned) runs."""
@@ -41,6 +39,10 @@ class Trial:
     def made_from(self, seed: int) -> Any:
         """All that a run's result depends on."""
         return [msgspec.to_builtins(self.scenario), self.policy, self.target, seed]
+
+
+Task: TypeAlias = tuple[Trial, int]
+"""A trial and a seed."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +71,31 @@ class Lab:
         Raises:
             PolyrhythmError: if a trial cannot run. One that diverges is a result, with status "diverged".
         """
-        wanted = [(key, seed) for key in trials for seed in self.seeds]
-        found = {place: run for place in wanted if (run := self._found(trials[place[0]], place[1])) is not None}
-        missing = [place for place in wanted if place not in found]
-        self.tell(len(found), len(wanted))
-        for index, result in self._fresh(trials, missing):
-            key, seed = missing[index]
-            found[key, seed] = self._kept(trials[key], seed, result)
-            self.tell(len(found), len(wanted))
-        return {key: [found[key, seed] for seed in self.seeds] for key in trials}
+        places = {(key, seed): self._place(trials[key], seed) for key in trials for seed in self.seeds}
+        work = {path: (trials[key], seed) for (key, seed), path in places.items()}  # equal trials are one
+        found = {path: run for path, (trial, seed) in work.items() if (run := self._found(trial, seed)) is not None}
+        missing = {path: task for path, task in work.items() if path not in found}
+        self.tell(len(found), len(work))
+        for path, result in self._fresh(missing):
+            found[path] = self._kept(*missing[path], result)
+            self.tell(len(found), len(work))
+        return {key: [found[places[key, seed]] for seed in self.seeds] for key in trials}
+
+    def _place(self, trial: Trial, seed: int) -> Path:
+        return self.store.path(trial.policy, trial.made_from(seed))
 
     def _found(self, trial: Trial, seed: int) -> RunResult | None:
         return self.store.find(trial.policy, trial.made_from(seed), RunResult)
 
-    def _fresh(self, trials: Mapping[Key, Trial], missing: Sequence[tuple[Key, int]]) -> Iterator[Indexed]:
-        """Results as they are ready, with their index in `missing`."""
+    def _fresh(self, missing: Mapping[Path, Task]) -> Iterator[tuple[Path, RunResult]]:
+        """Results as they are ready."""
+        paths = list(missing)
         calls = [
-            joblib.delayed(run_one)(index, trials[key].scenario, trials[key].policy, seed, trials[key].target, None)
-            for index, (key, seed) in enumerate(missing)
+            joblib.delayed(run_one)(index, trial.scenario, trial.policy, seed, trial.target, None)
+            for index, (trial, seed) in enumerate(missing.values())
         ]
-        return completed(calls, self.jobs)
+        for index, result in completed(calls, self.jobs):
+            yield paths[index], result
 
     def _kept(self, trial: Trial, seed: int, result: RunResult) -> RunResult:
         if result.status == "failed":

@@ -17,6 +17,7 @@ from polyrhythm.reproduce.store import Store
 
 PAPERS = {
     "esync": "polyrhythm.reproduce.esync",
+    "selsync": "polyrhythm.reproduce.selsync",
 }
 """Module of each paper, by name; its function `page` takes a `Lab` and gives a `Page`."""
 
