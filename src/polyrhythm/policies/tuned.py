@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from polyrhythm.core import Bounds, Cluster, Decisions, Event, Left, Policy, Proceed, Report, Settings, Stage, Traits
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
+from polyrhythm.policies.asp import ASP
 
 RULES = ("same", "zero", "1/n", "2^i/n", "i/n")
 """Momentum rules with a name."""
@@ -50,7 +51,7 @@ class Tuned(Policy[TunedState]):
         0.25
     """
 
-    policy: Policy[Any]
+    policy: Policy[Any] = ASP()  # noqa: RUF009 (a frozen value)
     lr: float = 1.0
     momentum: str = "same"
     batch: int = 0

@@ -1,0 +1,153 @@
+"""The detector of stragglers: false alarms among equal workers, and windows until a straggler is found.
+
+    python benchmarks/stragglers.py             in the simulator
+    python benchmarks/stragglers.py --real      on real processes too (a minute)
+
+Prints tables and exits with 1 if a bar is missed: with 3 % jitter the robust rule flags less than 1 % of the
+worker-windows of a balanced cluster, and finds a worker that becomes twice as slow within 5 windows in 99 % of cases.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from polyrhythm.core import Joined, Left, Report, Trace
+from polyrhythm.policies import parse
+from polyrhythm.policies.detector import RULES, Detector, Watch
+from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
+
+WORKERS = 8
+COMPUTE_S = 0.2
+MESSAGE = Network(message_bytes=2e6, server_gbps=16, latency_s=1e-3)
+FALSE_ALARMS = 0.01
+FOUND = 0.99
+WITHIN = 5
+ONSET = 200
+"""Step of the worker at which it becomes slow."""
+
+
+def scenario(faults: Faults, rounds: int, jitter: float = 0.03) -> Scenario:
+    """Equal workers under load of one message a step."""
+    return Scenario(
+        devices=[Device(count=WORKERS, compute_s=COMPUTE_S, bandwidth_gbps=16)],
+        compute=Compute(distribution="normal", deviation=jitter),
+        network=MESSAGE,
+        faults=faults,
+        workload=TimingWorkload(batch_size=1, samples=WORKERS * rounds),
+    )
+
+
+def reports(faults: Faults, rounds: int, seed: int, jitter: float = 0.03) -> Trace:
+    """What a detector would have seen under plain BSP."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl"
+        simulate(scenario(faults, rounds, jitter), parse("bsp"), seed=seed, trace=path)
+        return Trace.load(path)
+
+
+def windows(detector: Detector, trace: Trace) -> Iterator[tuple[int, int, bool, bool]]:
+    """Worker, its step, whether its window was slow, and whether it is a straggler, at the end of each window."""
+    watch, live = Watch(), 0
+    for event, _ in trace.entries:
+        live += len(event.workers) if isinstance(event, Joined) else -isinstance(event, Left)
+        before, watch = watch, detector.after(watch, event, live)
+        if isinstance(event, Report) and watch.means is not before.means:
+            slow = (watch.means.get(event.worker) or 0.0) > watch.limits.slow_s
+            yield event.worker, event.clock, slow, event.worker in watch.stragglers
+
+
+def balanced(console: Console, trials: int) -> bool:
+    """False alarms without any straggler."""
+    table = Table("rule", "jitter", "windows that are slow", "windows of a straggler", "windows")
+    good = True
+    for jitter in (0.03, 0.1):
+        traces = [reports(Faults(), 2_000, seed, jitter) for seed in range(trials)]
+        for rule in RULES:
+            seen = [w for trace in traces for w in windows(Detector(rule), trace)]
+            slow, flagged = (sum(w[k] for w in seen) / len(seen) for k in (2, 3))
+            table.add_row(rule, f"{jitter:.0%}", f"{slow:.2%}", f"{flagged:.2%}", f"{len(seen):,}")
+            if rule == "robust" and jitter == 0.03:
+                good = max(slow, flagged) < FALSE_ALARMS
+    console.print(table)
+    return good
+
+
+def delays(offset: int) -> dict[str, Straggler]:
+    """What makes worker 3 slow soon after `ONSET`; the first two double its time to the synchronization point."""
+    return {
+        "computes twice as long": Straggler(workers=[3], start_step=ONSET + offset, slowdown=2.0),
+        "link delay of half a step": Straggler(workers=[3], start_step=ONSET + offset, extra_latency_s=0.105),
+        "computes half as long again": Straggler(workers=[3], start_step=ONSET + offset, slowdown=1.5),
+    }
+
+
+def onset(console: Console, trials: int) -> bool:
+    """Windows until a worker that becomes slow is found, counting the one in which it does."""
+    table = Table("worker 3 ...", "rule", "median", "worst", f"found within {WITHIN}")
+    good = True
+    for what in delays(0):
+        # It may begin anywhere in a window.
+        starts = [seed % Detector().window for seed in range(trials)]
+        faults = [Faults(stragglers=[delays(start)[what]]) for start in starts]
+        traces = [reports(each, ONSET + 60, seed) for seed, each in enumerate(faults)]
+        for rule in RULES:
+            found = sorted(
+                first(Detector(rule), trace, ONSET + start) for trace, start in zip(traces, starts, strict=True)
+            )
+            share = sum(count <= WITHIN for count in found) / trials
+            table.add_row(what, rule, f"{found[trials // 2]}", f"{found[-1]}", f"{share:.1%}")
+            good &= rule != "robust" or share >= FOUND
+    console.print(table)
+    return good
+
+
+def first(detector: Detector, trace: Trace, onset: int) -> int:
+    """Windows of worker 3 that end behind its onset, until it is a straggler; 99 if it never is."""
+    later = [straggles for worker, clock, _, straggles in windows(detector, trace) if worker == 3 and clock > onset]
+    return later.index(True) + 1 if True in later else 99
+
+
+def rotating(console: Console, trials: int) -> bool:
+    """One worker after the other is twice as slow for 40 steps: who is named, and when it is the wrong one."""
+    turns = [Straggler(workers=[k % WORKERS], start_step=40 * k, steps=40, slowdown=2.0) for k in range(1, 30)]
+    table = Table("rotating, 40 steps each", "rule", "turns found", "windows of a healthy worker flagged")
+    good = True
+    traces = [reports(Faults(stragglers=turns), 40 * 30, seed) for seed in range(trials)]
+    for rule in RULES:
+        caught, wrong, healthy = 0, 0, 0
+        for trace in traces:
+            turn = {}
+            for worker, clock, _, straggles in windows(Detector(rule), trace):
+                mine = clock // 40 % WORKERS == worker and clock >= 40
+                turn[worker, clock // 40] = turn.get((worker, clock // 40), False) or (mine and straggles)
+                # A verdict may take its patience to go away again.
+                settled = clock // 40 % WORKERS != (worker + 1) % WORKERS
+                healthy += not mine and settled
+                wrong += not mine and settled and straggles
+            caught += sum(turn[k % WORKERS, k] for k in range(1, 29))
+        share = caught / (28 * trials)
+        table.add_row("", rule, f"{share:.1%}", f"{wrong / healthy:.2%}")
+        good &= rule != "robust" or (share >= FOUND and wrong / healthy < FALSE_ALARMS)
+    console.print(table)
+    return good
+
+
+def main() -> int:
+    """Print the tables; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", action="store_true", help="on real processes too")
+    parser.add_argument("--trials", type=int, default=100, help="seeds of each case")
+    options = parser.parse_args()
+    console = Console(width=120)
+    few = max(1, options.trials // 20)
+    met = [balanced(console, few), onset(console, options.trials), rotating(console, few)]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
