@@ -28,8 +28,10 @@ from polyrhythm.sim.feed import Feed
 from polyrhythm.sim.numerics import Evaluation, StepResult
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
+from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.compensation import parse_compensation
+from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task
 from polyrhythm.training.flat import FlatModel
@@ -68,6 +70,8 @@ class Worker:
     drifted: bool = False
     lr_scale: float = 1.0
     momentum: float | None = None
+    gradients: Compressor | None = None
+    deltas: Compressor | None = None
 
     def configure(self, settings: Settings) -> None:
         """Take over what a policy sets; the engine sees to the batch size."""
@@ -119,7 +123,8 @@ class TrainedNumerics:
         self.task = task
         self.config = config
         self.train_samples = len(task.train)
-        self.planned = workers
+        self.planned, self.seed = workers, seed
+        self.compression = parse_compression(config.compression)
         self.feed = Feed(task.train, config, workers, seed if config.data_seed is None else config.data_seed)
         self.shards, self.injected_bytes = self.feed.order.shards, self.feed.injected_bytes
         self.model = FlatModel(task.build(seed))
@@ -166,6 +171,8 @@ class TrainedNumerics:
         self.samples += step.lease.samples
         if ticket.exchange == "replicas":
             self._step_locally(step, gradient)
+        else:
+            step.gradient = gradient._replace(vector=sent(step.worker, gradient.vector))
         return StepResult(gradient.loss, gradient.sq_norm)
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -229,7 +236,8 @@ class TrainedNumerics:
     def _welcome(self, worker: int) -> Worker:
         """A newcomer starts with the mean of the others' buffers."""
         self.gone.discard(worker)
-        self.workers[worker] = Worker(self._mean_buffers())
+        ends = [Compressor.of(self.compression, self.seed, 2 * worker + end) for end in range(2)]
+        self.workers[worker] = Worker(self._mean_buffers(), gradients=ends[0], deltas=ends[1])
         return self.workers[worker]
 
     def _mean_buffers(self) -> Buffers:
@@ -243,11 +251,15 @@ class TrainedNumerics:
             self.returned.append(worker.replica.optimizer.state())
             worker.replica = None
         self.readers[self.server.version] += 1
-        return self.server.read()
+        parameters = self.server.read()
+        if self.compression.pulled != "float32":
+            parameters.copy_(parameters.to(getattr(torch, self.compression.pulled)))
+        return parameters
 
     def _replica(self, worker: Worker) -> Replica:
         if worker.replica is None:
             worker.replica = Replica.of(self.server)
+            worker.replica.compressor = worker.deltas
         return worker.replica
 
     def _compute(self, step: Step) -> Gradient:
@@ -282,7 +294,8 @@ class TrainedNumerics:
         """The last steps of these workers' replicas are made with the mean of their gradients."""
         workers = [self.workers[worker] for worker in decision.workers]
         steps = [worker.last for worker in workers if worker.last is not None]
-        mean = weighted_mean([step.gradient for step in steps], decision.weights)
+        gradients = [sent(worker, step.gradient) for worker, step in zip(workers, steps, strict=True)]
+        mean = weighted_mean(gradients, decision.weights)
         for worker, step in zip(workers, steps, strict=True):
             step.gradient = mean.clone()
             worker.local_samples -= step.samples
@@ -351,6 +364,11 @@ class TrainedNumerics:
     def _counts(self, members: int) -> float:
         """Factor of the convention for an update or an average of so many members."""
         return float(members) if self.config.lr_convention == "linear" else 1.0
+
+
+def sent(worker: Worker, gradient: Tensor) -> Tensor:
+    """What arrives of a worker's gradient."""
+    return gradient if worker.gradients is None else worker.gradients(gradient)
 
 
 def server_of(config: TrainingConfig, model: FlatModel) -> GlobalParameters:

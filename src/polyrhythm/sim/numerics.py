@@ -10,6 +10,8 @@ from polyrhythm.core import Settings, Sync, Ticket
 from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.telemetry import RunResult
+from polyrhythm.training.compression import NOTHING as NO_COMPRESSION
+from polyrhythm.training.compression import Compression
 
 
 class StepResult(NamedTuple):
@@ -41,6 +43,10 @@ class Numerics(Protocol):
     @property
     def injected_bytes(self) -> float:
         """Bytes that a worker which shares samples sends in a step; 0 without data injection."""
+
+    @property
+    def compression(self) -> Compression:
+        """What contributions travel as."""
 
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """A step begins: it reads the global parameters now, or goes on with its worker's replica."""
@@ -77,6 +83,7 @@ class TimingOnly:
     train_samples: int | None = None
     shards: Shards | None = None
     injected_bytes = 0.0
+    compression = NO_COMPRESSION
 
     def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
         """Nothing to read."""
