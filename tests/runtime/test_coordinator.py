@@ -27,6 +27,8 @@ POLICIES = [
     "selsync:0.05",
     "selsync:0.05,aggregate=gradients",
     "selsync:inf",
+    "esync",
+    "esync:blocking=False",
 ]
 EPOCHS = 2
 

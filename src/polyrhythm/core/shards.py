@@ -89,6 +89,10 @@ class ShardedWorkload(Workload):
         self._next = {worker: shards.part(worker, 0) for worker in range(len(shards.sizes))}
         self._back: dict[int, list[Lease]] = {worker: [] for worker in self._next}
 
+    def attend(self, workers: Iterable[int]) -> None:
+        """These workers read their own shards from now on, and nobody else."""
+        self._present = set(workers)
+
     def join(self, workers: Iterable[int]) -> None:
         """These workers read their own shards from now on."""
         self._present.update(workers)
@@ -106,6 +110,20 @@ class ShardedWorkload(Workload):
         behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
         return self._advance(next(behind, worker), samples)
 
+    def holds(self, worker: int) -> bool:
+        """Whether `lease` has anything for a worker."""
+        fresh = self.handed_out < self.total_samples
+        return fresh or any(self._back[owner] for owner in self._back.keys() - (self._present - {worker}))
+
+    def gather(self, samples: int, worker: int) -> list[Lease]:
+        """So many samples for a worker: its own and, where these are too few, what others gave back."""
+        gathered = super().gather(samples, worker)
+        for owner in sorted(self._back):
+            samples_left = samples - sum(lease.samples for lease in gathered)
+            if samples_left and self._back[owner]:
+                gathered += super().gather(samples_left, owner)
+        return gathered
+
     def give_back(self, lease: Lease) -> None:
         """These positions were not processed after all."""
         heapq.heappush(self._back[self.shards.owner(lease)], lease)
@@ -115,6 +133,10 @@ class ShardedWorkload(Workload):
         """Samples that are not handed out."""
         back = sum(lease.samples for leases in self._back.values() for lease in leases)
         return self.total_samples - self.handed_out + back
+
+    def drain(self) -> tuple[Lease, ...]:
+        """Everything that is left, by worker."""
+        return tuple(self.gather(self.left, min(self._next)))
 
     def _advance(self, owner: int, samples: int) -> Lease | None:
         """The next positions of a worker's pass; behind its end, the next pass begins."""

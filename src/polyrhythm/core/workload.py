@@ -50,11 +50,18 @@ class Workload:
             if getattr(self, name) < 1:
                 raise PolyrhythmError(f"{name} must be at least 1 but got {getattr(self, name)}")
 
+    def attend(self, workers: Iterable[int]) -> None:
+        """These workers are there now, and no others; here all share one queue."""
+
     def join(self, workers: Iterable[int]) -> None:
-        """Workers are there from now on; here all share one queue."""
+        """These workers are there too."""
 
     def leave(self, worker: int) -> None:
         """A worker is gone; what it held is given back one by one."""
+
+    def holds(self, worker: int) -> bool:
+        """Whether `lease` has anything for a worker."""
+        return self.left > 0
 
     def lease(self, samples: int, worker: int = 0) -> Lease | None:
         """The next mini-batch of at most `samples` for a worker, or None when everything is handed out."""
@@ -75,6 +82,14 @@ class Workload:
     def left(self) -> int:
         """Samples that are not handed out."""
         return self.total_samples - self.handed_out + sum(lease.samples for lease in self.returned)
+
+    def gather(self, samples: int, worker: int) -> list[Lease]:
+        """So many samples for a worker; fewer only if no more are left."""
+        gathered = []
+        while samples and (lease := self.lease(samples, worker)):
+            gathered.append(lease)
+            samples -= lease.samples
+        return gathered
 
     def drain(self) -> tuple[Lease, ...]:
         """Everything that is left, in order; what a lockstep phase does not reach is given back."""

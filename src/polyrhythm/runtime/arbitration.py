@@ -1,12 +1,13 @@
 """A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
 
+import math
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from polyrhythm.core import Alarm, Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
-from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed, Skipped
+from polyrhythm.runtime.control import Cancelled, Go, LocalStep, Over, Pushed, Skipped
 from polyrhythm.runtime.job import Job, Member
 
 
@@ -24,10 +25,15 @@ class Arbitration:
     To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`.
     """
 
+    exchange: ClassVar[Exchange] = "gradients"
+    """Kind of step that it can run."""
+
     def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
         self._job = job
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
+        self.end_samples = math.inf
+        self.stops_by_itself = False
         self._arrived: dict[Ticket, Arrival] = {}
         """Every gradient that has arrived and is not yet applied or dropped."""
 
@@ -36,11 +42,13 @@ class Arbitration:
     def start(self) -> None:
         """Let all workers that stand in the epoch join."""
         for member in self._job.members.values():
-            member.at_end = False
+            member.at_end, member.batch_size = False, None
+        self._job.workload.attend(self._job.present)
         self._arbiter.join(self._job.present, self._job.clock())
 
     def join(self, worker: int) -> None:
         """A newcomer joins in the middle."""
+        self._job.workload.join((worker,))
         self._arbiter.join((worker,), self._job.clock())
 
     def pushed(self, worker: int, message: Pushed) -> None:
@@ -71,7 +79,7 @@ class Arbitration:
         if self._stopping:
             return
         if self.has_batch(worker):
-            decision = Proceed((worker,))
+            decision = Proceed((worker,), self.exchange)
             self.go(self._job.ledger.proceed(decision)[0], decision)
         else:
             self._arbiter.leave(worker, self._job.clock(), "finished")
@@ -79,6 +87,7 @@ class Arbitration:
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; what it had in hand goes to the others."""
         self._job.give_back(member.leases)
+        self._job.workload.leave(worker)
         if worker in self._job.ledger.accounts:
             self._arbiter.leave(worker, self._job.clock(), reason)
 
@@ -100,6 +109,10 @@ class Arbitration:
     def standing(self) -> bool:
         """Whether no step is in flight any more after a request to stop."""
         return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
+
+    def may_end(self) -> bool:
+        """Whether the epoch may end, or go on with what was given back, now that everyone stands at its end."""
+        return True
 
     @property
     def left(self) -> int:
@@ -128,21 +141,22 @@ class Arbitration:
     def has_batch(self, worker: int) -> bool:
         """Whether the worker holds a lease or can get one; one that cannot is told that its epoch is over."""
         member = self._job.members[worker]
-        if member.leases or self._job.workload.left:
+        if member.leases or self._job.workload.holds(worker):
             return True
         self._job.office.send(worker, Over(self._job.epoch))
         return False
 
     def go(self, ticket: Ticket, decision: Proceed) -> None:
         """Grant leases and let the worker read."""
-        assert decision.exchange == "gradients", "an arbitrated policy on replicas has no venue yet"
+        assert decision.exchange == self.exchange, f"steps on {decision.exchange} have no venue here"
         member = self._job.members[ticket.worker]
-        granted = self._grant(member)
+        if decision.settings is not None:
+            member.batch_size = decision.settings.batch_size
+        granted = self._grant(ticket.worker, member)
         member.read_version = self._job.version
         member.step = ticket.number
-        settings = asdict(decision.settings) if decision.settings else {}
-        given = {key: value for key, value in settings.items() if value is not None}
-        message = Go(ticket.number, self._job.version, granted, not self._job.workload.left, given)
+        settings = asdict(decision.settings, dict_factory=given) if decision.settings else None
+        message = Go(ticket.number, self._job.version, granted, not self._job.workload.left, settings)
         self._job.office.send(ticket.worker, message)
 
     def void(self, tickets: list[Ticket]) -> None:
@@ -163,7 +177,7 @@ class Arbitration:
 
     # -- details ---------------------------------------------------------------------------------------------------
 
-    def _report(self, worker: int, message: Pushed, staleness: int) -> Report:
+    def _report(self, worker: int, message: Pushed | LocalStep, staleness: int) -> Report:
         return Report(
             worker,
             self._job.ledger.accounts[worker].clock + 1,
@@ -182,14 +196,19 @@ class Arbitration:
         decision = Sync((report.worker,))
         self.sync(decision, self._job.ledger.sync(decision))
 
-    def _grant(self, member: Member) -> tuple[Lease, ...]:
+    def _grant(self, worker: int, member: Member) -> tuple[Lease, ...]:
         """As many further leases as the worker fetches ahead, and one."""
         assert member.ready is not None, "a worker steps only after Ready"
         granted = []
         while len(member.leases) <= member.ready.ahead:
-            lease = self._job.workload.lease(member.ready.batch_size)
+            lease = self._job.workload.lease(member.batch_size or member.ready.batch_size, worker)
             if lease is None:
                 break
             granted.append(lease)
             member.leases.append(lease)
         return tuple(granted)
+
+
+def given(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Only the items that have a value."""
+    return {key: value for key, value in items if value is not None}

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from polyrhythm.core import Sync
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.frames import WireDtype
 from polyrhythm.runtime.messages import Value
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
@@ -37,7 +37,7 @@ class JobInfo(Message):
     shards: tuple[str, ...]
     store: tuple[str, int]
     pulse_s: float
-    wire: WireDtype = "float32"
+    compress: str = "none"
 
 
 class Pulse(Message):
@@ -83,7 +83,8 @@ class Bye(Message):
 class Ready(Message):
     """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance.
 
-    The first `processed` samples of the job's first epoch were processed before the job was asked.
+    The first `processed` samples of the job's first epoch were processed before the job was asked. `shards` and
+    `rotate` are as in `polyrhythm.core.shards.Shards`; without, all workers read from one order.
     """
 
     epoch: int
@@ -91,6 +92,8 @@ class Ready(Message):
     batch_size: int
     ahead: int = 0
     processed: int = 0
+    shards: tuple[int, ...] = ()
+    rotate: bool = False
 
 
 class Pushed(Message):
@@ -103,6 +106,23 @@ class Pushed(Message):
     loss: float | None = None
     grad_sq_norm: float | None = None
     settings: tuple[dict[str, Value], ...] = ()
+
+
+class LocalStep(Message):
+    """Step `number` on the worker's own replica is complete; what is to come next?"""
+
+    number: int
+    samples: int
+    step_s: float
+    transfer_s: float
+    loss: float | None = None
+    grad_sq_norm: float | None = None
+
+
+class Merged(Message):
+    """This worker has taken part in the exchange `number` to its end."""
+
+    number: int
 
 
 class Skipped(Message):
@@ -161,9 +181,16 @@ class Poisoned(Message):
 
 
 class AtEnd(Message):
-    """No mini-batch of the epoch is left on this worker."""
+    """No mini-batch of the epoch is left on this worker, as far as it has heard in phase `phase`."""
 
     epoch: int
+    phase: int
+
+
+class Agreed(Message):
+    """The members of this phase have agreed on a state, and this worker has it."""
+
+    phase: int
 
 
 class Uploaded(Message):
@@ -178,7 +205,21 @@ class SwitchTo(Message):
     policy: str
 
 
-ToHub: TypeAlias = Ready | Pushed | Skipped | Measured | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
+ToHub: TypeAlias = (
+    Ready
+    | Agreed
+    | Pushed
+    | LocalStep
+    | Merged
+    | Skipped
+    | Measured
+    | Stepped
+    | Poisoned
+    | AtEnd
+    | Uploaded
+    | SwitchTo
+    | Bye
+)
 
 
 class Phase(Message):
@@ -223,14 +264,28 @@ class Token(Message):
 class Go(Message):
     """Read version `version` and start step `number`; `leases` extend what the worker may draw.
 
-    `last` says that no further leases are expected in this epoch, so that a loader need not wait for any.
+    `last` says that no further leases are expected in this epoch, so that a loader need not wait for any. `settings`
+    hold from this step on in place of those before; None leaves them as they are.
     """
 
     number: int
     version: int
     leases: tuple[Lease, ...]
     last: bool
-    settings: dict[str, float] = {}
+    settings: dict[str, float] | None = None
+
+
+class Merge(Message):
+    """Exchange number `number`: every member of the phase takes part, if only with nothing; answered by `Merged`."""
+
+    number: int
+    sync: Sync
+
+
+class Accepted(Message):
+    """The `LocalStep` of this number has come in time; said only where steps can be cancelled."""
+
+    number: int
 
 
 class Cancelled(Message):
@@ -258,4 +313,4 @@ class Refused(Message):
     reason: str
 
 
-ToWorker: TypeAlias = Phase | Lockstep | Token | Go | Cancelled | Over | EpochDone | Refused
+ToWorker: TypeAlias = Phase | Lockstep | Token | Go | Merge | Accepted | Cancelled | Over | EpochDone | Refused

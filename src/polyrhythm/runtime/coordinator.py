@@ -15,18 +15,21 @@ stands at the epoch's end. When all do, all get the same parameters; with the ne
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from polyrhythm.core import Cluster, LeftReason, Policy
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core import LeftReason, Policy
+from polyrhythm.core.workload import Lease
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.arbitration import Arbitration
 from polyrhythm.runtime.control import (
+    Agreed,
     AtEnd,
     Bye,
     EpochDone,
+    LocalStep,
     Measured,
+    Merged,
     Phase,
     Poisoned,
     Pushed,
@@ -39,19 +42,15 @@ from polyrhythm.runtime.control import (
     ToHub,
     Uploaded,
 )
-from polyrhythm.runtime.job import Job, Member, Office
+from polyrhythm.runtime.course import Course
+from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, workload_of
 from polyrhythm.runtime.lockstep import LockstepRun, count_samples
 from polyrhythm.runtime.measured import MeasuredRun
+from polyrhythm.runtime.modes import AmongWorkers, Mode, make_mode
+from polyrhythm.runtime.replica_run import ReplicaRun
 from polyrhythm.runtime.venue import venue_of
 
 log = logging.getLogger(__name__)
-
-Home: TypeAlias = Literal["start", "workers", "servers"]
-"""Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
-
-
-WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
-"""How the log calls the ways in which a worker can leave."""
 
 
 class Coordinator:
@@ -68,7 +67,7 @@ class Coordinator:
     def __init__(
         self, policy: Policy[Any], workers: int, office: Office, clock: Callable[[], float], epochs: int = 1
     ) -> None:
-        venue_of(policy)
+        self.course = Course(policy, epochs)
         self.policy = policy
         self.job = Job(workers, office, clock)
         self.phase = 0
@@ -79,7 +78,7 @@ class Coordinator:
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
         self._debts: dict[int, tuple[Lease, ...]] = {}
-        self._mode: Arbitration | LockstepRun | None = None
+        self._mode: Mode | None = None
         self.next_policy: Policy[Any] | None = None
         self._stop_wanted = False
         self._uploading: int | None = None
@@ -113,6 +112,11 @@ class Coordinator:
                 self._ready(worker, message)
             case Pushed() if isinstance(self._mode, Arbitration):
                 self._mode.pushed(worker, message)
+            case LocalStep() if isinstance(self._mode, ReplicaRun):
+                self._mode.moved(worker, message)
+            case Merged() if isinstance(self._mode, ReplicaRun):
+                self._mode.merged(worker, message)
+                self._meet()
             case Skipped() if isinstance(self._mode, Arbitration):
                 self._mode.skipped(worker, message)
             case Measured() if isinstance(self._mode, MeasuredRun):
@@ -121,9 +125,11 @@ class Coordinator:
                 self._mode.stepped(worker, message)
             case Poisoned():
                 self._poisoned(worker, message)
-            case AtEnd():
-                self.job.members[worker].at_end = True
+            case AtEnd(phase=phase):
+                self.job.members[worker].at_end |= phase == self.phase
                 self._meet()
+            case Agreed():
+                pass
             case Uploaded():
                 self._uploaded(message.phase)
             case SwitchTo():
@@ -151,12 +157,10 @@ class Coordinator:
 
     def switch(self, policy: Policy[Any]) -> None:
         """Change the policy at the next moment at which everyone can be brought to a stop."""
-        venue_of(policy)
-        if policy == (self.next_policy or self.policy):
-            return
-        self.next_policy = policy
-        self._request_stop_for_switch()
-        self._go_on_if_standing()
+        if policy != self.course.policy:
+            self.course, self.next_policy = Course(policy, self._epochs), policy
+            self._request_stop_for_switch()
+            self._go_on_if_standing()
 
     def alarm(self) -> None:
         """The time of a `wake` has come."""
@@ -195,7 +199,7 @@ class Coordinator:
     def _admit(self, worker: int, message: Ready) -> None:
         """A newcomer stands in the epoch that is under way."""
         self.job.members[worker].ready = message
-        if isinstance(self._mode, Arbitration) and not self._stop_wanted:
+        if isinstance(self._mode, Arbitration) and not isinstance(self._mode, ReplicaRun) and not self._stop_wanted:
             self._send_phase((worker,), "keep", worker, ())
             self._mode.join(worker)
         else:
@@ -220,7 +224,7 @@ class Coordinator:
         assert ready is not None, "an epoch begins when workers are ready"
         if self.job.epoch < 0:
             self.job.first_epoch = ready.epoch  # which is not 0 if the job was resumed
-            self.job.workload = Workload(ready.dataset_samples, ready.dataset_samples)
+            self.job.workload = workload_of(ready)
             if ready.processed:
                 self.job.workload.lease(ready.processed)
                 self.job.samples += ready.processed
@@ -228,17 +232,17 @@ class Coordinator:
             self.job.workload.extend(ready.dataset_samples)
         self.job.epoch = ready.epoch
         self._stepping = True
-        if self._mode is None or self.next_policy is not None or set(self.job.present) != set(self._phase_members):
+        due = self.next_policy or self.course.stage(self.job).policy
+        if self._mode is None or due != self.policy or set(self.job.present) != set(self._phase_members):
             self._start_phase()
         else:
             self._start_steps()
 
     def _end_epoch(self) -> None:
         """All stand at the end; if a worker died with positions in hand, the others process those first."""
-        if self.job.workload.left:
-            self._start_steps()
-        else:
-            self._finish_epoch()
+        assert self._mode is not None, "workers step in a phase"
+        if self._mode.may_end():
+            (self._start_steps if self.job.workload.left else self._finish_epoch)()
 
     def _finish_epoch(self) -> None:
         self._stepping = False
@@ -249,11 +253,13 @@ class Coordinator:
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
         assert self._mode is not None, "workers step in a phase"
-        if isinstance(self._mode, LockstepRun):
+        if isinstance(self._mode, AmongWorkers):
             self._mode.take_back()
             replicas = "replicas" in self.policy.traits.exchanges
             self._contributors = self._mode.live if replicas else self._mode.sound[:1]
+            self._debts |= self._mode.debts()
         self._mode.finish()
+        self._revoke_debts()
         self._mode, self._uploading, self._stepping = None, None, False
         self.job.skipped_samples += self.job.workload.left
         self.job.workload.drain()
@@ -273,14 +279,16 @@ class Coordinator:
 
     def _go_on_if_standing(self) -> None:
         able = self._stepping and self._uploading is None and bool(self.job.present)
-        if able and self._stop_wanted and self._mode and self._mode.standing:
+        if able and not self._stop_wanted and self._mode and self.job.done_samples >= self._mode.end_samples:
+            self._request_stop_for_switch()
+        if able and self._mode and (self._stop_wanted or self._mode.stops_by_itself) and self._mode.standing:
             self._start_phase()
 
     def _poisoned(self, worker: int, message: Poisoned) -> None:
         if message.phase != self.phase:
             return
         log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
-        if isinstance(self._mode, LockstepRun):
+        if isinstance(self._mode, AmongWorkers):
             self._mode.poisoned(worker, message)
             self._request_stop()
         else:
@@ -292,7 +300,7 @@ class Coordinator:
             self._restart_phase()
         else:
             self._mode.lost(worker, member, reason)
-            self._stop_wanted |= isinstance(self._mode, LockstepRun)
+            self._stop_wanted |= isinstance(self._mode, AmongWorkers)
 
     def _restart_phase(self) -> None:
         """The state did not come to the servers: the members agree on it and upload it once more."""
@@ -302,6 +310,7 @@ class Coordinator:
 
     def _start_phase(self) -> None:
         """End the phase under way, if any, and start one on whoever is present."""
+        self.next_policy = self.course.stage(self.job).policy
         contributors = self._end_phase()
         self.policy, self.next_policy = self.next_policy or self.policy, None
         on_servers = venue_of(self.policy) == "servers"
@@ -314,18 +323,13 @@ class Coordinator:
         self._home = "servers" if on_servers else "workers"
         self._open_phase(state, contributors)
 
-    def _make_mode(self, cluster: Cluster) -> Arbitration | LockstepRun:
-        if venue_of(self.policy) == "servers":
-            return Arbitration(self.job, self.policy, cluster)
-        lockstep = MeasuredRun if self.policy.traits.venue == "replicated" else LockstepRun
-        return lockstep(self.job, self.policy, cluster)
-
     def _open_phase(self, state: StateFlow, contributors: tuple[int, ...]) -> None:
         self.phase += 1
         self._stop_wanted = False
         cluster = self.job.cluster(self._epochs)
         self.job.office.begin_phase(self.phase, self.policy, cluster)
-        self._mode = self._make_mode(cluster)
+        self._mode = make_mode(self.job, self.policy, cluster)
+        self._mode.end_samples = self.course.stage(self.job).end_samples
         self._phase_members = self.job.present
         self._contributors = contributors
         source = (contributors or self._phase_members)[0]
@@ -341,29 +345,31 @@ class Coordinator:
         if self._mode is None or not self._mode.started:
             return tuple(worker for worker in self._contributors if worker in present) or present[:1]
         old = tuple(worker for worker in present if worker in self._phase_members)
-        if isinstance(self._mode, Arbitration):
+        if not isinstance(self._mode, AmongWorkers):
             self._mode.finish()
             return ()
-        sound = self._mode.sound if self._mode.equal else ()
+        sound, apart = self._mode.sound, tuple(worker for worker in self._mode.apart if worker in present)
         self._debts |= self._mode.debts()
         self._mode.finish()
         following = (self.next_policy or self.policy).traits
-        if "replicas" in self.policy.traits.exchanges and (not sound or "gradients" in following.exchanges):
-            return old  # each has an optimizer state of its own, from which one is to be made
+        if apart or ("replicas" in self.policy.traits.exchanges and "gradients" in following.exchanges):
+            return apart or old  # each has an optimizer state of its own, from which one is to be made
         return () if sound == present else (sound or old)[:1]
 
     def _resolve_debts(self, message: ToHub) -> None:
-        """The first sign from a new phase tells whether its members' replicas became equal.
-
-        If they did, what each had seen alone is in the state of all; if not, what a lost worker had seen is lost.
-        """
-        if isinstance(message, Poisoned) and message.completed == 0:
-            for worker in set(self._debts) - set(self.job.members):
-                debts = self._debts.pop(worker)
-                self.job.give_back(debts)
-                self.job.samples -= count_samples(debts)
-        elif not isinstance(message, Ready | SwitchTo):
+        """Whether the members of a new phase have agreed tells what becomes of what each had seen alone."""
+        if isinstance(message, Agreed) and message.phase == self.phase:
             self._debts.clear()
+        elif isinstance(message, Poisoned) and message.completed == 0 and message.phase == self.phase:
+            self._revoke_debts()
+
+    def _revoke_debts(self) -> None:
+        """What only replicas of workers that are gone have seen is lost."""
+        for worker in set(self._debts) - set(self.job.members):
+            debts = self._debts.pop(worker)
+            self.job.samples -= count_samples(debts)
+            self.job.give_back([lease for lease in debts if lease.epoch == self.job.epoch])
+            self.job.skipped_samples += count_samples(lease for lease in debts if lease.epoch != self.job.epoch)
 
     def _send_phase(
         self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]

@@ -3,13 +3,21 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
+from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import Lease, Workload
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Ready, ToWorker
 from polyrhythm.runtime.venue import venue_of
+
+
+Home: TypeAlias = Literal["start", "workers", "servers"]
+"""Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
+
+WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
+"""How the log calls the ways in which a worker can leave."""
 
 
 class Office(Protocol):
@@ -37,6 +45,13 @@ class Office(Protocol):
         """Call `Coordinator.alarm` at this time."""
 
 
+def workload_of(ready: Ready) -> Workload:
+    """The workload of a job's first epoch."""
+    if ready.shards:
+        return ShardedWorkload(Shards(ready.shards, ready.rotate), ready.dataset_samples)
+    return Workload(ready.dataset_samples, ready.dataset_samples)
+
+
 def runnable(policy: str | Policy[Any]) -> str:
     """The canonical spec of a policy that real workers can run.
 
@@ -50,13 +65,17 @@ def runnable(policy: str | Policy[Any]) -> str:
 
 @dataclass(slots=True)
 class Member:
-    """One live worker. `leases` are granted to it and not yet processed, oldest first; `step` is the one in flight."""
+    """One live worker. `leases` are granted to it and not yet processed, oldest first; `step` is the one in flight.
+
+    `batch_size` is what a policy has set; None is what the worker asked for.
+    """
 
     ready: Ready | None = None
     step: int | None = None
     leases: deque[Lease] = field(default_factory=deque)
     read_version: int = 0
     at_end: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +122,11 @@ class Job:
                     f"its data set has {message.dataset_samples} samples, that of rank {other} has "
                     f"{member.ready.dataset_samples}; all workers must load the same data set"
                 )
+            if member.ready is not None and (member.ready.shards, member.ready.rotate) != (
+                message.shards,
+                message.rotate,
+            ):
+                return f"its loader cuts the data set otherwise than that of rank {other}; give all the same partition"
         return ""
 
     @property

@@ -6,6 +6,7 @@ has completed step s, a whole step before anyone needs it; so the wait for it is
 step. A rank that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Lockstep, Poisoned, Stepped, Token
 from polyrhythm.runtime.job import Job, Member
-from polyrhythm.runtime.strides import Strides
+from polyrhythm.runtime.strides import Strides, plan_of
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class LockstepRun:
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
         self.plan: Strides | None = None
+        self.end_samples = math.inf
+        self.last_step: int | None = None
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
@@ -51,7 +54,8 @@ class LockstepRun:
         self._shared: set[int] = set()
         self._losses_told = 0
         batch_size = self._batch_size()
-        self.plan = Strides(self._job.workload.drain(), len(self._members), batch_size)
+        self.plan = plan_of(self._job.workload, self._members, batch_size)
+        self.last_step = self.plan.step_that_serves(self.end_samples - self._job.done_samples)
         for worker in self._members:
             self._job.members[worker].at_end = False
             self._job.office.send(worker, Lockstep(self._job.epoch, self.plan.ranges, batch_size))
@@ -99,6 +103,11 @@ class LockstepRun:
         self._stopping = True
 
     @property
+    def stops_by_itself(self) -> bool:
+        """Whether the plan has a step behind which another phase is due."""
+        return self.last_step is not None
+
+    @property
     def started(self) -> bool:
         """Whether there has been anything to step through."""
         return self.plan is not None
@@ -123,9 +132,16 @@ class LockstepRun:
         return tuple(worker for worker, _ in self._live())
 
     @property
-    def equal(self) -> bool:
-        """Whether the replicas of all that are sound are the same."""
-        return self._exchanged >= self._furthest()
+    def apart(self) -> tuple[int, ...]:
+        """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree."""
+        replicas = "replicas" in self._arbiter.policy.traits.exchanges
+        equal = bool(self.sound) and self._exchanged >= self._furthest()
+        return self.live if replicas and not equal else ()
+
+    def may_end(self) -> bool:
+        """The epoch may end once everyone stands at its end; what a lost rank had exchanged before counts."""
+        self._catch_up()
+        return True
 
     @property
     def sound(self) -> tuple[int, ...]:
@@ -140,7 +156,8 @@ class LockstepRun:
             self._job.give_back(self._batches(worker, self._exchanged, self._furthest()))
             completed = self._progress[worker].completed
             self._job.samples -= count_samples(self._batches(worker, self._exchanged, completed))
-            self._job.samples += sum(self._samples(worker, step) for step in self._shared if step >= completed)
+            unheard = [step for step in self._shared if step >= max(completed, self._exchanged)]
+            self._job.samples += sum(self._samples(worker, step) for step in unheard)
         for worker, progress in self._live():
             first = max(self._exchanged, progress.completed)
             self._job.give_back(self._batches(worker, first, self._furthest()))
@@ -153,7 +170,7 @@ class LockstepRun:
 
     def debts(self) -> dict[int, tuple[Lease, ...]]:
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
-        return {worker: self._batches(worker, self._exchanged, self._furthest()) for worker, _ in self._live()}
+        return {worker: self._batches(worker, self._exchanged, p.completed) for worker, p in self._live()}
 
     def _batches(self, worker: int, first: int, end: int) -> tuple[Lease, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
@@ -199,7 +216,8 @@ class LockstepRun:
 
     def _furthest(self) -> int:
         """Steps that are complete on the furthest live rank; if all have gone, those that all had completed."""
-        return max((p.completed for _, p in self._live()), default=self._exchanged)
+        common = max([self._exchanged, *(step + 1 for step in self._shared)])
+        return max((p.completed for _, p in self._live()), default=common)
 
     def _complete(self, progress: Progress, message: Stepped) -> None:
         progress.completed += 1
@@ -237,7 +255,7 @@ class LockstepRun:
         """Send the tokens that are due; the last step of the plan needs none, because the epoch ends there."""
         assert self.plan is not None
         while self._stop_at is None and self._tokens <= min(self._furthest(), self.plan.steps - 2):
-            stop = self._stopping and self._tokens > 0
+            stop = (self._stopping and self._tokens > 0) or self._tokens == self.last_step
             if stop:
                 self._stop_at = self._tokens
             for worker, _ in self._live():

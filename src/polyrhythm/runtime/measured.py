@@ -49,7 +49,7 @@ class MeasuredRun(LockstepRun):
         assert self.plan is not None
         step = asking[self._members[0]].step
         assert all(question.step == step for question in asking.values()), f"ranks measure different steps: {asking}"
-        stop = self._stopping and step < self.plan.steps - 1
+        stop = (self._stopping or step == self.last_step) and step < self.plan.steps - 1
         if stop:
             self._stop_at = step
         token = Token(step, stop, tuple(asking[worker].record for worker in self._members))

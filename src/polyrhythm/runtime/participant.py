@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from polyrhythm.core import Cluster, Policy
+from polyrhythm.core import Cluster, Policy, Settings
+from polyrhythm.core.shards import Shards
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import (
+    Agreed,
     AtEnd,
     EpochDone,
     Phase,
@@ -30,7 +32,9 @@ from polyrhythm.runtime.in_lockstep import InLockstep
 from polyrhythm.runtime.line import Draw, Link, Tally
 from polyrhythm.runtime.pushing import Pushing
 from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.roaming import Roaming
 from polyrhythm.runtime.station import Side, Station
+from polyrhythm.runtime.steering import Steering
 from polyrhythm.runtime.venue import venue_of
 
 log = logging.getLogger(__name__)
@@ -61,11 +65,13 @@ class Participant:
     ) -> None:
         self.rank = rank
         self.generation = 0
-        self._station = Station(rank, link, replica, exchange, clock, self._follow)
+        steering = Steering(replica.optimizer)
+        self._station = Station(rank, link, replica, exchange, clock, self._follow, steering)
         self._side: Side = Pushing(self._station)
         self._epoch = -1
         self._dataset_samples = 0
         self._position = 0
+        self._own_samples: int | None = None
 
     @property
     def tally(self) -> Tally:
@@ -89,24 +95,42 @@ class Participant:
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int, processed: int = 0) -> None:
+    def begin_epoch(
+        self,
+        epoch: int,
+        dataset_samples: int,
+        batch_size: int,
+        ahead: int,
+        processed: int = 0,
+        shards: Shards | None = None,
+    ) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
         station = self._station
         if self._epoch >= 0 and not station.done:
             self._leave_early()
         self._epoch, self._dataset_samples, self._position = epoch, dataset_samples, 0
         station.over = station.done = False
-        station.link.send(Ready(epoch, dataset_samples, batch_size, ahead, processed))
+        cut = (shards.sizes, shards.rotate) if shards else ((), False)
+        self._own_samples = 0 if shards else None
+        station.link.send(Ready(epoch, dataset_samples, batch_size, ahead, processed, *cut))
         station.wait()
 
     @property
     def samples(self) -> int:
-        """Samples that the job had dealt out before the mini-batch that the script has."""
+        """Samples that the job had dealt out before the mini-batch that the script has.
+
+        With a shard of its own a worker takes it that the others are as far as itself.
+        """
         return max(self._epoch, 0) * self._dataset_samples + self._position
 
     def dealt(self, draw: Draw) -> None:
         """The script gets a mini-batch of this draw."""
-        self._position = draw.leases[0].start
+        if self._own_samples is None:
+            self._position = draw.leases[0].start
+            return
+        members = len(self.phase.members) if self.phase else 1
+        self._position = min(self._own_samples * members, self._dataset_samples)
+        self._own_samples += draw.samples
 
     def draw(self) -> Draw | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
@@ -119,7 +143,7 @@ class Participant:
         if station.done:
             return True
         if not station.may_step:
-            station.link.send(AtEnd(self._epoch))
+            station.link.send(AtEnd(self._epoch, station.phase.number if station.phase else 0))
             station.wait()
         return station.done
 
@@ -147,12 +171,14 @@ class Participant:
         computed_at_s = launched_s if launched_s > station.started_s else now_s
         station.computed_s, station.exchanged_s = computed_at_s - station.started_s, now_s - computed_at_s
         station.void = False
+        station.steering.begin()
         self._side.before_step(samples)
 
     def after_step(self, samples: int) -> None:
         """The step is complete, but for what the policy makes of it."""
         station, tally = self._station, self._station.tally
         station.show_gradients()
+        station.steering.end()
         if station.void:
             tally.dropped_steps += 1
         else:
@@ -196,6 +222,7 @@ class Participant:
         station.phase = phase
         self.generation += 1
         self._side, station.poisoned = Pushing(station), False
+        station.steering.settings = Settings()
         station.exchange.part()
         if not on_servers or phase.contributors:
             try:
@@ -212,6 +239,8 @@ class Participant:
 
     def _side_of(self, policy: Policy[Any], phase: Phase) -> Side:
         """How steps are made among members that hold the parameters themselves."""
+        if venue_of(policy) == "hub":
+            return Roaming(self._station, policy)
         counts = phase.batch_size, phase.workload_samples, phase.processed_samples
         cluster = Cluster(len(phase.members), *counts, dataset_samples=self._dataset_samples)
         return InLockstep(self._station, policy, cluster, phase)
@@ -221,6 +250,7 @@ class Participant:
         station.link.meet(station.exchange, phase.members, phase.number)
         if phase.contributors:
             station.exchange.agree(phase.members, phase.contributors)
+            station.link.send(Agreed(phase.number))
 
     def _move_state(self, phase: Phase) -> None:
         link = self._station.link

@@ -1,34 +1,16 @@
 """A worker's side under an arbitrated policy on gradients: it pushes them, and the servers make the steps."""
 
-from collections import deque
-
-from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.control import Cancelled, Go, Over, Pushed, Skipped, ToWorker
+from polyrhythm.runtime.control import Go, Pushed
+from polyrhythm.runtime.granted import Granted
 from polyrhythm.runtime.station import Station
 
 
-class Pushing:
-    """Every step needs a `Go`, starts from the servers' parameters and ends in a push."""
+class Pushing(Granted):
+    """Every step starts from the servers' parameters and ends in a push."""
 
     def __init__(self, station: Station) -> None:
-        self._station = station
-        self._go: Go | None = None
-        self._leases: deque[Lease] = deque()
+        super().__init__(station)
         self._pulled_s = 0.0
-
-    def draw(self) -> tuple[Lease, ...] | None:
-        """The next lease that was granted."""
-        return (self._leases.popleft(),) if self._leases else None
-
-    def follow(self, message: ToWorker) -> None:
-        """A step may start, is void, or there is none."""
-        match message:
-            case Go():
-                self._start_step(message)
-            case Cancelled(number=number) if self._go is not None and self._go.number == number:
-                self._go = None
-            case Over():
-                self._station.over = True
 
     def before_step(self, samples: int) -> None:
         """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them."""
@@ -38,13 +20,6 @@ class Pushing:
     def after_step(self, samples: int) -> None:
         """Wait for the next `Go`."""
         self._station.wait()
-
-    def skip_step(self, samples: int) -> None:
-        """Say so, and wait for the next `Go`; of a cancelled step the hub knows."""
-        if self._go is not None:
-            self._station.link.send(Skipped(self._go.number, samples))
-            self._go = None
-            self._station.wait()
 
     def end_epoch(self, version: int) -> None:
         """Take over the final parameters."""
@@ -76,5 +51,3 @@ class Pushing:
             station.version = go.version
         self._pulled_s = station.clock() - start
         station.tally.transferred_s += self._pulled_s
-        self._leases.extend(go.leases)
-        self._go, station.may_step = go, True

@@ -1,5 +1,6 @@
 """What the parts of a participant share: where the worker stands, and how it waits for the hub."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,6 +10,7 @@ from polyrhythm.runtime.control import Phase, Poisoned, ToWorker
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.line import Link, Tally
 from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.steering import Steering
 
 
 @dataclass(slots=True)
@@ -22,9 +24,11 @@ class Station:
         exchange: the model's side of collectives.
         clock: seconds, for durations only.
         follow: do what a message of the hub says.
+        steering: what the policy sets for the script's optimizer.
 
-    `computed_s` and `exchanged_s` split the step at hand; `started_s` is when it began. `void` says that nothing comes
-    of it. `poisoned` says that an exchange has failed, so that only a new phase concerns this worker.
+    `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
+    `started_s` is when it began. `void` says that nothing comes of it. `poisoned` says that an exchange has failed, so
+    that only a new phase concerns this worker.
     """
 
     rank: int
@@ -33,6 +37,7 @@ class Station:
     exchange: Exchange
     clock: Callable[[], float]
     follow: Callable[[ToWorker], None]
+    steering: Steering
     tally: Tally = field(default_factory=Tally)
     phase: Phase | None = None
     version: int = 0
@@ -42,6 +47,7 @@ class Station:
     poisoned: bool = False
     void: bool = False
     hidden: bool = False
+    pending: deque[ToWorker] = field(default_factory=deque)
     started_s: float = 0.0
     computed_s: float = 0.0
     exchanged_s: float = 0.0
@@ -51,7 +57,7 @@ class Station:
         self.may_step = self.over = False
         start = self.clock()
         while not (self.may_step or self.over or self.done):
-            self.follow(self.link.receive())
+            self.follow(self.pending.popleft() if self.pending else self.link.receive())
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
 
@@ -68,11 +74,15 @@ class Station:
 
     def poison(self, completed: int, detail: str, exchanged: int = 0, shared: bool = False) -> None:
         """Tell the hub that the phase has failed here, and wait for the next."""
+        self.declare_poisoned(completed, detail, exchanged, shared)
+        self.wait()
+
+    def declare_poisoned(self, completed: int, detail: str, exchanged: int = 0, shared: bool = False) -> None:
+        """Tell the hub that the phase has failed here; whoever waits goes on waiting."""
         assert self.phase is not None
         self.poisoned = True
         self.exchange.part()
         self.link.send(Poisoned(self.phase.number, completed, detail, exchanged, shared))
-        self.wait()
 
 
 class Side(Protocol):

@@ -1,9 +1,12 @@
 """How a lockstep phase cuts what is left of an epoch: the same plan on every rank, without a message."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import Lease, Workload
 from polyrhythm.errors import PolyrhythmError
 
 
@@ -25,8 +28,11 @@ class Strides:
     ranges: tuple[Lease, ...]
     members: int
     batch_size: int
+    starts: tuple[int, ...] = field(init=False, repr=False)
+    """Virtual positions at which the ranges begin, and the end."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", (0, *accumulate(lease.samples for lease in self.ranges)))
         if self.samples < self.members:
             raise PolyrhythmError(
                 f"{self.samples} samples cannot feed {self.members} workers in lockstep; use fewer workers or more data"
@@ -35,13 +41,20 @@ class Strides:
     @property
     def samples(self) -> int:
         """Samples of all ranges."""
-        return sum(lease.samples for lease in self.ranges)
+        return self.starts[-1]
 
     @property
     def steps(self) -> int:
         """Steps until every position is taken."""
         full, rest = divmod(self.samples, self.members * self.batch_size)
         return full + (rest >= self.members or full == 0)
+
+    def step_that_serves(self, samples: float) -> int | None:
+        """The step behind which at least so many samples are taken; None if too few would be left for a phase."""
+        width = self.members * self.batch_size
+        if not 0 < samples <= self.samples - 2 * width:
+            return None
+        return math.ceil(samples / width) - 1
 
     def batch(self, step: int, member: int) -> tuple[Lease, ...]:
         """Positions of one member in one step, in order."""
@@ -64,14 +77,39 @@ class Strides:
 
     def _cut(self, start: int, stop: int) -> tuple[Lease, ...]:
         """The parts of the ranges between two virtual positions."""
-        return tuple(cut(self.ranges, start, stop))
+        return tuple(self._parts(start, stop))
 
-
-def cut(ranges: Sequence[Lease], start: int, stop: int) -> Iterable[Lease]:
-    """Parts of the concatenated `ranges` between the virtual positions `start` and `stop`."""
-    offset = 0
-    for lease in ranges:
-        low, high = max(start - offset, 0), min(stop - offset, lease.samples)
-        if low < high:
+    def _parts(self, start: int, stop: int) -> Iterator[Lease]:
+        for number in range(bisect_right(self.starts, start) - 1, len(self.ranges)):
+            offset, lease = self.starts[number], self.ranges[number]
+            low, high = max(start - offset, 0), min(stop - offset, lease.samples)
+            if low >= high:
+                return
             yield Lease(lease.epoch, lease.start + low, lease.start + high)
-        offset += lease.samples
+
+
+def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> Strides:
+    """What is left of a workload for these workers in lockstep: each takes what the workload has for it.
+
+    Raises:
+        PolyrhythmError: if there is not a sample for each.
+    """
+    workload.attend(members)
+    even = Strides((Lease(0, 0, workload.left),), len(members), batch_size)
+    ranges: list[Lease] = []
+    for step in range(even.steps):
+        for index, member in enumerate(members):
+            ranges += workload.gather(sum(lease.samples for lease in even.batch(step, index)), member)
+    return Strides(tuple(joined(ranges)), len(members), batch_size)
+
+
+def joined(ranges: Sequence[Lease]) -> Iterator[Lease]:
+    """The same positions in the same order, with neighbours as one."""
+    last = ranges[0]
+    for lease in ranges[1:]:
+        if (lease.epoch, lease.start) == (last.epoch, last.stop):
+            last = Lease(last.epoch, last.start, lease.stop)
+        else:
+            yield last
+            last = lease
+    yield last

@@ -1,0 +1,197 @@
+"""A phase under an arbitrated policy on replicas: workers step by themselves, and the policy says when they meet.
+
+An exchange is a collective of all members of the phase, in the order in which they are told; who has no part in it
+contributes nothing and keeps its own. Once a member is lost no exchange succeeds any more, so the phase ends; what only
+replicas of lost workers have seen is processed again.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Sync, Ticket
+from polyrhythm.core.workload import Lease
+from polyrhythm.errors import PolicyError
+from polyrhythm.runtime.arbitration import Arbitration
+from polyrhythm.runtime.control import Accepted, LocalStep, Merge, Merged, Poisoned
+from polyrhythm.runtime.job import Job, Member
+from polyrhythm.runtime.lockstep import count_samples
+
+
+class ReplicaRun(Arbitration):
+    """Runs one policy over local steps, one event at a time.
+
+    To stop, and at the end of an epoch, it lets every step in flight finish and then has all replicas meet once more.
+    """
+
+    exchange: ClassVar[Exchange] = "replicas"
+
+    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(job, policy, cluster)
+        self._answers = policy.traits.cancels
+        self._members: tuple[int, ...] = ()
+        self._unmerged: defaultdict[int, list[Lease]] = defaultdict(list)
+        """Positions that only the replica of one worker has seen."""
+        self._merges = 0
+        self._open: dict[int, dict[int, list[Lease]]] = {}
+        """What each worker has put into exchanges of which nobody has said yet that they succeeded."""
+        self._unanswered: defaultdict[int, set[int]] = defaultdict(set)
+        self._closing: int | None = None
+        self._lost: dict[int, LeftReason] = {}
+        self._poisoned: set[int] = set()
+        self._over = False
+
+    # -- what the coordinator asks ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let all workers that stand in the epoch join."""
+        self._members, self._closing = self._job.present, None
+        super().start()
+
+    def moved(self, worker: int, message: LocalStep) -> None:
+        """A worker has completed a step."""
+        member = self._job.members[worker]
+        if member.step != message.number:
+            return  # cancelled while the message was under way; the worker hears of it before it steps
+        member.step = None
+        lease = member.leases.popleft()
+        self._unmerged[worker].append(lease)
+        self._job.samples += lease.samples
+        if self._answers:
+            self._job.office.send(worker, Accepted(message.number))
+        if self._stopping:
+            self._job.ledger.report(worker)
+            self._close_if_still()
+        else:
+            self._arbiter.report(self._report(worker, message, 0))
+
+    def merged(self, worker: int, message: Merged) -> None:
+        """A worker has completed an exchange; so what everyone has put into it counts."""
+        self._unanswered[worker].discard(message.number)
+        self._open.pop(message.number, None)
+        self._close_if_still()
+
+    def poisoned(self, worker: int, message: Poisoned) -> None:
+        """An exchange has failed here; this worker does nothing more until a new phase."""
+        del message
+        self._poisoned.add(worker)
+        self._unanswered.pop(worker, None)
+        self._job.members[worker].step = None
+        self.request_stop()
+
+    def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
+        """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
+        self._job.give_back(member.leases)
+        self._lost[worker] = reason
+        self._unanswered.pop(worker, None)
+        self.request_stop()
+        self._job.office.cut(f"rank {worker} is gone")
+
+    def take_back(self) -> None:
+        """Every script has left its loop early: what they have done counts all the same."""
+        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
+
+    def request_stop(self) -> None:
+        """Send no further `Go`."""
+        super().request_stop()
+        self._close_if_still()
+
+    def close(self) -> None:
+        """Have all replicas meet once more; nobody steps."""
+        if self._closing is None and not self._broken:
+            self._send_merge(Sync(self._members, "deltas"))
+            self._closing = self._merges
+
+    @property
+    def closed(self) -> bool:
+        """Whether all replicas are equal and nobody steps."""
+        return self._closing is not None and not self._broken and self._quiet
+
+    @property
+    def standing(self) -> bool:
+        """Whether, after a request to stop, everyone waits for a new phase."""
+        return self._stopping and (self.closed or (self._broken and self._quiet))
+
+    @property
+    def sound(self) -> tuple[int, ...]:
+        """Live members that have completed every exchange."""
+        return tuple(worker for worker in self.live if worker not in self._poisoned)
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Members that are not lost."""
+        return tuple(worker for worker in self._members if worker in self._job.members and worker not in self._lost)
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Live members whose replicas differ, so that the job's state is their mean."""
+        return () if self.closed else (self.sound or self.live)
+
+    def may_end(self) -> bool:
+        """Once all replicas have met, or to go on with what was given back; not on the way to a new phase."""
+        if self._stopping:
+            return False
+        if not self._job.workload.left:
+            self.close()
+        return bool(self._job.workload.left) or self.closed
+
+    def debts(self) -> dict[int, tuple[Lease, ...]]:
+        """Positions that only the replica of one live worker has seen."""
+        return {worker: tuple(self._seen_alone(worker)) for worker in self.live}
+
+    def finish(self) -> None:
+        """Settle with the policy what counted, and give back what did not; what it decides now is left to the next."""
+        self._over = True
+        for worker, reason in self._lost.items():
+            alone = self._seen_alone(worker)
+            self._job.give_back(alone)
+            self._job.samples -= count_samples(alone)
+            if worker in self._job.ledger.accounts:
+                self._arbiter.leave(worker, self._job.clock(), reason)
+        super().finish()
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Have the members meet."""
+        if decision.what == "gradients":
+            raise PolicyError(
+                f"policy {self._arbiter.policy.spec} wants the gradients of steps that workers have made on replicas "
+                "already; Sync parameters or deltas, or decide in the venue 'replicated'"
+            )
+        self._job.version += 1
+        if not self._over:
+            self._send_merge(decision)
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the worker holds a lease or can get one."""
+        return not self._over and super().has_batch(worker)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _broken(self) -> bool:
+        """Whether no exchange can succeed any more."""
+        return bool(self._lost or self._poisoned)
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether no live worker steps or stands in an exchange."""
+        return all(self._job.members[w].step is None and not self._unanswered.get(w) for w in self.live)
+
+    def _seen_alone(self, worker: int) -> Sequence[Lease]:
+        offered = [lease for offers in self._open.values() for lease in offers.get(worker, ())]
+        return [*offered, *self._unmerged.get(worker, ())]
+
+    def _send_merge(self, sync: Sync) -> None:
+        self._merges += 1
+        parts = {*sync.workers, *(sync.adopters or ())}
+        self._open[self._merges] = {worker: self._unmerged.pop(worker, []) for worker in parts}
+        for worker in self.live:
+            if worker not in self._poisoned:
+                self._unanswered[worker].add(self._merges)
+                self._job.office.send(worker, Merge(self._merges, sync))
+
+    def _close_if_still(self) -> None:
+        if self._stopping and self._quiet:
+            self.close()

@@ -1,0 +1,253 @@
+"""A worker of a job in memory: it says to the coordinator what a session says, and computes nothing."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polyrhythm.core import Sync
+from polyrhythm.core.workload import Lease
+from polyrhythm.policies import parse
+from polyrhythm.runtime import control
+from polyrhythm.runtime.schedule import Schedule
+from polyrhythm.runtime.strides import Strides
+from polyrhythm.runtime.venue import venue_of
+
+if TYPE_CHECKING:
+    from tests.runtime.fake_job import FakeJob
+
+Steps = Generator[tuple[Any, ...] | None, Any, None]
+
+
+class Travelling(NamedTuple):
+    """An exchange that is under way, and what this rank has put into it."""
+
+    due: int
+    started: int
+    fragment: tuple[int, int] | None
+    offer: list[Lease]
+
+
+class FakeWorker:
+    """One rank. `held` are positions that only its own replica or gradient has seen so far."""
+
+    def __init__(self, job: "FakeJob", rank: int, ahead: int) -> None:
+        self.job, self.rank, self.ahead = job, rank, ahead
+        self.alive, self.finished, self.poisoned, self.left = True, False, False, False
+        self.inbox: deque[control.ToWorker] = deque()
+        self.held: list[Lease] = []
+        self.stale: list[Lease] = []
+        self.offers: dict[tuple[Any, ...], list[Lease]] = {}
+        self.travelling: list[Travelling] = []
+        self.phase: control.Phase | None = None
+        self.life = self._live()
+        self.wants = next(self.life)
+
+    def _live(self) -> Steps:
+        for epoch in range(self.job.epochs):
+            self._tell(control.Ready(epoch, self.job.samples, self.job.batch_size, self.ahead))
+            message = yield None
+            while not isinstance(message, control.EpochDone):
+                message = yield from self._follow(message, epoch)
+                if self.left:  # its loop; nothing concerns this worker until the next phase
+                    self.left, self.poisoned, self.stale = False, True, list(self.held)
+                    break
+        if self.poisoned:
+            self.held.clear()
+        self._tell(control.Bye())
+        self.finished = True
+
+    def _follow(self, message: control.ToWorker, epoch: int) -> Generator[Any, Any, Any]:
+        """Do what a message asks for; the next message to follow."""
+        match message:
+            case control.Phase():
+                self.poisoned = False
+                yield from self._enter(message)
+            case _ if self.poisoned:  # it belongs to a phase that has failed for this rank
+                pass
+            case control.Lockstep():
+                yield from self._lockstep(message, epoch)
+            case control.Go() if self.roams:
+                return (yield from self._local_step(message))
+            case control.Go():
+                return (yield from self._step(message, epoch))
+            case control.Merge():
+                yield from self._meet(message)
+            case control.Over():
+                self._tell_at_end(epoch)
+            case control.Refused(reason=reason):
+                raise AssertionError(reason)
+        return message if self.left else (yield None)
+
+    def _enter(self, phase: control.Phase) -> Steps:
+        self.phase, self.leases = phase, deque[Lease]()
+        policy = parse(phase.policy)
+        self.roams, self.asks_first = venue_of(policy) == "hub", policy.traits.cancels
+        self.measures = policy.traits.venue == "replicated"
+        if venue_of(policy) == "lockstep":
+            self.schedule = Schedule(policy, self.job.traces[-1][1], phase.members, self.rank)
+        if phase.contributors:
+            if not (yield from self._exchange(("align", phase.number), self.held)):
+                self._poison(0)
+                return
+            self._tell(control.Agreed(phase.number))
+        if phase.state == "upload" and self.rank == phase.source:
+            self._tell(control.Uploaded(phase.number))
+
+    def _step(self, go: control.Go, epoch: int) -> Generator[Any, Any, Any]:
+        """One arbitrated step; what has arrived meanwhile is looked at before the push."""
+        if self._leaves():
+            self.left = True
+            return go
+        self.leases.extend(go.leases)
+        lease = self.leases.popleft()
+        if self.job.random.random() < self.job.skip:
+            self._tell(control.Skipped(go.number, lease.samples))
+        elif not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
+            self.job.pushed[self.rank, go.number] = lease
+            self._tell(control.Pushed(go.number, lease.samples, 1.0, 0.0))
+        return (yield None)
+
+    def _local_step(self, go: control.Go) -> Generator[Any, Any, Any]:
+        """One step on the worker's own replica; where it can be cancelled, after the hub has accepted it."""
+        if self._leaves():
+            self.left = True
+            return go
+        self.leases.extend(go.leases)
+        lease = self.leases.popleft()
+        if self.job.random.random() < self.job.skip:
+            self._tell(control.Skipped(go.number, lease.samples))
+            return (yield None)
+        if not self.asks_first:
+            self.held.append(lease)
+        self._tell(control.LocalStep(go.number, lease.samples, self.job.random.random(), 0.1))
+        if self.asks_first:
+            yield from self._await_answer(go, lease)
+        return (yield None)
+
+    def _await_answer(self, go: control.Go, lease: Lease) -> Steps:
+        """Make the step unless it was cancelled; what comes before the answer is followed behind it."""
+        before = []
+        while True:
+            message = yield None
+            if isinstance(message, control.Accepted | control.Cancelled) and message.number == go.number:
+                break
+            before.append(message)
+            if isinstance(message, control.Phase):
+                break
+        if not isinstance(message, control.Cancelled):
+            self.held.append(lease)
+        self.inbox.extendleft(reversed(before))
+
+    def _meet(self, merge: control.Merge) -> Steps:
+        assert self.phase is not None
+        parts = {*merge.sync.workers, *(merge.sync.adopters or ())}
+        if (
+            yield from self._exchange(
+                ("meet", self.phase.number, merge.number), self.held if self.rank in parts else []
+            )
+        ):
+            self._tell(control.Merged(merge.number))
+        else:
+            self._poison(1)
+
+    def _exchange(self, key: tuple[Any, ...], offer: list[Lease]) -> Generator[Any, Any, bool]:
+        """Take part in a collective; whether it succeeded."""
+        self.offers[key] = list(offer)
+        return bool((yield key))
+
+    def _lockstep(self, start: control.Lockstep, epoch: int) -> Steps:
+        assert self.phase is not None
+        self.plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
+        self.schedule.start(self.plan)
+        self.travelling.clear()
+        while not self.schedule.done:
+            if self._leaves():
+                self.left = True
+                return
+            stop = yield from self._step_in_lockstep(self.schedule.step)
+            if stop or self.poisoned:
+                return
+        self._tell_at_end(epoch)
+
+    def _step_in_lockstep(self, step: int) -> Generator[Any, Any, bool]:
+        """Whether there is a stop behind it."""
+        last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
+        batch = self.schedule.batch()
+        samples = sum(lease.samples for lease in batch)
+        self.held.extend(batch)
+        if self.measures:
+            self._tell(control.Measured(step, samples, self.job.random.random()))
+        token = (yield None) if self.measures or not last else control.Token(step, stop=False)
+        assert isinstance(token, control.Token), token
+        assert token.step == step, (token, step)
+        if self.measures and token.records is None:
+            self._poison(step + 1)
+            return False
+        sync = self.schedule.advance(token.records)
+        self.reached, self.shared = 0, False
+        if gradients:
+            if not (yield from self._exchange(self._key(step), self.held)):
+                self.held.clear()
+                self._poison(step)
+                return False
+            self.reached = step + 1
+        elif not (yield from self._combine(step, sync, batch, token.stop or last)):
+            self._poison(step + 1, self.reached, self.shared)
+            return False
+        self._tell(control.Stepped(step, samples, 1.0, self.reached, self.shared))
+        return token.stop
+
+    def _combine(
+        self, step: int, sync: Sync | None, batch: Sequence[Lease], closing: bool
+    ) -> Generator[Any, Any, bool]:
+        """Carry out what was decided; whether every exchange succeeded."""
+        if sync is not None and sync.what == "gradients":
+            self.shared = yield from self._exchange(self._key(step, "share"), list(batch))
+            if not self.shared:
+                return False
+        if not (yield from self._merge(lambda t: t.due <= step)):
+            return False
+        equal = False
+        if sync is not None and sync.what != "gradients":
+            if not (yield from self._merge(lambda t: t.fragment == sync.fragment or not sync.fragment)):
+                return False
+            self.travelling.append(Travelling(step + sync.delay, step, sync.fragment, list(self.held)))
+            equal = not sync.delay and not sync.fragment
+            if not (yield from self._merge(lambda t: t.due <= step)):
+                return False
+        if not closing or equal:
+            return True
+        if not (yield from self._merge(lambda t: True)):
+            return False
+        if not (yield from self._exchange(self._key(step, "mean"), self.held)):
+            return False
+        self.reached = step + 1
+        return True
+
+    def _merge(self, which: Callable[[Travelling], bool]) -> Generator[Any, Any, bool]:
+        """Complete exchanges under way; whether they succeeded."""
+        for one in [t for t in self.travelling if which(t)]:
+            self.travelling.remove(one)
+            if not (yield from self._exchange(self._key(one.started, "sync"), one.offer)):
+                return False
+            self.reached = max(self.reached, one.started + 1)
+        return True
+
+    def _key(self, step: int, kind: str = "step") -> tuple[Any, ...]:
+        assert self.phase is not None
+        return kind, self.phase.number, self.plan.ranges, step
+
+    def _leaves(self) -> bool:
+        return self.job.random.random() < self.job.leave
+
+    def _poison(self, completed: int, exchanged: int = 0, shared: bool = False) -> None:
+        assert self.phase is not None
+        self.poisoned = True
+        self._tell(control.Poisoned(self.phase.number, completed, "", exchanged, shared))
+
+    def _tell_at_end(self, epoch: int) -> None:
+        assert self.phase is not None
+        self._tell(control.AtEnd(epoch, self.phase.number))
+
+    def _tell(self, message: control.ToHub) -> None:
+        self.job.coordinator.receive(self.rank, message)
