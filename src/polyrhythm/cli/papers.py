@@ -8,7 +8,7 @@ import typer
 
 def reproduce(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper: esync or selsync.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper, such as esync; an unknown name lists all.")],
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A tiny version on the embedded digits, to try it: its numbers mean nothing."),
