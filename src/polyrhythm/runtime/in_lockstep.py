@@ -91,6 +91,7 @@ class InLockstep:
 
     def _prepare(self, from_gradients: bool) -> None:
         """Make ready for a step of the kind that the policy has started."""
+        self._station.steering.settings = self._schedule.settings
         exchange, gradients = self._station.exchange, self._schedule.exchange == "gradients"
         if from_gradients and not gradients:
             exchange.averager.start()

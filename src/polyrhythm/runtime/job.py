@@ -12,7 +12,6 @@ from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Ready, ToWorker
 from polyrhythm.runtime.venue import venue_of
 
-
 Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Record
@@ -32,6 +32,7 @@ class Schedule:
         self._started: dict[int, int] = {}
         self._sync: Sync | None = None
         self.exchange: Exchange = "gradients"
+        self.settings = Settings()
         self.plan: Strides | None = None
         self.step = 0
 
@@ -83,6 +84,7 @@ class Schedule:
         self._started[ticket.worker] += 1
         if ticket.worker == self._rank:
             self.exchange = decision.exchange
+            self.settings = decision.settings or self.settings
 
     def void(self, tickets: list[Ticket]) -> None:
         """Nothing is held here."""
