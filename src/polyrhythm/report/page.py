@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from polyrhythm import __version__
+from polyrhythm.report.arrivals import arrivals_chart
 from polyrhythm.report.cells import cells, columns
 from polyrhythm.report.facts import facts, target_of, troubles
 from polyrhythm.report.figures import Chart, bytes_chart, curve_charts, staleness_chart
@@ -74,7 +75,7 @@ def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Cha
     charts: list[Chart | None] = [*curve_charts(runs, look_of, target_of(comparison.results))]
     if comparison.timelines:
         charts += [overview_chart(comparison.timelines, look_of), timeline_chart(comparison.timelines, look_of)]
-    charts += [staleness_chart(runs, look_of), bytes_chart(runs, look_of)]
+    charts += [arrivals_chart(runs, look_of), staleness_chart(runs, look_of), bytes_chart(runs, look_of)]
     return [chart for chart in charts if chart is not None]
 
 
