@@ -1,5 +1,6 @@
 """Unmodified scripts in real workers of a real job, and without one."""
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -89,6 +90,7 @@ def play(
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in {**world, **place}.items()}
+    multiprocessing.set_start_method("fork", force=True)  # the default, but not in a child of a fork server
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     with ExitStack() as stack:

@@ -1,16 +1,18 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, DistributedSampler
 
+from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
 from polyrhythm.runtime.line import Draw
 from polyrhythm.runtime.loader import SessionLoader
 from polyrhythm.runtime.participant import Participant
+from polyrhythm.runtime.strides import Strides
 
 
 class Listener(Protocol):
@@ -76,6 +78,8 @@ class Draws:
 
     def __init__(self, participant: Participant) -> None:
         self.participant = participant
+        self.position = 0
+        """First position of the mini-batch that the script has."""
         self._looked_at: list[Draw] = []
         self._returned: deque[Draw] = deque()
 
@@ -94,6 +98,7 @@ class Draws:
 
     def dealt(self, draw: Draw) -> None:
         """The script gets a mini-batch of this draw."""
+        self.position = draw.leases[0].start
         self._looked_at.append(draw)
         self.participant.dealt(draw)
 
@@ -123,6 +128,7 @@ class ScriptLoader(SessionLoader[Any]):
         parts: mini-batches of one step.
         first_epoch: number of the epoch that the next pass is.
         processed: samples of that epoch that are behind the job already.
+        at_end: called when all workers stand at the end of an epoch.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class ScriptLoader(SessionLoader[Any]):
         parts: int,
         first_epoch: int,
         processed: int,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         assert loader.batch_size is not None, "checked before"
         options = options_of(loader)
@@ -145,6 +152,8 @@ class ScriptLoader(SessionLoader[Any]):
         )
         self.loader = loader
         self._workers, self._parts, self._processed = workers, parts, processed
+        self._at_end = at_end
+        self._ended = False
         if loader.drop_last:
             self._samples -= self._samples % (workers * size)
 
@@ -167,12 +176,27 @@ class ScriptLoader(SessionLoader[Any]):
         """The script computes on what it got."""
         self._draws.used()
 
+    @property
+    def steps_reached(self) -> int:
+        """Steps of workers in lockstep to the position that the job has dealt out to this worker last."""
+        if self._ended:
+            return self.steps_to(self.epoch + 1, 0)
+        width = self._workers * self.batch_size
+        return self.steps_to(self.epoch, self._draws.position // width + 1)
+
+    def steps_to(self, epoch: int, steps: int) -> int:
+        """The same to the step of that number of an epoch."""
+        whole = Strides((Lease(epoch, 0, self._samples),), self._workers, self.batch_size)
+        return epoch * whole.steps + min(steps, whole.steps)
+
     def _rest(self) -> Iterator[Any]:
         order = self._order(self.epoch)
-        finished = False
+        self._ended = finished = False
         while not finished:
             yield from self._batches(order)
             finished = self._source.end_epoch()
+        self._ended = True
+        self._at_end()
 
     def _order(self, epoch: int) -> list[int]:
         order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ def install(script: Script) -> None:
     patch_groups(script)
     patch_optimizers(script)
     patch_backward(script)
+    script.schedules.patch()
 
 
 def patch_session(script: Script) -> None:

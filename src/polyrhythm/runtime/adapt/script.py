@@ -16,6 +16,7 @@ from polyrhythm.runtime.adapt.notices import RefusalError, asked_by_us, refuse, 
 from polyrhythm.runtime.adapt.opening import Opening, check_step
 from polyrhythm.runtime.adapt.order import check_loader
 from polyrhythm.runtime.adapt.passes import Pass, ScriptLoader
+from polyrhythm.runtime.adapt.schedulers import Schedules
 from polyrhythm.runtime.adapt.session import ScriptSession
 from polyrhythm.runtime.adapt.wrapper import Lane
 
@@ -39,12 +40,14 @@ class Script:
         self.lane: Lane | None = None
         self.session: ScriptSession | None = None
         self.opening = Opening()
+        self.schedules = Schedules(self._apart, self._reached)
         self._optimizer: Optimizer | None = None
         self._run: Pass | None = None
         """The pass that has given a mini-batch last; in a session, that of the epoch under way."""
         self._loader: ScriptLoader | None = None
         self._training: Callable[[], DataLoader[Any] | None] = lambda: None
         self._parts = 1
+        self._opened_at = 0
         self._unused = False
         """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
         self._epoch = 0
@@ -111,8 +114,8 @@ class Script:
 
     def collective(self, name: str) -> None:
         """The script takes part in a collective of its own."""
-        run = self._run
-        if self.session is not None and self.session.apart and run is not None and not run.over:
+        if self._apart():
+            assert self.session is not None, "they are apart in a session"
             raise refuse(
                 f"{name} inside the step loop, where workers under {self.session.policy} make steps of their own; "
                 "use a policy in lockstep (bsp, local), or do it behind the loop"
@@ -181,6 +184,16 @@ class Script:
             if self._loader is not None:
                 self._loader.used()
 
+    def _apart(self) -> bool:
+        """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
+        run = self._run
+        return self.session is not None and self.session.apart and run is not None and not run.over
+
+    def _reached(self) -> int:
+        """Steps since the session began that workers in lockstep would have made by now."""
+        assert self._loader is not None, "a session has a loader"
+        return self._loader.steps_reached - self._opened_at
+
     # -- from the opening to a session ---------------------------------------------------------------------------------
 
     def _learn(self, run: Pass) -> None:
@@ -209,6 +222,9 @@ class Script:
         )
         tell("the training loader's samples are dealt out by the job", self._places[run.loader])
         tell(f"{type(self._optimizer).__name__}.step follows the policy", self.opening.stepped_at)
+        self.session.at_end = self.schedules.follow
+        self._opened_at = self._loader.steps_to(self._epoch, batches // self._parts)
+        self.schedules.settle()
         self._start_epoch(run)
 
     def _prepare_model(self, optimizer: Optimizer) -> torch.nn.Module:

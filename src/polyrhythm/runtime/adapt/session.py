@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -17,7 +18,21 @@ from polyrhythm.runtime.handover import hand_over_tensors
 from polyrhythm.runtime.session import COLLECTIVE_TIMEOUT, Session
 
 
-class LaneExchange(Exchange):
+class ScriptExchange(Exchange):
+    """What the two have in common."""
+
+    def before_step(self) -> None:
+        """The gradients at hand are the script's; make them the step's."""
+
+    def share_buffers(self) -> None:
+        """Make all buffers those of the lowest rank, if gradients are shared."""
+        buffers = [*self._replica.floating, *self._replica.counters]
+        if buffers and self.reduces and self.failure is None:
+            with contextlib.suppress(GroupError):  # which `failure` tells the participant
+                hand_over_tensors(self.epoch, buffers, 0)
+
+
+class LaneExchange(ScriptExchange):
     """Lockstep through the script's own DistributedDataParallel instead of behind the model's forward."""
 
     lane: Lane
@@ -40,11 +55,8 @@ class LaneExchange(Exchange):
         if self.lane.inner is not None:
             self.lane.inner.require_backward_grad_sync = wanted
 
-    def before_step(self) -> None:
-        """The gradients at hand are the mean already."""
 
-
-class StepExchange(Exchange):
+class StepExchange(ScriptExchange):
     """Lockstep of a script without DistributedDataParallel: gradients are exchanged just before a step."""
 
     def reduce_gradients(self, wanted: bool) -> None:
@@ -60,9 +72,7 @@ class StepExchange(Exchange):
             return
         with contextlib.suppress(GroupError):  # which `failure` tells the participant
             mean_gradients(self.epoch, self._replica.parameters)
-            buffers = [*self._replica.floating, *self._replica.counters]
-            if buffers:
-                hand_over_tensors(self.epoch, buffers, 0)
+        self.share_buffers()
 
 
 class ScriptSession(Session):
@@ -74,15 +84,17 @@ class ScriptSession(Session):
         lane: the exchange behind the script's DistributedDataParallel, if it has one.
     """
 
-    _exchange: LaneExchange | StepExchange
+    _exchange: ScriptExchange
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, lane: Lane | None) -> None:
         super().__init__(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", "bsp"), epochs=1)
         self._lane = lane
+        self.at_end: Callable[[], None] = lambda: None
+        """Called when all workers stand at the end of an epoch."""
 
     def take_over(self, loader: DataLoader[Any], **where: int) -> ScriptLoader:
         """Deal out the data in place of the script's loader; see `ScriptLoader`."""
-        made = ScriptLoader(loader, self._participant, self._accumulation, **where)
+        made = ScriptLoader(loader, self._participant, self._accumulation, at_end=self._end_epoch, **where)
         self._loader = made
         return made
 
@@ -95,6 +107,12 @@ class ScriptSession(Session):
     def apart(self) -> bool:
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._participant.apart
+
+    def _end_epoch(self) -> None:
+        """In lockstep, all evaluate with the buffers of the lowest rank, as with DistributedDataParallel."""
+        if not self.apart:
+            self._exchange.share_buffers()
+        self.at_end()
 
     def _make_exchange(self) -> Exchange:
         if self._lane is None:
