@@ -28,6 +28,7 @@ from polyrhythm.runtime.messages import (
 )
 from polyrhythm.runtime.service import ShardService
 from polyrhythm.runtime.shards import HubPort, RemoteShard, ShardGroup, WorkerPort
+from polyrhythm.training.compression import parse_compression
 
 NAMES = count()
 SIZES_LAYOUT = Layout(((Parameter("w0", (40,)),), (Parameter("w1", (24,)),)))
@@ -101,12 +102,12 @@ class Bench:
         if others:
             self.addresses += [self._other_shard(index, shards, compensation, allowed) for index in range(1, shards)]
 
-    def worker(self, rank: int, layout: Layout | None = None, wire: Any = "float32") -> ShardClient:
+    def worker(self, rank: int, layout: Layout | None = None, compress: str = "none") -> ShardClient:
         """A connected worker that has opened its shards."""
         client = ShardClient(self.loop, rank, lambda message: None, timeout_s=5.0)
         for address in self.addresses:
             client.connect(address, Hello("job", "worker", rank, self.token), CLIENT)
-        client.open(layout or self.layout, self.optimizer, wire)
+        client.open(layout or self.layout, self.optimizer, parse_compression(compress))
         return client
 
     def until(self, done: Any) -> None:

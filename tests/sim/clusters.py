@@ -15,6 +15,7 @@ from polyrhythm.sim.engine import Engine, Job
 from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import NOTHING, Evaluation, Numerics, StepResult, TimingOnly
 from polyrhythm.telemetry import Meter, RunResult
+from polyrhythm.training.compression import NOTHING as NOTHING_COMPRESSED
 
 SPECS = [
     "asp",
@@ -145,6 +146,7 @@ class Books:
     train_samples: int | None = None
     shards: Shards | None = None
     injected_bytes = 0.0
+    compression = NOTHING_COMPRESSED
 
     def __init__(self) -> None:
         self.running: dict[Ticket, Lease] = {}

@@ -10,7 +10,13 @@ from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
 
 POLICIES = ["asp", "local:3"]
-DEFAULTS = {"train_samples": 400, "samples": 800, "batch_size": 16, "learning_rate": 0.02, "eval_every_samples": 800}
+DEFAULTS: dict[str, Any] = {
+    "train_samples": 400,
+    "samples": 800,
+    "batch_size": 16,
+    "learning_rate": 0.02,
+    "eval_every_samples": 800,
+}
 LEARNERS = [("fp16", "esync"), ("int8", "selsync:0.2"), ("topk:0.1", "asp"), ("topk:0.1", "diloco:3")]
 
 
@@ -61,7 +67,8 @@ def test_injected_samples_are_counted_from_source_to_receiver(policy: str) -> No
 
 
 def test_injection_costs_its_bytes_on_the_workers_links() -> None:
-    base, config = run(injection=(0.5, 0.5)), {"train_samples": 400, "samples": 160, "batch_size": 16}
+    base = run(injection=(0.5, 0.5))
+    config: dict[str, Any] = {"train_samples": 400, "samples": 160, "batch_size": 16}
     thin = Scenario(
         devices=[Device(count=4, compute_s=1.0, bandwidth_gbps=8e-6)],
         network=Network(message_bytes=1000.0, server_gbps=1e-3),

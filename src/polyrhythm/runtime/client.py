@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload, WireDtype
+from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import (
@@ -46,6 +46,8 @@ from polyrhythm.runtime.segments import (
 )
 from polyrhythm.runtime.shard import read_untorn
 from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.training.codecs import Compressor, decode
+from polyrhythm.training.compression import NOTHING, Compression, PullType
 from polyrhythm.training.optimizer import OptimizerState
 
 
@@ -60,7 +62,7 @@ class Port:
         self.channel: Channel | None = None
         self.opened: Opened | None = None
         self.span = Span(0, 0, ())
-        self.wire: WireDtype = "float32"
+        self.compression = NOTHING
         self.parameters: SharedVector | None = None
         self.slots: list[SharedVector] = []
         self.answer: Pulled | Loaded | Downloaded | None = None
@@ -168,6 +170,7 @@ class ShardClient:
         self._ports: list[Port] = []
         self._spans: tuple[Span, ...] = ()
         self._sizes: tuple[int, ...] = ()
+        self._compressor: Compressor | None = None
 
     def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]") -> Channel:
         """Connect to the next shard; the first is the one beside the hub.
@@ -180,8 +183,10 @@ class ShardClient:
         self._ports.append(port)
         return port.channel
 
-    def open(self, layout: Layout, optimizer: OptimizerSpec, wire: WireDtype = "float32") -> None:
+    def open(self, layout: Layout, optimizer: OptimizerSpec, compression: Compression = NOTHING) -> None:
         """Describe the model to every shard; the first worker's description is the job's.
+
+        Gradients arrive as compressed through shared memory too, where that saves nothing.
 
         Raises:
             PolyrhythmError: if the model or the optimizer differs from that of the other workers.
@@ -189,8 +194,9 @@ class ShardClient:
         self._sizes = group_sizes(layout)
         self._spans = cut_spans(self._sizes, len(self._ports))
         for port, span in zip(self._ports, self._spans, strict=True):
-            port.span, port.wire = span, wire
-            port.send(Open(layout, optimizer, wire))
+            port.span, port.compression = span, compression
+            port.send(Open(layout, optimizer, compression.spec))
+        self._compressor = Compressor.of(compression, 0, self.rank)
         self.wait(lambda: all(port.opened for port in self._ports), "while it opened the shards")
         for number, port in enumerate(self._ports):
             assert port.opened is not None
@@ -218,8 +224,7 @@ class ShardClient:
             behind: a message for the hub that follows on the first connection.
         """
         for port, span in zip(self._ports, self._spans, strict=True):
-            part = gradient[span.start : span.stop]
-            self._push_shared(port, number, part) if port.shared else port.send(Push(number), on_wire(part, port.wire))
+            self._push(port, number, gradient[span.start : span.stop], span.start)
         if behind is not None:
             self._ports[0].send(behind)
         if not self._all_sent() or self._failed():
@@ -326,6 +331,13 @@ class ShardClient:
             number = before
         return number, port.slots[number]
 
+    def _push(self, port: Port, number: int, part: Tensor, start: int) -> None:
+        payload = self._compressor.encode(part, start) if self._compressor else None
+        if not port.shared:
+            port.send(Push(number), part.cpu() if payload is None else payload)
+            return
+        self._push_shared(port, number, part if payload is None else decode(port.compression, payload, len(part)))
+
     def _push_shared(self, port: Port, number: int, part: Tensor) -> None:
         index, slot = self._slot(port)
         if slot.values.data_ptr() != part.data_ptr():
@@ -344,15 +356,10 @@ class ShardClient:
             port.pulled_into = self._slot(port)[0]
             port.ask(Pull(version, port.pulled_into))
         else:
-            port.ask(Pull(version), room=room_for(part, port.wire))
+            port.ask(Pull(version), room=room_for(part, port.compression.pulled))
 
 
-def on_wire(part: Tensor, wire: WireDtype) -> Tensor:
-    """The numbers as they travel; the same tensor if it can be sent as it is."""
-    return part.to(device="cpu", dtype=getattr(torch, wire))
-
-
-def room_for(part: Tensor, wire: WireDtype) -> Tensor:
+def room_for(part: Tensor, wire: PullType) -> Tensor:
     """Where received numbers go: `part` itself if they fit."""
     if part.device.type == "cpu" and wire == "float32":
         return part

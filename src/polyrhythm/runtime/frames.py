@@ -4,7 +4,7 @@
 |---|---|
 | 0-1 | magic ``PR`` |
 | 2 | protocol version |
-| 3 | type of the payload: 0 none, 1 float32, 2 float16, 3 bfloat16 |
+| 3 | type of the payload: 0 none, 1 float32, 2 float16, 3 bfloat16, 4 bytes |
 | 4-7 | length of the body, bytes, little-endian |
 | 8-15 | length of the payload, bytes, little-endian |
 
@@ -21,7 +21,7 @@ import msgspec
 
 from polyrhythm.errors import PolyrhythmError
 
-WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
+WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
 """Type of the numbers of a payload."""
 
 HEADER: Final = struct.Struct("<2sBBIQ")
@@ -36,8 +36,8 @@ MAX_PAYLOAD: Final = 2**40
 STAGING: Final = 2**16
 """Bytes that are received at once where no payload is expected."""
 
-DTYPES: Final[tuple[WireDtype, ...]] = ("float32", "float16", "bfloat16")
-ITEM_BYTES: Final[dict[WireDtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPES: Final[tuple[WireDtype, ...]] = ("float32", "float16", "bfloat16", "uint8")
+ITEM_BYTES: Final[dict[WireDtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 
 ENCODER: Final = msgspec.msgpack.Encoder()
 

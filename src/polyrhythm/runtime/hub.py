@@ -221,7 +221,7 @@ class Hub:
         self._channels[hello.rank] = channel
         store = (self._store_host(channel), self._store.port)
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        info = JobInfo(shards, store, self.settings.pulse_s, self.settings.wire)
+        info = JobInfo(shards, store, self.settings.pulse_s, self.settings.compress)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerDoor(self, hello.rank)
 

@@ -2,8 +2,6 @@
 
 import msgspec
 
-from polyrhythm.runtime.frames import WireDtype
-
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a hub is started with.
@@ -19,7 +17,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         compensation: what is done about staleness.
         shards: parameter servers.
         listen: further addresses, such as ``tcp:10.0.0.1:29400``.
-        wire: type of numbers that cross between hosts.
+        compress: what gradients and replicas travel as, see `polyrhythm.training.compression`.
         pulse_s: period of the workers' beats; `hang_s` without one is a hang.
         patience_s: how long to wait for the first worker.
         trace: folder for traces, one file for each phase.
@@ -35,7 +33,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     compensation: str = "none"
     shards: int = 1
     listen: tuple[str, ...] = ()
-    wire: WireDtype = "float32"
+    compress: str = "none"
     pulse_s: float = 0.5
     hang_s: float = 10.0
     patience_s: float = 120.0

@@ -19,6 +19,7 @@ from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.replica import Replica
+from polyrhythm.training.compression import parse_compression
 
 STORE_TIMEOUT = timedelta(seconds=30)
 """How long the job's meeting point may take to answer."""
@@ -54,7 +55,7 @@ class HubLink:
         self._client.wait(lambda: self._info, "while it joined the job")
         for shard in self.info.shards:
             self._client.connect(shard, hello, decoder)
-        self._client.open(replica.wire_layout, replica.spec(), self.info.wire)
+        self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.info.compress))
         self._flat: Tensor | None = None
         self._exchange: Exchange | None = None
         self._pulse = PulseThread(address, rank, self.info.pulse_s, self._cut)

@@ -7,9 +7,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from polyrhythm.core.shards import Shards
+from polyrhythm.core.workload import Lease
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.line import Draw
+from polyrhythm.training.order import ShardedOrder
+from polyrhythm.training.partition import Dealt
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -19,7 +23,15 @@ class Source(Protocol):
 
     generation: int
 
-    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+    def begin_epoch(
+        self,
+        epoch: int,
+        dataset_samples: int,
+        batch_size: int,
+        ahead: int,
+        processed: int = 0,
+        shards: Shards | None = None,
+    ) -> None:
         """Stand before an epoch."""
 
     def draw(self) -> Draw | None:
@@ -42,6 +54,7 @@ class SessionLoader(Generic[Sample]):
         accumulation: told of every mini-batch just before the script gets it.
         shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
+        dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -56,6 +69,7 @@ class SessionLoader(Generic[Sample]):
         seed: int = 0,
         accumulate: int = 1,
         first_epoch: int = 0,
+        dealt: Dealt | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -71,6 +85,7 @@ class SessionLoader(Generic[Sample]):
         self._source = source
         self._accumulation = accumulation
         self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
+        self._sharded = ShardedOrder(dealt) if dealt else None
         self._options = options
         self._drawn: deque[tuple[Draw, int, bool]] = deque()
 
@@ -79,7 +94,8 @@ class SessionLoader(Generic[Sample]):
         self.epoch += 1
         self._accumulation.start()
         order = self._order(self.epoch)
-        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead)
+        cut = {"shards": self._sharded.cut} if self._sharded else {}
+        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, **cut)
         finished = False
         while not finished:
             yield from self._batches(order)
@@ -92,7 +108,9 @@ class SessionLoader(Generic[Sample]):
         return workers * (self._options.get("prefetch_factor") or 2) if workers else 0
 
     def _order(self, epoch: int) -> list[int]:
-        """What stands at each position of an epoch."""
+        """What stands at each position of an epoch, unless each worker has its own order."""
+        if self._sharded:
+            return []
         if not self._shuffle:
             return list(range(self._samples))
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
@@ -114,12 +132,16 @@ class SessionLoader(Generic[Sample]):
     def _indices(self, order: list[int]) -> Iterator[list[int]]:
         """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
         while (draw := self._source.draw()) is not None:
-            indices = [order[p] for lease in draw.leases for p in range(lease.start, lease.stop)]
+            indices = [index for lease in draw.leases for index in self._read(order, lease)]
             count = min(self._accumulate, len(indices))
             for number in range(count):
                 part = indices[number * len(indices) // count : (number + 1) * len(indices) // count]
                 self._drawn.append((draw, len(part), number == count - 1))
                 yield part
+
+    def _read(self, order: list[int], lease: Lease) -> list[int]:
+        """Samples at these positions."""
+        return self._sharded.indices(lease).tolist() if self._sharded else order[lease.start : lease.stop]
 
 
 class _Sampler:

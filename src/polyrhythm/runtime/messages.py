@@ -10,8 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from polyrhythm.runtime.frames import WireDtype
-
 Role: TypeAlias = Literal["worker", "pulse", "hub", "control"]
 """Who connects: a worker, its pulse, the hub to a shard in another process, or someone who steers the job."""
 
@@ -112,11 +110,11 @@ class StateShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(Message):
-    """A worker describes its model and asks for its place at a shard; `wire` is the type of numbers over TCP."""
+    """A worker describes its model and asks for its place at a shard; `compress` is what its gradients travel as."""
 
     layout: Layout
     optimizer: OptimizerSpec
-    wire: WireDtype = "float32"
+    compress: str = "none"
 
 
 class Opened(Message):

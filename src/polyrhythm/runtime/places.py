@@ -10,6 +10,7 @@ from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.frames import FrameError, WireDtype
 from polyrhythm.runtime.messages import Download, Pull
 from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.training.compression import Compression
 
 MAX_SLOTS: Final = 64
 """Gradients of one worker that may be held at a time."""
@@ -30,7 +31,7 @@ class Place:
     """One worker at this shard."""
 
     channel: Channel
-    wire: WireDtype
+    compression: Compression
     memories: list[SharedVector] = field(default_factory=list)
     slots: list[Tensor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
@@ -40,6 +41,11 @@ class Place:
     backup: Tensor | None = None
     incoming: Tensor | None = None
     incoming_slot: int = 0
+
+    @property
+    def wire(self) -> WireDtype:
+        """Type of the parameters that it pulls over a network."""
+        return self.compression.pulled
 
     @property
     def shared(self) -> bool:
@@ -94,5 +100,6 @@ def wire_name(tensor: Tensor) -> WireDtype:
         torch.float32: "float32",
         torch.float16: "float16",
         torch.bfloat16: "bfloat16",
+        torch.uint8: "uint8",
     }
     return names[tensor.dtype]

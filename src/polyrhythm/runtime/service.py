@@ -41,7 +41,9 @@ from polyrhythm.runtime.places import Held, Place, as_bytes, wire_name
 from polyrhythm.runtime.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.runtime.shard import ParameterShard
 from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.training.codecs import decode
 from polyrhythm.training.compensation import Compensation, parse_compensation
+from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.server import Push as HeldGradient
 
 
@@ -164,7 +166,7 @@ class ShardService:
             channel.send(Rejected(str(error)))
             raise
         assert self.shard is not None
-        place = self.places[worker] = Place(channel, message.wire)
+        place = self.places[worker] = Place(channel, parse_compression(message.compress))
         memory = self.shard.memory
         if self._compensation.needs_backup:
             place.backup = self.shard.vector.clone()
@@ -214,18 +216,24 @@ class ShardService:
         self._arrived(worker, message.number)
 
     def _received_slot(self, worker: int, place: Place) -> int:
-        """The slot that the payload is in, as float32."""
+        """The slot that the gradient is in, as float32."""
         if place.incoming is None:
             raise FrameError(f"rank {worker} pushed without a gradient")
-        if place.wire != "float32":
-            place.slots[place.incoming_slot].copy_(place.incoming)
+        slot = place.slots[place.incoming_slot]
+        if place.incoming is not slot:
+            try:
+                slot.copy_(decode(place.compression, place.incoming, slot.numel()))
+            except PolyrhythmError as error:
+                raise FrameError(f"rank {worker} pushed what is no gradient: {error}") from None
         place.incoming = None
         return place.incoming_slot
 
     def _room_for_gradient(self, place: Place) -> Tensor:
         place.incoming_slot = place.free_slot()
         slot = place.slots[place.incoming_slot]
-        return slot if place.wire == "float32" else torch.empty_like(slot, dtype=getattr(torch, place.wire))
+        if place.compression.kind == "none":
+            return slot
+        return torch.empty(place.compression.size(slot.numel()), dtype=torch.uint8)
 
     def _room_for_upload(self, message: Upload) -> Tensor:
         assert self.shard is not None

@@ -31,7 +31,8 @@ from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
 from polyrhythm.runtime.loader import SessionLoader
 from polyrhythm.runtime.participant import Participant
-from polyrhythm.runtime.rendezvous import find_hub
+from polyrhythm.runtime.partitioned import dealt_to
+from polyrhythm.runtime.rendezvous import find_hub, read_number
 from polyrhythm.runtime.replica import Replica
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -84,6 +85,8 @@ class Session:
         shuffle: bool = True,
         seed: int = 0,
         accumulate: int = 1,
+        partition: str = "shared",
+        labels: Any | None = None,
         **options: Any,
     ) -> SessionLoader[Any]:
         """Batches of this worker; one call may serve all epochs, or each epoch may make its own.
@@ -95,6 +98,9 @@ class Session:
             seed: the same on every worker.
             accumulate: mini-batches whose gradients the script adds up before a step; each has
                 ``batch_size / accumulate`` samples. The script steps when `step_due` is true.
+            partition: which worker reads which samples, such as ``seldp`` or ``dirichlet:0.3``; see
+                `polyrhythm.training.partition`. Each planned worker has a shard, which is shuffled in every epoch.
+            labels: one a sample, for partitions by label; none: ``dataset.targets``, or the last of a TensorDataset.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
         first = self._loader.epoch + 1 if self._loader else self._first_epoch
@@ -107,6 +113,7 @@ class Session:
             seed=seed,
             accumulate=accumulate,
             first_epoch=first,
+            dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
             **options,
         )
         return self._loader

@@ -56,8 +56,16 @@ class Trainer:
         seed = self.plan.seed if config.data_seed is None else config.data_seed
         with session(self.model, self.optimizer, self.plan.policy, epochs=self.plan.epochs) as job:
             for epoch in range(self.plan.epochs):
-                order = TensorDataset(epoch_order(samples, seed, epoch))
-                for (indices,) in job.loader(order, config.batch_size, shuffle=False):
+                shared = config.partition == "shared"
+                order = TensorDataset(epoch_order(samples, seed, epoch) if shared else torch.arange(samples))
+                for (indices,) in job.loader(
+                    order,
+                    config.batch_size,
+                    shuffle=False,
+                    seed=seed,
+                    partition=config.partition,
+                    labels=self.task.train.targets,
+                ):
                     self.step(job, indices)
                 keep(self.model, snapshot(folder, epoch))
 

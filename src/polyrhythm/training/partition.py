@@ -165,6 +165,10 @@ RULES: dict[str, type[Partition]] = {
 }
 
 
+BY_LABEL = (Labels, Sorted, Dirichlet)
+"""Rules that read the labels."""
+
+
 def parse_partition(spec: str) -> Partition:
     """The partition that a spec names; see the table above.
 
@@ -245,7 +249,7 @@ def deal(partition: Partition, labels: Any, workers: int, seed: int) -> Dealt:
         DataError: if these data cannot be cut so.
     """
     kinds = np.asarray(labels)
-    if isinstance(partition, Sorted | Labels | Dirichlet) and kinds.ndim != 1:
+    if isinstance(partition, BY_LABEL) and kinds.ndim != 1:
         raise DataError(
             f"training.partition = {partition.name!r} needs one label a sample but these have shape "
             f"{kinds.shape[1:]}; use defdp, seldp or sizes"
