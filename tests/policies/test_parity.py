@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import Entry, Left, Policy, Proceed, Report, Sync, Wake
+from polyrhythm.core import Decisions, Entry, Left, Policy, Proceed, Report, Sync, Wake
 from polyrhythm.policies import BUILT_IN, parse
 from polyrhythm.testing import Script, Stage, scripts
 
@@ -72,6 +72,8 @@ def while_running(script: Script) -> Script:
         ("switch:(ssp:1)@0,(local:2)@1,asp", "local:2"),
         ("k-batch-sync:1", "k-sync:1"),
         ("backup:99", "k-sync:1"),
+        ("fedavg:c=1,e=1e-9", "local:1"),
+        ("diloco:h=3,fragments=1,overlap=0", "diloco:3"),
     ],
 )
 @quiet
@@ -86,11 +88,51 @@ def test_dssp_without_a_range_is_ssp(script: Script, s: int) -> None:
     assert decided(parse(f"dssp:{s},{s}"), script) == decided(parse(f"ssp:{s}"), script)
 
 
-@pytest.mark.parametrize("one", ["ssp:0", "local:1", "k-group:99"])
+@pytest.mark.parametrize("one", ["ssp:0", "local:1", "k-group:99", "selsync:0", "diloco:1"])
 @quiet
 @given(script=scripts().map(while_running))
 def test_same_schedule_as_bsp(one: str, script: Script) -> None:
     assert schedule(parse(one), script) == schedule(parse("bsp"), script)
+
+
+@quiet
+@given(script=scripts())
+def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(script: Script) -> None:
+    def decisions(spec: str) -> list[Decisions]:
+        return [entry.decisions for entry in decided(parse(spec), script)]
+
+    assert decisions("selsync:0") == decisions("local:1")
+
+
+@quiet
+@given(script=scripts())
+def test_selsync_without_a_threshold_that_fires_never_communicates(script: Script) -> None:
+    entries = decided(parse("selsync:inf"), script)
+    assert not [decision for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
+
+
+@quiet
+@given(script=scripts(), h=st.integers(1, 5))
+def test_diloco_has_the_rounds_of_local_sgd(script: Script, h: int) -> None:
+    assert schedule(parse(f"diloco:{h}"), script) == schedule(parse(f"local:{h}"), script)
+
+
+@pytest.mark.parametrize("spec", ["esync", "esync:blocking=false", "esync:epsilon=0"])
+@quiet
+@given(script=scripts(most_faults=0, most_arrivals=0), duration_s=st.sampled_from([0.5, 1.0, 3.0]))
+def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: Script, duration_s: float) -> None:
+    whole = script.total_samples - script.total_samples % (script.workers * script.batch_size)
+    equal = replace(script, durations=((duration_s,),), total_samples=max(whole, script.workers * script.batch_size))
+    equal = replace(equal, dataset_samples=equal.total_samples, alarm_delay_s=0.0)
+
+    def rounds(policy: str) -> list[tuple[int, ...]]:
+        entries = decided(parse(policy), equal)
+        return [decision.workers for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
+
+    if "blocking" in spec:  # at the end of the job nothing is left for who asks first, and it goes
+        assert rounds(spec)[:-2] == rounds("local:1")[: len(rounds(spec)) - 2]
+    else:
+        assert rounds(spec) == rounds("local:1")
 
 
 @pytest.mark.parametrize("spec", ONE_OF_EACH)

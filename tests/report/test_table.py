@@ -10,8 +10,9 @@ from tests.report.results import result
 
 def text(results: list[RunResult], has_target: bool = True) -> dict[str, dict[str, str]]:
     """Cells by policy and heading."""
-    table = cells(rows(results), has_target)
-    return {row[0]: dict(zip(headings(has_target), row, strict=True)) for row in table}
+    ranking = rows(results)
+    heads = headings(ranking, has_target)
+    return {row[0]: dict(zip(heads, row, strict=True)) for row in cells(ranking, has_target)}
 
 
 def test_means_deviations_and_the_speedup_are_over_seeds() -> None:
@@ -74,7 +75,13 @@ def test_the_other_columns() -> None:
     assert row["staleness mean / max"] == "1.5 / 3"
     assert row["bytes"] == "1.0 kB"
     assert row["dropped"] == "7"
-    assert all(column.meaning for column in columns(has_target=True))
+    assert all(column.meaning for column in columns(rows([result(lssr=0.5)]), has_target=True))
+
+
+def test_the_share_of_local_steps_is_shown_where_there_are_any() -> None:
+    assert "LSSR" not in text([result(), result("asp", lssr=0.0)])["bsp"]
+    table = text([result(), result("selsync:0.3", lssr=0.8)])
+    assert (table["bsp"]["LSSR"], table["selsync:0.3"]["LSSR"]) == ("-", "0.8")
 
 
 times = st.none() | st.floats(0.001, 1e6)

@@ -24,7 +24,16 @@ SGD: dict[str, Any] = {}
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01}
 ADAM: dict[str, Any] = {"optimizer": "Adam"}
 ONE_WORKER = ["bsp", "asp", "ssp:0", "ssp:3", "dssp", "k-sync:1", "k-batch-sync:1", "k-async:1", "k-batch-async:1"]
-ONE_WORKER += ["k-group:1", "local:1", "local:8", "post-local:4,at=0.5"]
+ONE_WORKER += [
+    "k-group:1",
+    "local:1",
+    "local:8",
+    "post-local:4,at=0.5",
+    "selsync:0.3",
+    "selsync:0.3,aggregate=gradients",
+]
+ONE_WORKER += ["esync", "esync:blocking=false", "fedavg:1,0.2", "diloco:4,lr=1,momentum=0"]
+ONE_WORKER += ["diloco:4,lr=1,momentum=0,fragments=2,overlap=3"]
 
 
 def mlp() -> nn.Module:
@@ -47,10 +56,10 @@ def config(**fields: Any) -> TrainingConfig:
     return TrainingConfig(**{"learning_rate": ETA, "batch_size": BATCH, "samples": 3 * SAMPLES, **fields})
 
 
-def trained(policy: str, workers: int = 4, *, task: Task | None = None, **fields: Any) -> Tensor:
-    """Parameters at the end of a run; the workers differ in speed and every step varies."""
-    devices = [Device(compute_s=1.0 + 0.3 * worker) for worker in range(workers)]
-    compute = Compute(distribution="normal", deviation=0.2)
+def trained(policy: str, workers: int = 4, *, task: Task | None = None, equal: bool = False, **fields: Any) -> Tensor:
+    """Parameters at the end of a run; unless they are equal, the workers differ in speed and every step varies."""
+    devices = [Device(compute_s=1.0 if equal else 1.0 + 0.3 * worker) for worker in range(workers)]
+    compute = Compute() if equal else Compute(distribution="normal", deviation=0.2)
     training = config(**fields)
     numerics = TrainedNumerics(task or toy(), training, workers, SEED)
     job = build_job(Scenario(devices=devices, compute=compute, training=training), parse(policy), numerics, SEED)
@@ -116,6 +125,51 @@ def test_policies_that_are_another_one_give_its_parameters(optimizer: dict[str, 
     for policy in ("k-async:1", "k-batch-async:1", "ssp:inf", "k-group:1"):
         assert torch.equal(trained(policy, **optimizer), asp), policy
     assert not torch.allclose(asp, bsp, atol=1e-3)
+
+
+@pytest.mark.parametrize("fields", [{}, {"lr_convention": "same", "schedule": "step", "decay_at": (0.4,)}])
+def test_selsync_at_delta_zero_is_bsp(fields: dict[str, Any]) -> None:
+    bsp = trained("bsp", **fields)
+    assert_same(trained("selsync:0", **fields), bsp)
+    assert_same(
+        trained("selsync:0,aggregate=gradients", momentum=0.9, **fields), trained("bsp", momentum=0.9, **fields)
+    )
+    assert not torch.allclose(trained("selsync:inf", **fields), bsp, atol=1e-3)
+
+
+def test_a_threshold_that_never_fires_averages_replicas_that_never_met() -> None:
+    """As FedAvg whose first round is longer than the job."""
+    assert_same(trained("selsync:inf", equal=True), trained("fedavg:1,99", equal=True))
+
+
+def test_fedavg_of_all_in_every_step_is_local_sgd() -> None:
+    assert torch.equal(trained("fedavg:1,1e-9"), trained("local:1"))
+    assert not torch.allclose(trained("fedavg:0.5,1e-9"), trained("local:1"), atol=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM])
+def test_diloco_at_rate_one_is_local_sgd(optimizer: dict[str, Any]) -> None:
+    assert_same(trained("diloco:3,lr=1,momentum=0", **optimizer), trained("local:3", **optimizer))
+    assert not torch.allclose(trained("diloco:3", **optimizer), trained("local:3", **optimizer), atol=1e-3)
+
+
+def test_esync_on_equal_workers_is_local_sgd_of_one_step() -> None:
+    assert_same(trained("esync", equal=True), trained("local:1", equal=True))
+    assert not torch.allclose(trained("esync"), trained("local:1"), atol=1e-3)
+
+
+def test_uniform_weights_are_those_of_equally_many_steps() -> None:
+    uniform = trained("esync", equal=True)
+    for weights in ("samples", "inverse", "normalised"):
+        assert_same(trained(f"esync:{weights}", equal=True), uniform)
+        assert not torch.allclose(trained(f"esync:{weights}"), trained("esync"), atol=1e-3)
+
+
+def test_fragments_and_delays_change_the_result_but_one_part_at_once_does_not() -> None:
+    plain = trained("diloco:4,lr=1,momentum=0")
+    assert torch.equal(trained("diloco:4,lr=1,momentum=0,fragments=1,overlap=0"), plain)
+    for spec in ("fragments=2", "overlap=2", "fragments=4,overlap=1"):
+        assert not torch.allclose(trained(f"diloco:4,lr=1,momentum=0,{spec}"), plain, atol=1e-3), spec
 
 
 def test_dssp_with_one_bound_is_ssp() -> None:

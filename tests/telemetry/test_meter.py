@@ -56,6 +56,32 @@ def test_replicas_have_no_staleness() -> None:
     assert (result.updates, result.staleness_mean, result.staleness_max, result.staleness_counts) == (1, None, None, {})
 
 
+def test_local_steps_are_those_that_no_exchange_follows() -> None:
+    meter = Meter()
+    meter.join((0, 1), 0.0)
+    for worker in (0, 0, 0, 1):
+        meter.report(report(worker, 1.0), "replicas")
+    meter.sync(Sync((0,), "parameters", adopters=(0, 1)))
+    assert meter.finish(blank(), Ledger(), 4.0).lssr == 0.5
+
+
+def test_gradients_of_replicas_are_an_exchange_too() -> None:
+    meter = Meter()
+    meter.join((0, 1), 0.0)
+    for worker in (0, 1, 1):
+        meter.report(report(worker, 1.0), "replicas")
+    meter.sync(Sync((0, 1)))
+    result = meter.finish(blank(), Ledger(), 4.0)
+    assert (result.lssr, result.updates, result.staleness_counts) == (pytest.approx(1 / 3), 1, {})
+
+
+def test_computing_time_of_each_worker() -> None:
+    meter = Meter()
+    meter.join((0, 1), 0.0)
+    meter.report(report(0, 3.0), "replicas")
+    assert meter.finish(blank(), Ledger(), 4.0).compute_fraction_by_worker == {0: 0.75, 1: 0.0}
+
+
 def test_contributions_are_the_ledgers() -> None:
     ledger = Ledger()
     ledger.join((0, 1, 2))

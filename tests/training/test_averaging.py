@@ -114,3 +114,85 @@ def test_buffers_take_mean_and_maximum_and_are_independent() -> None:
     alone.counters[0].zero_()
     assert inputs[0].vector.tolist() == [1.0, 2.0]
     assert inputs[0].counters[0].item() == 1
+
+
+def test_an_outer_step_is_sgd_on_the_negative_mean_delta() -> None:
+    for nesterov in (False, True):
+        target, parameters = server(), torch.zeros(2, requires_grad=True)
+        sgd = torch.optim.SGD([parameters], lr=0.7, momentum=0.9, nesterov=nesterov)
+        replicas = [Replica.of(target) for _ in range(2)]
+        for steps in (1, 2, 3):
+            before = target.vector.clone()
+            for replica in replicas:
+                for _ in range(steps):
+                    replica.step(ONES.clone())
+            parameters.grad = before - (replicas[0].vector + replicas[1].vector) / 2
+            sgd.step()
+            average(target, replicas, outer=Outer(0.7, 0.9, nesterov))
+            torch.testing.assert_close(target.vector, parameters.detach())
+
+
+def test_adopters_that_contribute_nothing_take_the_result() -> None:
+    target = server(momentum=0.5)
+    first, second, third = stepped(target, 1, 2, 3)
+    average(target, [first, second], adopters=[first, third], state="average")
+    torch.testing.assert_close(target.vector, (first_of(1) + first_of(2)) / 2 * ONES)
+    assert torch.equal(first.vector, target.vector)
+    assert torch.equal(third.vector, target.vector)
+    torch.testing.assert_close(second.vector, first_of(2) * ONES)
+    momenta = [one.optimizer.state().vectors["momentum_buffer"].values[0].item() for one in (first, second, third)]
+    assert momenta == [1.25, 1.5, 1.25]
+
+
+def first_of(steps: int) -> float:
+    """Where so many steps at rate 0.1 and momentum 0.5 with gradients of one lead from zero."""
+    return -0.1 * sum(2 - 0.5**step for step in range(steps))
+
+
+@pytest.mark.parametrize("outer", [None, Outer()])
+def test_all_fragments_together_are_the_whole(outer: Outer | None) -> None:
+    whole, parts = server(), server()
+    average(whole, stepped(whole, 1, 3), outer=outer)
+    replicas = stepped(parts, 1, 3)
+    average(parts, replicas, outer=outer, fragment=(0, 2))
+    torch.testing.assert_close(parts.vector, torch.tensor([-0.2, 0.0]))
+    torch.testing.assert_close(replicas[0].vector, torch.tensor([-0.2, -0.1]))
+    average(parts, replicas, outer=outer, fragment=(1, 2))
+    for vector in (parts.vector, replicas[0].vector, replicas[1].vector):
+        torch.testing.assert_close(vector, whole.vector)
+
+
+def test_a_delta_of_a_fragment_counts_from_its_last_exchange() -> None:
+    target = server()
+    (replica,) = stepped(target, 1)
+    average(target, [replica], outer=Outer(), fragment=(0, 2))
+    replica.step(ONES.clone())
+    average(target, [replica], outer=Outer(), fragment=(0, 2))
+    average(target, [replica], outer=Outer(), fragment=(1, 2))
+    torch.testing.assert_close(target.vector, -0.2 * ONES)
+
+
+def test_a_delayed_result_keeps_the_progress_made_meanwhile() -> None:
+    target = server()
+    one, two = stepped(target, 1, 3)
+    average(target, [one, two], outer=Outer(), delay=2)
+    torch.testing.assert_close(target.vector, -0.2 * ONES)
+    torch.testing.assert_close(one.vector, -0.1 * ONES)
+    one.step(ONES.clone())
+    torch.testing.assert_close(one.vector, -0.2 * ONES)
+    one.step(ONES.clone())
+    torch.testing.assert_close(one.vector, (-0.3 - 0.1) * ONES)
+    two.step(ONES.clone())
+    average(target, [one, two], outer=Outer())
+    # Since the exchange one has made two steps and two has made one, whose result it takes over before it contributes.
+    torch.testing.assert_close(target.vector, (-0.2 - 0.15) * ONES)
+    assert torch.equal(one.vector, target.vector)
+    assert torch.equal(two.vector, target.vector)
+
+
+def test_a_step_that_is_only_looked_at_changes_nothing() -> None:
+    (replica,) = stepped(server(momentum=0.5), 1)
+    seen = replica.stepped(ONES, 2.0)
+    torch.testing.assert_close(replica.vector, -0.1 * ONES)
+    replica.step(ONES.clone(), 2.0)
+    assert torch.equal(replica.vector, seen)

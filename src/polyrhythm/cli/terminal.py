@@ -61,7 +61,8 @@ def print_results(results: Sequence[RunResult]) -> None:
     for name, value in said.items():
         console().print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
     has_target = target_of(results) is not None
-    print_figures(headings(has_target), cells(rows(results), has_target))
+    ranking = rows(results)
+    print_figures(headings(ranking, has_target), cells(ranking, has_target))
 
 
 def runs_progress() -> Progress:

@@ -1,5 +1,6 @@
 """ESync: fast workers make as many local steps as fit until the slowest has made one; then all replicas meet."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -63,14 +64,16 @@ class ESyncState:
         unknown: how many have no cost yet.
         ready: how many are READY.
         slowest: the worker of the highest cost, the first of several; None while no cost is known.
-        queries: until when the answer to a query may be held back.
+        queries: workers whose queries are not answered yet, which happens while costs are unknown.
+        hold_s: until when the first of these may be held back.
     """
 
     devices: WorkerMap[Device] = field(default_factory=WorkerMap)
     unknown: int = 0
     ready: int = 0
     slowest: int | None = None
-    queries: WorkerMap[float] = field(default_factory=WorkerMap)
+    queries: WorkerMap[bool] = field(default_factory=WorkerMap)
+    hold_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class ESync(Policy[ESyncState]):
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise SpecError(f"weights must be one of {', '.join(WEIGHTS)} but got {self.weights!r}")
-        if not 0 <= self.epsilon < float("inf"):
+        if not 0 <= self.epsilon < math.inf:
             raise SpecError(f"epsilon must be at least 0 and finite but got {self.epsilon}")
         if not 0 < self.smoothing <= 1:
             raise SpecError(f"smoothing must be above 0 and at most 1 but got {self.smoothing}")
@@ -174,7 +177,8 @@ class ESync(Policy[ESyncState]):
             state,
             devices=state.devices.set(worker, device),
             unknown=state.unknown - (before.cost_s is None),
-            queries=state.queries.set(worker, report.time_s + self.slack_s(device.cost_s)),
+            queries=state.queries.set(worker, True),
+            hold_s=state.hold_s if state.queries else report.time_s + self.slack_s(device.cost_s),
         )
         return replace(state, slowest=slowest_after(state, worker, device.cost_s))
 
@@ -205,31 +209,34 @@ class ESync(Policy[ESyncState]):
 
     def answer(self, state: ESyncState, now_s: float, asked: int | None = None) -> tuple[ESyncState, Decisions]:
         """Answer all queries that can be answered, the newest of `asked`; end the round if all are READY."""
+        if state.unknown and now_s < state.hold_s:
+            return self.held(state, asked)
         state, going = self.resolved(state, now_s)
         live = len(state.devices)
         if live and state.ready == live:
             return self.end_round(state, now_s, asked)
         if not self.blocking:
             going = () if asked is None else (asked,)
-        held = None if asked is None else state.queries.get(asked)
-        go_on = (Proceed(going, "replicas"),) if going else ()
-        return state, go_on if held is None else (*go_on, Wake(held))
+        return state, (Proceed(going, "replicas"),) if going else ()
+
+    def held(self, state: ESyncState, asked: int | None) -> tuple[ESyncState, Decisions]:
+        """No answer yet: the costs that are unknown may come any moment."""
+        if asked is None:
+            return state, ()
+        wake = (Wake(state.hold_s),) if len(state.queries) == 1 else ()
+        return state, wake if self.blocking else (Proceed((asked,), "replicas"), *wake)
 
     def resolved(self, state: ESyncState, now_s: float) -> tuple[ESyncState, tuple[int, ...]]:
         """Queries answered READY are latched; the workers of those that are answered NOT-READY."""
         going = []
         for worker in sorted(state.queries, key=lambda worker: worker != state.slowest):
-            until_s = state.queries.get(worker)
-            if state.unknown and until_s is not None and now_s < until_s:
-                continue
-            state = replace(state, queries=state.queries.remove(worker))
             device = device_of(state, worker)
             if not device.ready and self.is_ready(state, worker, now_s):
                 devices = state.devices.set(worker, replace(device, ready=True))
                 state = replace(state, devices=devices, ready=state.ready + 1)
             elif not device.ready:
                 going.append(worker)
-        return state, tuple(sorted(going))
+        return replace(state, queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
 
     def is_ready(self, state: ESyncState, worker: int, now_s: float) -> bool:
         """Algorithm 2 for a worker that has made a step in this round."""
@@ -302,4 +309,5 @@ def without(state: ESyncState, worker: int) -> ESyncState:
         ready=state.ready - device.ready,
         slowest=slowest_of(devices) if worker == state.slowest else state.slowest,
         queries=state.queries.remove(worker),
+        hold_s=state.hold_s,
     )

@@ -16,19 +16,21 @@ class Column(NamedTuple):
     text: Callable[[Row], str]
 
 
-def columns(has_target: bool) -> tuple[Column, ...]:
-    """The columns; without a target the first figure is the duration of the whole run."""
-    return (Column("policy", "spec of the policy", policy), *(TO_TARGET if has_target else WHOLE_RUN), *OTHERS)
+def columns(rows: Sequence[Row], has_target: bool) -> tuple[Column, ...]:
+    """The columns; without a target the first figure is the duration of the whole run. LSSR only if somebody has one."""
+    times = TO_TARGET if has_target else WHOLE_RUN
+    local = (LSSR,) if any(row.lssr for row in rows) else ()
+    return (Column("policy", "spec of the policy", policy), *times, *OTHERS, *local)
 
 
-def headings(has_target: bool) -> list[str]:
+def headings(rows: Sequence[Row], has_target: bool) -> list[str]:
     """The headings of the table."""
-    return [column.heading for column in columns(has_target)]
+    return [column.heading for column in columns(rows, has_target)]
 
 
 def cells(rows: Sequence[Row], has_target: bool) -> list[list[str]]:
     """The text of the table."""
-    return [[column.text(row) for column in columns(has_target)] for row in rows]
+    return [[column.text(row) for column in columns(rows, has_target)] for row in rows]
 
 
 def policy(row: Row) -> str:
@@ -139,3 +141,4 @@ OTHERS = (
     Column("dropped", "gradients that were computed but not applied", lambda row: count(row.gradients_dropped)),
 )
 """Columns after the time."""
+LSSR = Column("LSSR", "share of the steps that no exchange followed", lambda row: number(row.lssr))

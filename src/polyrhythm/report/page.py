@@ -56,7 +56,7 @@ def render(comparison: Comparison) -> str:
         comparison=comparison,
         facts=facts(results),
         troubles=troubles(results),
-        columns=columns(has_target),
+        columns=columns(ranking, has_target),
         table=list(zip((look_of[row.policy] for row in ranking), cells(ranking, has_target), strict=True)),
         charts=charts,
         wide=WIDE,

@@ -33,6 +33,7 @@ class Row:
     final_accuracy: Spread | None
     updates: float | None
     samples_per_s: float | None
+    lssr: float | None
     idle_fraction: float | None
     staleness_mean: float | None
     staleness_max: int | None
@@ -70,6 +71,7 @@ def row(policy: str, runs: Sequence[RunResult], reference_s: float | None) -> Ro
         final_accuracy=spread([run.final_accuracy for run in done if run.final_accuracy is not None]),
         updates=mean(done, lambda run: run.updates),
         samples_per_s=mean(done, lambda run: run.samples_per_s),
+        lssr=mean(done, lambda run: run.lssr),
         idle_fraction=mean(done, lambda run: run.idle_fraction),
         staleness_mean=mean(done, lambda run: run.staleness_mean),
         staleness_max=max((run.staleness_max for run in done if run.staleness_max is not None), default=None),
