@@ -45,3 +45,7 @@ def ctl(
     typer.echo(f"policy {state.policy}{following}; epoch {state.epoch}; workers {', '.join(map(str, state.members))}")
     dropped = ", ".join(f"{count} {reason}" for reason, count in state.dropped.items()) or "none"
     typer.echo(f"samples {state.samples}, skipped {state.skipped}; gradients {state.applied}, dropped: {dropped}")
+    for worker, arrival in state.arrivals.items():
+        if arrival.late or arrival.kind:
+            now = f"{arrival.relative:.1f}x the median" if arrival.late and arrival.relative else "on time now"
+            typer.echo(f"worker {worker}: {arrival.kind} straggler, {now}")

@@ -14,6 +14,7 @@ import msgspec
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.messages import Value
+from polyrhythm.telemetry.stragglers import Arrival
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -74,6 +75,7 @@ class Status(Message):
     applied: int
     dropped: dict[str, int]
     switching_to: str | None = None
+    arrivals: dict[int, Arrival] = {}
 
 
 class Bye(Message):
@@ -301,10 +303,11 @@ class Over(Message):
 
 
 class EpochDone(Message):
-    """Everyone is at the end of `epoch`; the parameters of `version` are final for it."""
+    """Everyone is at the end of `epoch`; the parameters of `version` are final for it. `arrivals` says who was late."""
 
     epoch: int
     version: int
+    arrivals: dict[int, Arrival] = {}
 
 
 class Refused(Message):

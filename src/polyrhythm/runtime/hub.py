@@ -94,7 +94,7 @@ class Hub:
     def send(self, worker: int, message: ToWorker) -> None:
         """Send to a worker."""
         if isinstance(message, EpochDone):
-            self._recorder.end_epoch(message.epoch)
+            message = self._recorder.end_epoch(message)
         if worker in self._channels:
             self._channels[worker].send(message)
 
@@ -184,6 +184,7 @@ class Hub:
             job.ledger.applied,
             {str(reason): count for reason, count in job.ledger.dropped.items()},
             following.spec if following else None,
+            self._recorder.stragglers.arrivals(),
         )
 
     # -- details -------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from polyrhythm.runtime.roaming import Roaming
 from polyrhythm.runtime.station import Side, Station
 from polyrhythm.runtime.steering import Steering
 from polyrhythm.runtime.venue import venue_of
+from polyrhythm.telemetry.stragglers import Arrival
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Participant:
         self._station = Station(rank, link, replica, exchange, clock, self._follow, steering)
         self._side: Side = Pushing(self._station)
         self._epoch = -1
+        self.arrivals: dict[int, Arrival] = {}
         self._dataset_samples = 0
         self._position = 0
         self._own_samples: int | None = None
@@ -266,3 +268,4 @@ class Participant:
         if self._station.phase is not None:
             self._side.end_epoch(message.version)
         self._station.done = message.epoch == self._epoch
+        self.arrivals = message.arrivals

@@ -1,14 +1,18 @@
 """What a hub writes down about its job: a trace of each phase, and what was measured."""
 
+import logging
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 
-from polyrhythm.core import Cluster, Decisions, Event, Header, Policy, TraceWriter
+from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Policy, Report, TraceWriter
+from polyrhythm.runtime.control import EpochDone
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.job import Job
-from polyrhythm.telemetry import Gauge, Mark, RunResult
+from polyrhythm.telemetry import Gauge, Mark, RunResult, Stragglers
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -21,7 +25,8 @@ class Recorder:
 
     def __init__(self, settings: HubSettings, job: Job) -> None:
         self._settings, self._job = settings, job
-        self._gauge = Gauge() if settings.figures is not None else None
+        self.stragglers = Stragglers(tell=log.warning)
+        self._gauge = Gauge(self.stragglers) if settings.figures is not None else None
         self._trace: TextIO | None = None
         self._writer: TraceWriter | None = None
 
@@ -42,13 +47,27 @@ class Recorder:
         """One event and what the policy decided."""
         if self._gauge is not None:
             self._gauge.record(event, decisions)
+        else:
+            self._follow(event)
         if self._writer is not None:
             self._writer.write(event, decisions)
 
-    def end_epoch(self, epoch: int) -> None:
-        """An epoch is over for everyone; of several calls for one epoch the first counts."""
-        if self._gauge is not None and epoch == len(self._gauge.marks):
+    def _follow(self, event: Event) -> None:
+        """Who is late is known also of a job that is not measured."""
+        match event:
+            case Joined(workers=workers, time_s=time_s):
+                for worker in workers:
+                    self.stragglers.join(worker, time_s)
+            case Report():
+                self.stragglers.report(event)
+            case Left(worker=worker, reason=reason) if reason != "finished":
+                self.stragglers.leave(worker)
+
+    def end_epoch(self, message: EpochDone) -> EpochDone:
+        """An epoch is over for everyone; of several calls for one epoch the first counts. Workers hear who is late."""
+        if self._gauge is not None and message.epoch == len(self._gauge.marks):
             self._gauge.end_epoch(self._mark())
+        return EpochDone(message.epoch, message.version, self.stragglers.arrivals())
 
     def lost(self, worker: int) -> None:
         """A member of the job is gone; if a policy still sees it, that one's `Left` will tell."""

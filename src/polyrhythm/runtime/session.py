@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -139,7 +140,10 @@ class Session:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What this worker has done: steps, samples, and seconds that it computed, waited and transferred."""
+        """What this worker has done: steps, samples, and seconds that it computed, waited and transferred.
+
+        `arrivals` has how each worker of the job arrived until the end of the last epoch: see `telemetry.Arrival`.
+        """
         phase = self._participant.phase
         return {
             **asdict(self._participant.tally),
@@ -148,6 +152,7 @@ class Session:
             "phase": phase.number if phase else 0,
             "members": phase.members if phase else (),
             "version": self._participant.version,
+            "arrivals": {worker: msgspec.structs.asdict(a) for worker, a in self._participant.arrivals.items()},
         }
 
     def state_dict(self) -> dict[str, Any]:

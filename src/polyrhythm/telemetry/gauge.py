@@ -12,6 +12,7 @@ import msgspec
 from polyrhythm.core import Cancel, Decision, Decisions, Event, Exchange, Joined, Ledger, Left, Proceed, Report, Sync
 from polyrhythm.telemetry.meter import Meter
 from polyrhythm.telemetry.result import RunResult
+from polyrhythm.telemetry.stragglers import Stragglers
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -39,6 +40,9 @@ class Running(NamedTuple):
 class Gauge:
     """Feeds a `Meter`.
 
+    Args:
+        stragglers: the view of who is late that it feeds too.
+
     Example:
         >>> gauge = Gauge()
         >>> gauge.begin_phase(lockstep=False, message_bytes=100)
@@ -48,8 +52,8 @@ class Gauge:
         (100.0, 200.0, 1.5)
     """
 
-    def __init__(self) -> None:
-        self.meter = Meter()
+    def __init__(self, stragglers: Stragglers | None = None) -> None:
+        self.meter = Meter(stragglers=stragglers or Stragglers())
         self.marks: list[Mark] = []
         self._lockstep = False
         self._message_bytes = 0
