@@ -3,12 +3,18 @@
 import multiprocessing
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from polyrhythm.runtime import steer
 from polyrhythm.runtime.adapt.bootstrap import main
 from polyrhythm.runtime.rendezvous import free_port
 from polyrhythm.testing import cuda
@@ -75,6 +81,32 @@ def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:
         outcomes = running.join(LIMIT_S)
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
     return Run(folder, [0] * ranks)
+
+
+def switched(
+    folder: Path, script: str, *arguments: str, switches: dict[int, str], policy: str = "bsp", ranks: int = 2
+) -> Run:
+    """The same, and `polyrhythm ctl` switches the policy when the first rank has made so many steps."""
+    command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
+    name = f"test-{uuid.uuid4().hex}"
+    start = partial(main_with_switches, name, switches)
+    with job(play, ranks, folder, ranks, free_port(), start, command, policy=policy, name=name) as running:
+        outcomes = running.join()
+    assert all(outcome.value == 0 for outcome in outcomes), [folder.joinpath(f"stderr.{r}").read_text() for r in (0, 1)]
+    return Run(folder, [outcome.value for outcome in outcomes])
+
+
+def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:
+    """Run a script, and ask from outside of it for another policy behind some of its steps."""
+    steps = count(1)
+
+    def switch(*_: Any) -> None:
+        if policy := switches.get(next(steps)):
+            steer.switch(name, policy)
+
+    if os.environ["RANK"] == "0":
+        register_optimizer_step_post_hook(switch)
+    return main(command)
 
 
 def stand_in(command: tuple[str, ...]) -> int:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from polyrhythm.runtime.adapt import unable
 from polyrhythm.runtime.adapt.group import BACKEND, ScriptGroup
 from polyrhythm.runtime.adapt.notices import refuse, tell
 from polyrhythm.runtime.adapt.script import Script
@@ -27,6 +28,7 @@ def install(script: Script) -> None:
     patch_groups(script)
     patch_optimizers(script)
     patch_backward(script)
+    unable.patch(script)
     script.schedules.patch()
 
 

@@ -71,8 +71,11 @@ class Script:
 
     def made_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer was made."""
-        if not asked_by_us():
-            self._optimizers.add(optimizer)
+        if asked_by_us():
+            return
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            raise refuse("ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas")
+        self._optimizers.add(optimizer)
 
     # -- what the script does ------------------------------------------------------------------------------------------
 
@@ -101,7 +104,7 @@ class Script:
         self._optimizer = optimizer
         self._used()
         if self.session is None:
-            self.opening.step(optimizer, args, kwargs, self._run.unstepped if self._run else 0)
+            self.opening.step(optimizer, args, kwargs, 0 if self._run is None else self._run.unstepped)
         else:
             check_step(optimizer, args, kwargs)
             if not self.session.has_batch:
