@@ -44,9 +44,13 @@ SKEWED: dict[str, tuple[str, tuple[float, float] | None]] = {
 }
 """Policy and injection with one label a worker."""
 
+HALVES = {"compression": "fp16"}
+AVERAGED = {"averaged_state": "average"}
 STRETCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "SelSync 0.3, momentum averaged": ("selsync:0.3", {"averaged_state": "average"}),
-    "local SGD(3), momentum averaged": ("local:3", {"averaged_state": "average"}),
+    "BSP, fp16": ("bsp", HALVES),
+    "SelSync 0.3, momentum averaged": ("selsync:0.3", AVERAGED),
+    "SelSync 0.3, momentum averaged, fp16": ("selsync:0.3", AVERAGED | HALVES),
+    "local SGD(4), momentum averaged, fp16": ("local:4", AVERAGED | HALVES),
 }
 """Ours: policy and training, to reach BSP's accuracy sooner."""
 
