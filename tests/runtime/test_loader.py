@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.line import Draw
@@ -25,7 +26,15 @@ class Script:
         self.lasts: list[bool] = []
         self.skipped: list[int] = []
 
-    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+    def begin_epoch(
+        self,
+        epoch: int,
+        dataset_samples: int,
+        batch_size: int,
+        ahead: int,
+        processed: int = 0,
+        shards: Shards | None = None,
+    ) -> None:
         self.begun.append((epoch, dataset_samples, batch_size, ahead))
         self.turn = iter(next(self.turns))
 

@@ -20,13 +20,15 @@ SAMPLES, EPOCHS = 45, 3
 def read(rank: int, workers: int, policy: str, partition: str, switch: str, processes: int) -> list[list[int]]:
     """Train; what this worker read in each epoch. Switch in the middle of the second."""
     os.environ["WORLD_SIZE"] = str(workers)
-    data, seen = Numbered(SAMPLES), []
+    data = Numbered(SAMPLES)
+    seen: list[list[int]] = []
     model = make_model(seed=rank)
     made = make_optimizer(model, lr=0.1)
     with polyrhythm.session(model, made, policy) as session:
         for epoch in range(EPOCHS):
             seen.append([])
-            loader = session.loader(data, 4, partition=partition, labels=data.y, seed=3, num_workers=processes)
+            options = {"num_workers": processes, "multiprocessing_context": "fork" if processes else None}
+            loader = session.loader(data, 4, partition=partition, labels=data.y, seed=3, **options)
             for number, (x, y, indices) in enumerate(loader):
                 seen[-1] += indices.tolist()
                 step(model, made, x, y)

@@ -104,8 +104,8 @@ class ShardedWorkload(Workload):
     def lease(self, samples: int, worker: int = 0) -> Lease | None:
         """The next mini-batch of at most `samples` for a worker, or None when there is none."""
         own, absent = self._back[worker], sorted(self._back.keys() - self._present - {worker})
-        back = own or next((self._back[owner] for owner in absent if self._back[owner]), None)
-        if back:
+        others: list[Lease] = next((self._back[owner] for owner in absent if self._back[owner]), [])
+        if back := own or others:
             return self._split(heapq.heappop(back), samples)
         behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
         return self._advance(next(behind, worker), samples)

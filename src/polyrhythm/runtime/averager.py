@@ -12,8 +12,10 @@ from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.core import Outer, Sync
 from polyrhythm.runtime.collectives import Flight, launch_reduction
+from polyrhythm.runtime.compressed import Gathering, launch_gathering
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.training.averaging import fragment_bounds, outer_step
+from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import shares
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 
@@ -40,7 +42,7 @@ class Travelling:
     """An exchange under way: when it started, and the sums that arrive in place of the contributions.
 
     `covers` says that every member contributes or takes over; `contribution` is kept where steps are made meanwhile;
-    `first` and `end` bound the elements that are exchanged.
+    `first` and `end` bound the elements that are exchanged. What is compressed is gathered, and summed up on arrival.
     """
 
     stake: Stake
@@ -52,6 +54,7 @@ class Travelling:
     contribution: Tensor | None
     counters: list[Tensor]
     flights: list[Flight]
+    gathering: Gathering | None = None
 
     @property
     def due(self) -> int:
@@ -68,13 +71,16 @@ class Averager:
 
     Args:
         module: float32, not wrapped; its tensors stay where they are.
+        compressor: what its differences from what it took over last go through; None sends everything in full.
 
     Attributes:
         reached: steps since `start` whose contributions everyone has.
         velocity: of the outer optimizer, if it has a momentum.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, compressor: Compressor | None = None) -> None:
+        self._compressor = compressor
+        self._common = False
         floating, counters = split_buffers(module)
         parameters = trainable_parameters(module)
         self._layout = FlatLayout.of(parameters, floating)
@@ -95,6 +101,7 @@ class Averager:
         self._origin = self._gather(self._global)
         self._travelling.clear()
         self.reached = 0
+        self._common = True
 
     def mean(self, epoch: Epoch, share: float | None = None, step: int = 0) -> None:
         """Give everyone the mean of all replicas, after what is under way; `share` as in `collectives.mean`."""
@@ -111,12 +118,15 @@ class Averager:
         first, end = fragment_bounds(self._size, stake.sync.fragment)
         self._complete([t for t in self._travelling if t.first < end and first < t.end])
         total, contribution = self._contribute(stake.sync, first, end)
+        gathering = self._gather_compressed(epoch, stake.sync, total, first, end)
         total = total.mul_(stake.share) if stake.share else total.zero_()
         counters = [counter.clone() if stake.share else torch.zeros_like(counter) for counter in self._counters]
-        flights = [launch_reduction(epoch, total)]
+        flights = [] if gathering else [launch_reduction(epoch, total)]
         flights += [launch_reduction(epoch, as_numbers(counter), ReduceOp.MAX) for counter in counters]
         covers = {*stake.sync.workers, *(stake.sync.adopters or ())} >= {*epoch.members}
-        self._travelling.append(Travelling(stake, step, covers, first, end, total, contribution, counters, flights))
+        self._travelling.append(
+            Travelling(stake, step, covers, first, end, total, contribution, counters, flights, gathering)
+        )
 
     def merge(self, step: int | None) -> None:
         """Complete all exchanges that are due behind step `step`; None for all."""
@@ -140,10 +150,32 @@ class Averager:
             total[: end - first] -= self._origin[first:end]
         return total, contribution
 
+    def _gather_compressed(self, epoch: Epoch, sync: Sync, total: Tensor, first: int, end: int) -> Gathering | None:
+        """Send the difference from what all members took over last; None where they took over different things."""
+        common, all_adopt = self._common, {*(sync.adopters or sync.workers)} >= {*epoch.members}
+        self._common = all_adopt and (common or sync.fragment is None)
+        if self._compressor is None or not common:
+            return None
+        delta, width = total[: end - first], end - first
+        if sync.what == "parameters":
+            delta = delta - self._origin[first:end]
+        shares_ = [Stake.of(sync, member).share for member in epoch.members]
+        return launch_gathering(epoch, self._compressor, shares_, delta, total[width:], first)
+
+    def _sum_up(self, one: Travelling, gathering: Gathering) -> None:
+        """What arrived compressed, in the place of the sums."""
+        gathering.wait()
+        total, rest = gathering.sums()
+        if one.stake.sync.what == "parameters":
+            total += self._origin[one.first : one.end]
+        one.total = torch.cat([total, rest])
+
     def _complete(self, travelling: list[Travelling]) -> None:
         for one in travelling:
             for flight in one.flights:
                 flight.wait()
+            if one.gathering is not None:
+                self._sum_up(one, one.gathering)
             self._travelling.remove(one)
             self._take_over(one)
             if one.covers:

@@ -14,11 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.runtime.averager import Averager, Stake
 from polyrhythm.runtime.collectives import broadcast, mean, mean_gradients
+from polyrhythm.runtime.compressed import mean_compressed_gradients
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.group import BACKEND, SwitchGroup
+from polyrhythm.runtime.handover import hand_over_tensors
 from polyrhythm.runtime.messages import StateShape
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.segments import pack_state, packed_elements, unpack_state
+from polyrhythm.training.codecs import Compressor
+from polyrhythm.training.compression import NOTHING, Compression
 
 
 class Core(nn.Module):
@@ -45,9 +49,10 @@ class Exchange:
         replica: the script's model and optimizer.
         worker: rank in the job.
         timeout: limit of one collective.
+        compression: what gradients and replicas travel as. Compressed gradients are exchanged behind the backward pass.
     """
 
-    def __init__(self, replica: Replica, worker: int, timeout: timedelta) -> None:
+    def __init__(self, replica: Replica, worker: int, timeout: timedelta, compression: Compression = NOTHING) -> None:
         self._replica = replica
         self._worker = worker
         self._timeout = timeout
@@ -56,7 +61,8 @@ class Exchange:
         self._ddp: DistributedDataParallel | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
-        self.reduces = False
+        self.reduces = self.by_hand = False
+        self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str] = ("", "")
 
     def meet(self, store: Store, members: Sequence[int], name: str) -> None:
@@ -78,7 +84,7 @@ class Exchange:
 
     def part(self) -> None:
         """Leave the group: from now on this worker goes its own way."""
-        self.reduces, self._ddp = False, None
+        self.reduces, self._ddp, self.by_hand = False, None, False
         self._model.__dict__.pop("forward", None)
         if self.group is not None:
             self.group.set_local()
@@ -100,7 +106,9 @@ class Exchange:
         self.group = None
 
     def reduce_gradients(self, wanted: bool) -> None:
-        """Whether backward passes from now on end in the mean gradient of all members."""
+        """Whether backward passes from now on end in the mean gradient of all members, if nothing is compressed."""
+        self.by_hand = wanted and self._gradients is not None
+        wanted = wanted and not self.by_hand
         self.reduces = wanted
         if wanted and self._ddp is None:
             self._ddp = DistributedDataParallel(self._core, process_group=self.group, init_sync=False)
@@ -125,7 +133,7 @@ class Exchange:
     def averager(self) -> Averager:
         """Averages the replicas; made when it is first needed."""
         if self._averager is None:
-            self._averager = Averager(self._replica.model)
+            self._averager = Averager(self._replica.model, self._deltas)
         return self._averager
 
     def average_gradients(self, stake: Stake) -> None:
@@ -134,7 +142,32 @@ class Exchange:
         Raises:
             GroupError: when a member is lost; the gradients are unchanged then.
         """
-        mean_gradients(self.epoch, self._replica.parameters, stake.share, stake.adopts)
+        parameters = self._replica.parameters
+        if self._gradients is None:
+            mean_gradients(self.epoch, parameters, stake.share, stake.adopts)
+            return
+        shares = [Stake.of(stake.sync, member).share for member in self.epoch.members]
+        mean_compressed_gradients(self.epoch, self._gradients, parameters, shares, stake.adopts)
+
+    def reduce_by_hand(self, skipped: bool = False) -> None:
+        """What DistributedDataParallel does, with compressed gradients: their mean, and the first member's buffers.
+
+        A member whose script has skipped the step contributes zeros.
+
+        Raises:
+            GroupError: when a member is lost; the gradients are unchanged then, the buffers undefined.
+        """
+        assert self._gradients is not None, "only compressed gradients are reduced by hand"
+        size = self.epoch.size
+        if skipped:
+            self._forget_gradients()
+        mean_compressed_gradients(self.epoch, self._gradients, self._replica.parameters, [1.0 / size] * size)
+        hand_over_tensors(self.epoch, list(self._model.buffers()), 0)
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._replica.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
 
     def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
         """Give all members the mean of the contributors' parameters, buffers and optimizer state.

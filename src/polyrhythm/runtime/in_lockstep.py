@@ -55,8 +55,7 @@ class InLockstep:
     def before_step(self, samples: int) -> None:
         """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
         station = self._station
-        if station.exchange.reduces and station.exchange.failure is not None:
-            self._failure = self._schedule.step, "the gradients' exchange failed"
+        if not self._reduced():
             station.void = True
             station.hide_gradients()
             return
@@ -70,9 +69,7 @@ class InLockstep:
 
     def skip_step(self, samples: int) -> None:
         """For the others it is a step all the same."""
-        if self._station.exchange.reduces and self._station.exchange.failure is not None:
-            self._failure = self._schedule.step, "the gradients' exchange failed"
-        else:
+        if self._reduced(skipped=True):
             self._decide(samples)
         self._complete(samples, skipped=True)
 
@@ -96,6 +93,18 @@ class InLockstep:
         if from_gradients and not gradients:
             exchange.averager.start()
         exchange.reduce_gradients(gradients)
+
+    def _reduced(self, skipped: bool = False) -> bool:
+        """Whether the gradients are everyone's mean, if they are exchanged; compressed ones are only now."""
+        exchange, failed = self._station.exchange, "the gradients' exchange failed"
+        if exchange.by_hand:
+            try:
+                exchange.reduce_by_hand(skipped)
+            except GroupError as error:
+                self._failure = self._schedule.step, f"{failed}: {error}"
+        elif exchange.reduces and exchange.failure is not None:
+            self._failure = self._schedule.step, failed
+        return self._failure is None
 
     def _decide(self, samples: int) -> None:
         """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""

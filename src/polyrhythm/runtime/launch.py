@@ -25,6 +25,7 @@ from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
+from polyrhythm.training.compression import parse_compression
 
 RESTARTS = ("rdzv_conf", "max_restarts")
 """Flags of torchrun about restarts, which there are none of here; only their defaults are accepted."""
@@ -69,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--lr-convention", choices=("linear", "same"), default="linear", help="see the guide to real jobs"
     )
     ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
+    ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
     ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
     ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
     ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
@@ -101,6 +103,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
     if options.shards < 1 or options.epochs < 1 or options.hang_after <= 0:
         raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     parse_compensation(options.compensation)
+    parse_compression(options.compress)
     return HubSettings(
         job=options.job or (options.rdzv_id if node.count > 1 else uuid.uuid4().hex[:8]),
         token=node.token,
@@ -110,6 +113,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         epochs=options.epochs,
         lr_convention=options.lr_convention,
         compensation=options.compensation,
+        compress=options.compress,
         shards=options.shards,
         hang_s=options.hang_after,
         pulse_s=min(0.5, options.hang_after / 4),

@@ -94,8 +94,8 @@ class SessionLoader(Generic[Sample]):
         self.epoch += 1
         self._accumulation.start()
         order = self._order(self.epoch)
-        cut = {"shards": self._sharded.cut} if self._sharded else {}
-        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, **cut)
+        shards = self._sharded.cut if self._sharded else None
+        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, shards=shards)
         finished = False
         while not finished:
             yield from self._batches(order)

@@ -132,6 +132,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         epochs=epochs,
         lr_convention=run.training.lr_convention,
         compensation=run.training.compensation,
+        compress=run.training.compression,
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
     )

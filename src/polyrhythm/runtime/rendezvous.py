@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the hub that the first of them starts."""
 
 
-def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
+def find_hub(policy: str, epochs: int, compress: str = "none") -> tuple[int, Address]:
     """This worker's rank and the address of its job's hub.
 
     Raises:
@@ -47,7 +47,15 @@ def find_hub(policy: str, epochs: int) -> tuple[int, Address]:
     node = node_of(workers)
     if rank == 0:
         start_hub(
-            HubSettings(job=job, policy=policy, workers=workers, epochs=epochs, token=node.token, listen=node.listen)
+            HubSettings(
+                job=job,
+                policy=policy,
+                workers=workers,
+                epochs=epochs,
+                compress=compress,
+                token=node.token,
+                listen=node.listen,
+            )
         )
     address = Address(node.hub if node.rank else hub_address(job), job, node.token)
     wait_for_hub(address.hub)

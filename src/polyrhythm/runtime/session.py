@@ -35,6 +35,7 @@ from polyrhythm.runtime.participant import Participant
 from polyrhythm.runtime.partitioned import dealt_to
 from polyrhythm.runtime.rendezvous import find_hub, read_number
 from polyrhythm.runtime.replica import Replica
+from polyrhythm.training.compression import Compression, parse_compression
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Limit of one collective, torch's own; a dead worker is noticed long before."""
@@ -43,18 +44,21 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, policy: str, epochs: int) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, policy: str, epochs: int, compress: str = "none"
+    ) -> None:
         refuse_wrapped(model)
         self._replica = Replica(model, optimizer)
         self._optimizer = optimizer
         self._policy = policy
         self._epochs = epochs
+        self._compress = parse_compression(compress).spec
         self._handles: list[Any] = []
         self._first_epoch = 0
         self._loader: SessionLoader[Any] | None = None
 
     def __enter__(self) -> "Session":
-        self.rank, address = find_hub(self._policy, self._epochs)
+        self.rank, address = find_hub(self._policy, self._epochs, self._compress)
         self._link = HubLink(address, self.rank, self._replica)
         exchange = self._make_exchange()
         self._exchange = exchange
@@ -175,7 +179,11 @@ class Session:
         self.switch(str(state["policy"]))
 
     def _make_exchange(self) -> Exchange:
-        return Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
+        return Exchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
+
+    @property
+    def _compression(self) -> Compression:
+        return parse_compression(self._link.info.compress)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -189,7 +197,14 @@ class Session:
         self._participant.after_step(self._accumulation.take())
 
 
-def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = "bsp", *, epochs: int = 1) -> Session:
+def session(
+    model: nn.Module,
+    optimizer: Optimizer,
+    policy: str | Policy[Any] = "bsp",
+    *,
+    epochs: int = 1,
+    compress: str = "none",
+) -> Session:
     """A worker's part in a job that trains `model` under `policy`.
 
     Args:
@@ -197,6 +212,8 @@ def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = 
         optimizer: any of torch.optim, or a subclass whose step leaves parameters without gradients alone.
         policy: spec or policy that the job starts with; ``polyrhythm run --policy`` takes precedence.
         epochs: epochs that the job plans; policies that count shares of the workload need it.
+        compress: what gradients and replicas travel as, such as ``int8`` or ``topk:0.01``; see
+            `polyrhythm.training.compression`. ``polyrhythm run --compress`` takes precedence.
 
     Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in lockstep on
     gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas
@@ -205,7 +222,7 @@ def session(model: nn.Module, optimizer: Optimizer, policy: str | Policy[Any] = 
     Raises:
         PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
     """
-    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs)
+    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress)
 
 
 def refuse_wrapped(model: nn.Module) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, DistributedSampler
 
+from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
@@ -88,9 +89,17 @@ class Draws:
         """Number of the phase."""
         return self.participant.generation
 
-    def begin_epoch(self, epoch: int, dataset_samples: int, batch_size: int, ahead: int) -> None:
+    def begin_epoch(
+        self,
+        epoch: int,
+        dataset_samples: int,
+        batch_size: int,
+        ahead: int,
+        processed: int = 0,
+        shards: Shards | None = None,
+    ) -> None:
         """Stand before an epoch."""
-        self.participant.begin_epoch(epoch, dataset_samples, batch_size, ahead)
+        self.participant.begin_epoch(epoch, dataset_samples, batch_size, ahead, processed, shards)
 
     def draw(self) -> Draw | None:
         """The next mini-batch."""

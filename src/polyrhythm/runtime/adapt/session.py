@@ -116,8 +116,8 @@ class ScriptSession(Session):
 
     def _make_exchange(self) -> Exchange:
         if self._lane is None:
-            return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
-        exchange = LaneExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT)
+            return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
+        exchange = LaneExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
         exchange.lane = self._lane
         return exchange
 
