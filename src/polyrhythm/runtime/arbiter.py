@@ -60,6 +60,8 @@ class Arbiter:
         self._state = policy.init(cluster)
         self._queue: deque[Event] = deque()
         self._busy = False
+        self.held = False
+        """Nobody is started any more, whatever the policy decides."""
 
     def tell(self, event: Event) -> None:
         """Let the policy decide about `event` and about all that follows from its decisions at once."""
@@ -126,6 +128,8 @@ class Arbiter:
                 self._hands.wake(alarm_s)
 
     def _proceed(self, worker: int, decision: Proceed, time_s: float) -> None:
+        if self.held:
+            return
         if not self._hands.has_batch(worker):
             self.leave(worker, time_s, "finished")
             return

@@ -137,6 +137,7 @@ class Arbitration:
         self._job.office.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
         self._job.version += 1
         self._job.samples += sum(arrival.samples for arrival in arrivals)
+        self._stop_if_served()
 
     def has_batch(self, worker: int) -> bool:
         """Whether the worker holds a lease or can get one; one that cannot is told that its epoch is over."""
@@ -176,6 +177,12 @@ class Arbitration:
         self._job.office.wake(time_s)
 
     # -- details ---------------------------------------------------------------------------------------------------
+
+    def _stop_if_served(self) -> None:
+        """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
+        sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
+        if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
+            self._stopping = self.stops_by_itself = self._arbiter.held = True
 
     def _report(self, worker: int, message: Pushed | LocalStep, staleness: int) -> Report:
         return Report(
