@@ -33,7 +33,7 @@ from polyrhythm.runtime.line import Draw, Link, Tally
 from polyrhythm.runtime.pushing import Pushing
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.roaming import Roaming
-from polyrhythm.runtime.station import Side, Station
+from polyrhythm.runtime.station import UNREAD, Side, Station
 from polyrhythm.runtime.steering import Steering
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry.stragglers import Arrival
@@ -88,7 +88,7 @@ class Participant:
     @property
     def version(self) -> int:
         """Version of the servers' parameters that it read last."""
-        return self._station.version
+        return max(0, self._station.version)
 
     @property
     def apart(self) -> bool:
@@ -233,7 +233,7 @@ class Participant:
                 station.poisoned = True
                 station.link.send(Poisoned(phase.number, 0, str(error)))
                 return
-        self._move_state(phase)
+        self._move_state(phase, on_servers)
         if on_servers:
             station.exchange.part()
         else:
@@ -254,14 +254,20 @@ class Participant:
             station.exchange.agree(phase.members, phase.contributors)
             station.link.send(Agreed(phase.number))
 
-    def _move_state(self, phase: Phase) -> None:
-        link = self._station.link
-        self._station.version = phase.version
+    def _move_state(self, phase: Phase, on_servers: bool) -> None:
+        station, link = self._station, self._station.link
+        has_it = not on_servers or bool(phase.contributors)
         if phase.state == "pull":
             link.download(phase.version)
         elif phase.state == "upload" and self.rank == phase.source:
             link.upload(phase.version)
             link.send(Uploaded(phase.number))
+            has_it = True
+        # Servers that go on may be ahead of what this worker has read, and an upload may differ from what it has.
+        if has_it:
+            station.version = phase.version
+        elif phase.state == "upload":
+            station.version = UNREAD
 
     def _finish_epoch(self, message: EpochDone) -> None:
         """Everyone is at the end."""

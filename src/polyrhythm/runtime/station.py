@@ -13,6 +13,10 @@ from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.steering import Steering
 
 
+UNREAD = -1
+"""Version of parameters that nobody has read from the servers."""
+
+
 @dataclass(slots=True)
 class Station:
     """One worker in its job.
@@ -40,7 +44,7 @@ class Station:
     steering: Steering
     tally: Tally = field(default_factory=Tally)
     phase: Phase | None = None
-    version: int = 0
+    version: int = UNREAD
     may_step: bool = False
     over: bool = False
     done: bool = False
