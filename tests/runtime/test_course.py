@@ -118,3 +118,21 @@ def test_momentum_is_carried_over() -> None:
     (switched,) = run_job(train, 1, 0.9, policy="switch:bsp@0.25,asp@0.25,bsp@0.25,asp", epochs=2)
     for before, after in pairwise([plain, switched]):
         assert torch.allclose(before[-1].parameters, after[-1].parameters, atol=1e-6)
+
+
+def first_parameters(rank: int) -> torch.Tensor:
+    """What the first mini-batch is computed on; nothing changes it, because the rate is zero."""
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, lr=0.0)
+    with polyrhythm.session(model, optimizer) as session:
+        for number, (x, y, _) in enumerate(session.loader(Numbered(24), batch_size=2)):
+            if number == 0:
+                found = flat(model)
+            step(model, optimizer, x, y)
+    return found
+
+
+def test_on_the_servers_everyone_starts_from_the_parameters_of_the_lowest_rank() -> None:
+    first, second = run_job(first_parameters, 2, policy="asp")
+    assert torch.equal(first, second)
+    assert torch.equal(first, flat(make_model(seed=0)))
