@@ -1,5 +1,11 @@
+from itertools import pairwise
+
+import pytest
+
 from polyrhythm.core import Alarm, Bounds, Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.errors import SpecError
 from polyrhythm.policies import LocalSGD
+from polyrhythm.testing import Script, Stage
 from tests.policies.conftest import Drive
 
 AVERAGE = (Sync((0, 1), "parameters"), Proceed((0, 1), "replicas"))
@@ -35,3 +41,21 @@ def test_death_of_the_last_of_a_round_averages(drive: Drive) -> None:
 
 def test_bounds() -> None:
     assert LocalSGD(4).bounds(Cluster(workers=2)) == Bounds(lead=4, staleness=0)
+
+
+@pytest.mark.parametrize(
+    ("growth", "rounds"), [("linear", [1, 2, 3, 5, 8]), ("geometric", [1, 1, 1, 1, 2, 2, 2, 3, 4, 7])]
+)
+def test_rounds_grow_with_what_is_processed(growth: str, rounds: list[int]) -> None:
+    """One worker, 100 samples, 4 a step: each round's length is decided when it starts."""
+    policy = LocalSGD(h=1, last=16, growth=growth)
+    script = Script(workers=1, total_samples=100, dataset_samples=100, batch_size=4)
+    syncs = [event.clock for event, decisions in Stage(policy, script).play().entries if len(decisions) == 2]  # type: ignore[union-attr]
+    assert [later - earlier for earlier, later in pairwise([0, *syncs])][: len(rounds)] == rounds
+
+
+def test_impossible_growth() -> None:
+    with pytest.raises(SpecError, match="last must be a whole number of at least 1 but got 0"):
+        LocalSGD(last=0)
+    with pytest.raises(SpecError, match="growth must be linear or geometric but got 'fast'"):
+        LocalSGD(growth="fast")

@@ -64,7 +64,7 @@ class ESyncState:
         unknown: how many have no cost yet.
         ready: how many are READY.
         slowest: the worker of the highest cost, the first of several; None while no cost is known.
-        queries: workers whose queries are not answered yet, which happens while costs are unknown.
+        queries: workers whose queries are not answered yet: those after their first step, while costs are unknown.
         hold_s: until when the first of these may be held back.
     """
 
@@ -177,10 +177,12 @@ class ESync(Policy[ESyncState]):
             state,
             devices=state.devices.set(worker, device),
             unknown=state.unknown - (before.cost_s is None),
-            queries=state.queries.set(worker, True),
-            hold_s=state.hold_s if state.queries else report.time_s + self.slack_s(device.cost_s),
         )
-        return replace(state, slowest=slowest_after(state, worker, device.cost_s))
+        state = replace(state, slowest=slowest_after(state, worker, device.cost_s))
+        if state.unknown and before.cost_s is not None and not self.has_enough(device):
+            return state
+        hold_s = state.hold_s if state.queries else report.time_s + self.slack_s(device.cost_s)
+        return replace(state, queries=state.queries.set(worker, True), hold_s=hold_s)
 
     def after_step(self, device: Device, report: Report) -> Device:
         """The record after one more local step; a transfer that holds an exchange tells nothing of the query."""
@@ -209,22 +211,26 @@ class ESync(Policy[ESyncState]):
 
     def answer(self, state: ESyncState, now_s: float, asked: int | None = None) -> tuple[ESyncState, Decisions]:
         """Answer all queries that can be answered, the newest of `asked`; end the round if all are READY."""
-        if state.unknown and now_s < state.hold_s:
+        enough = asked is not None and self.has_enough(device_of(state, asked))
+        if state.unknown and now_s < state.hold_s and not enough:
             return self.held(state, asked)
+        at_once = () if asked is None or asked in state.queries else (asked,)
         state, going = self.resolved(state, now_s)
         live = len(state.devices)
         if live and state.ready == live:
             return self.end_round(state, now_s, asked)
         if not self.blocking:
-            going = () if asked is None else (asked,)
+            going, at_once = () if asked is None else (asked,), ()
+        going = tuple(sorted((*going, *at_once)))
         return state, (Proceed(going, "replicas"),) if going else ()
 
     def held(self, state: ESyncState, asked: int | None) -> tuple[ESyncState, Decisions]:
         """No answer yet: the costs that are unknown may come any moment."""
         if asked is None:
             return state, ()
-        wake = (Wake(state.hold_s),) if len(state.queries) == 1 else ()
-        return state, wake if self.blocking else (Proceed((asked,), "replicas"), *wake)
+        is_held = asked in state.queries
+        go_on = () if is_held and self.blocking else (Proceed((asked,), "replicas"),)
+        return state, (*go_on, Wake(state.hold_s)) if is_held and len(state.queries) == 1 else go_on
 
     def resolved(self, state: ESyncState, now_s: float) -> tuple[ESyncState, tuple[int, ...]]:
         """Queries answered READY are latched; the workers of those that are answered NOT-READY."""
@@ -238,9 +244,13 @@ class ESync(Policy[ESyncState]):
                 going.append(worker)
         return replace(state, queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
 
+    def has_enough(self, device: Device) -> bool:
+        """Whether a worker has made as many steps as a round may have."""
+        return self.most is not None and device.steps >= self.most
+
     def is_ready(self, state: ESyncState, worker: int, now_s: float) -> bool:
         """Algorithm 2 for a worker that has made a step in this round."""
-        if self.most is not None and device_of(state, worker).steps >= self.most:
+        if self.has_enough(device_of(state, worker)):
             return True
         if state.unknown or state.slowest is None:
             return False

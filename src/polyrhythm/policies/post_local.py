@@ -1,7 +1,7 @@
 """Post-local SGD: BSP for a share of the workload, local SGD for the rest."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from polyrhythm.core import (
@@ -46,6 +46,7 @@ class PostLocalSGD(Policy[PostLocalState]):
     Args:
         h: local steps between two averages after the switch, at least 1.
         at: share of the workload, from 0 to 1. Counted in samples whose gradients were applied, not in updates.
+        last, growth: how h grows, as with local SGD; shares are those of the whole workload.
 
     Example:
         >>> policy = PostLocalSGD(h=2, at=0.5)
@@ -58,19 +59,26 @@ class PostLocalSGD(Policy[PostLocalState]):
 
     h: int = 8
     at: float = 0.5
+    last: int | None = None
+    growth: str = "linear"
 
     name: ClassVar[str] = "post-local"
     summary: ClassVar[str] = "BSP for a share of the workload, then local SGD"
     traits: ClassVar[Traits] = Traits(venue="scheduled", exchanges=frozenset({"gradients", "replicas"}))
 
     def __post_init__(self) -> None:
-        LocalSGD(self.h)
+        LocalSGD(self.h, self.last, self.growth)
         if not 0 <= self.at <= 1:
             raise SpecError(f"at must be a share from 0 to 1 but got {self.at}")
 
+    @property
+    def local(self) -> LocalSGD:
+        """The rule after the switch."""
+        return LocalSGD(self.h, self.last, self.growth)
+
     def init(self, cluster: Cluster) -> PostLocalState:
         processed = cluster.processed_samples
-        phase = Barrier() if processed < self.switch_samples(cluster) else LocalSGD(self.h).init(cluster)
+        phase = Barrier() if processed < self.switch_samples(cluster) else self.local.init(cluster)
         return PostLocalState(cluster, phase, processed)
 
     def switch_samples(self, cluster: Cluster) -> float:
@@ -79,11 +87,11 @@ class PostLocalSGD(Policy[PostLocalState]):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of BSP and of local SGD(h)."""
-        return LocalSGD(self.h).bounds(cluster)
+        return self.local.bounds(cluster)
 
     def decide(self, state: PostLocalState, event: Event) -> tuple[PostLocalState, Decisions]:
         if isinstance(state.phase, RoundState):
-            local, decisions = LocalSGD(self.h).decide(state.phase, event)
+            local, decisions = self.local.decide(state.phase, event)
             return PostLocalState(state.cluster, local), decisions
         barrier, decisions = BSP().decide(state.phase, event)
         held = updated(state.held, event)
@@ -92,16 +100,15 @@ class PostLocalSGD(Policy[PostLocalState]):
         processed = state.processed + sum(report.samples for _, report in held.items())
         if processed < self.switch_samples(state.cluster):
             return PostLocalState(state.cluster, barrier, processed), decisions
-        return self.switch(state, held, event.time_s, decisions[:1])
+        return self.switch(replace(state.cluster, processed_samples=processed), held, event.time_s, decisions[:1])
 
     def switch(
-        self, state: PostLocalState, held: WorkerMap[Report], time_s: float, update: Decisions
+        self, cluster: Cluster, held: WorkerMap[Report], time_s: float, update: Decisions
     ) -> tuple[PostLocalState, Decisions]:
         """Make BSP's last update; then everyone at the barrier starts the first round of local SGD."""
         clock = max(report.clock for _, report in held.items())
-        policy = LocalSGD(self.h)
-        local, start = policy.decide(policy.init(state.cluster), Joined(tuple(held), time_s, clock))
-        return PostLocalState(state.cluster, local), (*update, *start)
+        local, start = self.local.decide(self.local.init(cluster), Joined(tuple(held), time_s, clock))
+        return PostLocalState(cluster, local), (*update, *start)
 
 
 def updated(held: WorkerMap[Report], event: Event) -> WorkerMap[Report]:

@@ -17,7 +17,7 @@ class Column(NamedTuple):
 
 
 def columns(rows: Sequence[Row], has_target: bool) -> tuple[Column, ...]:
-    """The columns; without a target the first figure is the duration of the whole run. LSSR only if somebody has one."""
+    """The columns; without a target the first figure is the duration of the whole run. LSSR where somebody has one."""
     times = TO_TARGET if has_target else WHOLE_RUN
     local = (LSSR,) if any(row.lssr for row in rows) else ()
     return (Column("policy", "spec of the policy", policy), *times, *OTHERS, *local)

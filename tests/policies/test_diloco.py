@@ -1,0 +1,54 @@
+import pytest
+
+from polyrhythm.core import Bounds, Cluster, Outer, Sync
+from polyrhythm.errors import SpecError
+from polyrhythm.policies import DiLoCo, parse
+from polyrhythm.testing import Script, Stage
+
+
+def syncs(policy: DiLoCo, steps: int) -> list[tuple[int, Sync]]:
+    """The clock at which each exchange of two workers starts."""
+    entries = Stage(policy, Script(workers=2, total_samples=2 * steps, dataset_samples=2 * steps)).play().entries
+    return [(event.clock, d) for event, decided in entries for d in decided if isinstance(d, Sync)]  # type: ignore[union-attr]
+
+
+def test_deltas_go_to_the_outer_optimizer_every_h_steps() -> None:
+    assert syncs(DiLoCo(h=3), 7) == [
+        (3, Sync((0, 1), "deltas", outer=Outer(0.7, 0.9, nesterov=True))),
+        (6, Sync((0, 1), "deltas", outer=Outer(0.7, 0.9, nesterov=True))),
+    ]
+
+
+def test_fragments_take_turns_evenly() -> None:
+    decided = syncs(DiLoCo(h=5, fragments=3, overlap=2), 10)
+    assert [(clock, sync.fragment, sync.delay) for clock, sync in decided] == [
+        (1, (0, 3), 2),
+        (3, (1, 3), 2),
+        (5, (2, 3), 2),
+        (6, (0, 3), 2),
+        (8, (1, 3), 2),
+        (10, (2, 3), 2),
+    ]
+
+
+def test_without_momentum_nesterov_means_nothing() -> None:
+    assert syncs(DiLoCo(h=1, momentum=0), 1)[0][1].outer == Outer(0.7)
+
+
+def test_bounds() -> None:
+    assert DiLoCo(h=5, fragments=3).bounds(Cluster(2)) == Bounds(lead=2, staleness=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("diloco:0", "h must be a whole number of at least 1"),
+        ("diloco:lr=0", "lr must be positive and finite but got 0"),
+        ("diloco:momentum=1", r"momentum must be in \[0, 1\) but got 1"),
+        ("diloco:4,overlap=4", "overlap must be less than h=4 but got 4"),
+        ("diloco:4,fragments=5", "fragments must be at most h=4 but got 5"),
+    ],
+)
+def test_impossible_parameters(spec: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse(spec)

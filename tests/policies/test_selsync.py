@@ -1,0 +1,120 @@
+import math
+
+import pytest
+
+from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.errors import PolyrhythmError, SpecError
+from polyrhythm.policies import SelSync, parse
+from polyrhythm.policies.selsync import Signal, relative_change
+from polyrhythm.testing import Script, Stage
+from tests.policies.conftest import Drive
+
+GO_ON = (Proceed((0, 1), "replicas"),)
+AVERAGE = (Sync((0, 1), "parameters"), *GO_ON)
+
+
+def steps(*norms: tuple[float, float]) -> list[Report]:
+    """Both workers report each step, worker 0 first."""
+    return [
+        Report(worker, clock, float(clock), grad_sq_norm=norm)
+        for clock, pair in enumerate(norms, 1)
+        for worker, norm in enumerate(pair)
+    ]
+
+
+def test_the_signal_is_the_change_of_the_mean_of_squared_norms() -> None:
+    signal = Signal()
+    changes = []
+    for norm in (4.0, 8.0, 6.0, 6.0):
+        signal = signal.after(norm, window=25, factor=0.5)
+        changes.append(signal.change)
+    assert changes == [math.inf, 0.5, 0.0, 0.0]
+
+
+def test_the_window_forgets() -> None:
+    """The mean starts at the oldest norm that is left."""
+    signal = Signal()
+    for norm in (100.0, 1.0, 1.0, 1.0):
+        signal = signal.after(norm, window=3, factor=0.1)
+    assert (signal.norms, signal.mean) == ((1.0, 1.0, 1.0), 1.0)
+
+
+def test_a_change_from_nothing() -> None:
+    assert (relative_change(1.0, 0.0), relative_change(0.0, 0.0)) == (math.inf, 0.0)
+    assert relative_change(math.nan, 1.0) != 0
+
+
+def test_any_workers_flag_synchronises_and_the_first_step_always_does(drive: Drive) -> None:
+    policy = SelSync(delta=0.3, factor=0.5)
+    decided = drive(policy, 2, *steps((4.0, 4.0), (4.0, 4.0), (4.0, 8.0), (4.0, 6.0)))
+    assert decided[::2] == [()] * 4
+    assert decided[1::2] == [AVERAGE, GO_ON, AVERAGE, GO_ON]
+
+
+def test_the_threshold_itself_fires(drive: Drive) -> None:
+    decided = drive(SelSync(delta=0.5, factor=0.5), 2, *steps((4.0, 4.0), (4.0, 8.0)))
+    assert decided[-1] == AVERAGE
+
+
+def test_a_death_completes_the_step_without_its_flag(drive: Drive) -> None:
+    events = [*steps((4.0, 4.0)), Report(0, 2, 2.0, grad_sq_norm=4.0), Left(1, 2.5, 1)]
+    assert drive(SelSync(delta=0.3), 2, *events)[-1] == (Proceed((0,), "replicas"),)
+
+
+def test_the_factor_is_a_hundredth_of_the_workers() -> None:
+    assert [SelSync().init(Cluster(workers)).factor for workers in (4, 16, 300)] == [0.04, 0.16, 1.0]
+    assert SelSync(factor=0.2).init(Cluster(4)).factor == 0.2
+
+
+def test_gradients_are_aggregated_on_replicas(drive: Drive) -> None:
+    decided = drive(SelSync(delta=0, aggregate="gradients"), 2, *steps((4.0, 4.0)))
+    assert decided[-1] == (Sync((0, 1)), *GO_ON)
+
+
+@pytest.mark.parametrize("lssr", [0.3, 0.8, 0.95])
+def test_a_share_of_local_steps_is_held(lssr: float) -> None:
+    """Norms that move at random; a step counts for the cluster."""
+    stage = Stage(SelSync(lssr=lssr), Script(workers=3, total_samples=6_000, dataset_samples=6_000))
+    syncs = sum(isinstance(d, Sync) for _, decided in stage.play().entries for d in decided)
+    assert syncs / 2_000 == pytest.approx(1 - lssr, abs=0.05)
+
+
+def test_a_quantile_of_all_workers_is_held() -> None:
+    policy = SelSync(quantile=0.5, factor=0.5)
+    state, _ = policy.decide(policy.init(Cluster(1)), Joined((0,), 0.0))
+    for clock in range(1, 3_000):
+        state, _ = policy.decide(state, Report(0, clock, 0.0, grad_sq_norm=1.0 + clock * 7 % 10))
+    assert policy.figures(state)["delta"] == pytest.approx(policy.figures(state)["delta_p50"], rel=0.3)
+
+
+def test_figures() -> None:
+    policy = SelSync(delta=0.3, factor=0.5)
+    state, _ = policy.decide(policy.init(Cluster(1)), Joined((0,), 0.0))
+    assert policy.figures(state) == {"delta": 0.3}
+    for clock in range(1, 101):
+        state, _ = policy.decide(state, Report(0, clock, 0.0, grad_sq_norm=1.0))
+    assert policy.figures(state) == {"delta": 0.3, "lssr": 0.99}
+
+
+def test_without_norms_only_a_share_of_local_steps_can_be_held(drive: Drive) -> None:
+    with pytest.raises(PolyrhythmError, match="this run trains nothing; train something, or give the share"):
+        drive(SelSync(0.3), 1, Report(0, 1, 1.0))
+    assert drive(SelSync(lssr=0.8), 1, Report(0, 1, 1.0))[0][-1] == Proceed((0,), "replicas")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("selsync:-1", "delta must be at least 0 but got -1"),
+        ("selsync:nan", "delta must be at least 0 but got nan"),
+        ("selsync:window=1", "window must be a whole number of at least 2 but got 1"),
+        ("selsync:factor=0", "factor must be above 0 and at most 1 but got 0"),
+        ("selsync:aggregate=models", "aggregate must be parameters or gradients but got 'models'"),
+        ("selsync:lssr=1", r"lssr must be in \(0, 1\) but got 1"),
+        ("selsync:lssr=0.5,quantile=0.5", "give one of them"),
+        ("selsync:inf,lssr=0.5", "delta must be positive and finite to start a target from but got inf"),
+    ],
+)
+def test_impossible_parameters(spec: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse(spec)
