@@ -29,6 +29,10 @@ SPECS = (
     "post-local:h=4,at=0.4",
     "k-group:3",
     "kbandit:2",
+    "selsync:lssr=0.6",
+    "esync",
+    "fedavg:c=0.5,e=0.5",
+    "diloco:4,overlap=1",
     "switch:bsp@0.4,asp",
     "tuned:asp,batch=16",
 )

@@ -19,12 +19,12 @@ class LocalSGD(Rounds):
 
     Args:
         h: local steps between two averages, at least 1; with `last`, of the first round.
-        last: steps of the rounds at the end of the workload, at least 1; None is `h` throughout. With s the share of the
-            workload that is processed when a round starts, it has ``h + (last - h) * s`` steps, rounded.
+        last: steps of the rounds at the end of the workload, at least 1; None is `h` throughout. With s the share of
+            the workload that is processed when a round starts, it has ``h + (last - h) * s`` steps, rounded.
         growth: "linear" as above, or "geometric": ``h * (last / h) ** s``, which doubles at even intervals.
 
-    Long rounds cost little late in a training, when the rate is low and replicas hardly drift apart (Gu et al. 2024), and
-    most at its start; see also post-local SGD.
+    Long rounds cost little late in a training, when the rate is low and replicas hardly drift apart (Gu et al. 2024),
+    and most at its start; see also post-local SGD.
 
     Example:
         >>> from polyrhythm.core import Joined, Proceed, Report
