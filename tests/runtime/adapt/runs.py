@@ -4,14 +4,15 @@ import multiprocessing
 import os
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from polyrhythm.runtime import steer
@@ -98,11 +99,12 @@ def switched(
 
 def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:
     """Run a script, and ask from outside of it for another policy behind some of its steps."""
-    steps = count(1)
+    steps = Counter[Optimizer]()
 
-    def switch(*_: Any) -> None:
-        if policy := switches.get(next(steps)):
-            steer.switch(name, policy)
+    def switch(optimizer: Optimizer, *_: Any) -> None:
+        steps[optimizer] += 1  # which may also be one of our own
+        if optimizer is next(iter(steps)) and (policy := switches.get(steps[optimizer])):
+            steer.switch(steer.at(name), policy)
 
     if os.environ["RANK"] == "0":
         register_optimizer_step_post_hook(switch)

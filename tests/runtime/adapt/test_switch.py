@@ -6,20 +6,16 @@ import pytest
 
 from tests.runtime.adapt.runs import switched
 
-EVERY = list(range(192))
+CASES = {
+    "forked loaders": ("trainer.py", "3", "--samples", "192", "--workers", "2"),
+    "accumulation": ("residual.py", "--samples", "192", "--accumulate", "2"),
+}
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [
-        ("trainer.py", ("3", "--samples", "192", "--workers", "2")),
-        ("residual.py", ("--samples", "192", "--accumulate", "2")),
-    ],
-    ids=["forked loaders", "accumulation"],
-)
-def test_bsp_to_asp_to_bsp_in_one_run(tmp_path: Path, script: str, arguments: tuple[str, ...]) -> None:
-    run = switched(tmp_path, script, *arguments, switches={3: "asp", 10: "bsp"})
-    assert run.seen == [EVERY] * 3
+@pytest.mark.parametrize("case", CASES)
+def test_bsp_to_asp_to_bsp_in_one_run(tmp_path: Path, case: str) -> None:
+    run = switched(tmp_path, *CASES[case], switches={3: "asp", 10: "bsp"})
+    assert run.seen == [list(range(192))] * 3
 
 
 def test_a_script_for_one_process_is_switched_too(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.adapt import unable
 from polyrhythm.runtime.adapt.group import BACKEND, ScriptGroup
-from polyrhythm.runtime.adapt.notices import refuse, tell
+from polyrhythm.runtime.adapt.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.adapt.script import Script
 from polyrhythm.runtime.adapt.wrapper import UNABLE, become_wrapper
 from polyrhythm.runtime.loader import _Sampler
@@ -127,10 +127,10 @@ def patch_groups(script: Script) -> None:
 
     @functools.wraps(init_original)
     def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        script.distributed = True
-        if script.dormant:
+        if script.dormant or asked_by_us():
             init_original(backend, *args, **kwargs)
             return
+        script.distributed = True
         kwargs.pop("device_id", None)
         init_original(BACKEND, *args, **kwargs)
         group = dist.group.WORLD
