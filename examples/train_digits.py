@@ -37,9 +37,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--batch-size", type=int, default=20, help="samples of one step on one worker")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     train, test = load()
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)

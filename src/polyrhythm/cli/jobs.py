@@ -20,9 +20,10 @@ def run(ctx: typer.Context) -> None:
 
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
+    from polyrhythm.cli.pilot import resolved
     from polyrhythm.runtime.launch import launch
 
-    raise typer.Exit(launch(ctx.args))
+    raise typer.Exit(launch(resolved(ctx.args)))
 
 
 def ctl(

@@ -1,0 +1,203 @@
+"""``polyrhythm run --policy sync-switch``: a script at the switch point that is known for it, or that pilots find."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polyrhythm.cli.group import complain
+from polyrhythm.errors import PolyrhythmError
+
+if TYPE_CHECKING:
+    from polyrhythm.search.plan import Outcome, Plan, Trial
+    from polyrhythm.search.store import Store
+
+NAME = "sync-switch"
+METRIC = r"accuracy[ =:]+([0-9.]+|nan)"
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A command line of ``polyrhythm run`` with the policy left open.
+
+    Args:
+        options: ours, beside those of run.
+        flags: those of run, without the policy.
+        script: the script and its arguments.
+    """
+
+    options: argparse.Namespace
+    flags: tuple[str, ...]
+    script: tuple[str, ...]
+
+    def command(self, policy: str, run: int | None = None) -> list[str]:
+        """Arguments of ``polyrhythm run``; of a trial the word {run} in the script's arguments is its number."""
+        script = self.script if run is None else [word.replace("{run}", str(run)) for word in self.script]
+        return [*self.flags, "--policy", policy, *script]
+
+
+def resolved(arguments: Sequence[str]) -> list[str]:
+    """The arguments with sync-switch replaced by what is known, or found, for this job; others as they are.
+
+    Raises:
+        PolyrhythmError: if nothing is known and no search was asked for.
+    """
+    pilot = read_pilot(arguments)
+    if pilot is None:
+        return list(arguments)
+    from polyrhythm.search.store import Store
+
+    store, job = Store(pilot.options.store or default_store()), job_of(pilot)
+    policy = store.answer(job)
+    if policy is None and not pilot.options.search:
+        raise PolyrhythmError(
+            f"no switch point is known for this job (fingerprint {job}); add --search to pilot a search, "
+            "or name one, as in --policy switch:bsp@0.5,asp"
+        )
+    if policy is None:
+        policy = piloted(pilot, store, job)
+    complain(f"{policy} is the policy that was found for this job (fingerprint {job})")
+    return pilot.command(policy, run=0)
+
+
+def default_store() -> str:
+    """Where searches are kept."""
+    from polyrhythm.cli.search import default_store
+
+    return str(default_store())
+
+
+def read_pilot(arguments: Sequence[str]) -> Pilot | None:
+    """The command line, if it asks for sync-switch."""
+    if NAME not in arguments and f"--policy={NAME}" not in arguments:
+        return None
+    from polyrhythm.runtime.launch import make_parser, split_at_script
+
+    both = add_options(make_parser())
+    flags, script = split_at_script(both, arguments)
+    ours = add_options(argparse.ArgumentParser(prog="polyrhythm run", allow_abbrev=False))
+    ours.add_argument("--policy", default="")
+    options, rest = ours.parse_known_args(flags)
+    return Pilot(options, tuple(rest), tuple(script)) if options.policy == NAME else None
+
+
+def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Our options."""
+    ours = parser.add_argument_group(f"polyrhythm, with --policy {NAME}")
+    ours.add_argument("--search", action="store_true", help="pilot a search if no switch point is known")
+    ours.add_argument("--store", metavar="FILE", help="where searches are kept")
+    ours.add_argument("--metric", metavar="REGEX", default=METRIC, help="finds the accuracy in the script's output")
+    ours.add_argument("--data", metavar="PATH", action="append", default=[], help="files that make the job what it is")
+    ours.add_argument("--settings", type=int, default=5, metavar="M", help="candidates that are tried")
+    ours.add_argument("--runs", type=int, default=3, metavar="R", help="runs of each, and of the baseline")
+    ours.add_argument("--beta", type=float, default=0.01, help="what may be lost of the baseline's accuracy")
+    ours.add_argument("--error-rate", type=float, default=0.1, metavar="E", help="see polyrhythm search")
+    return parser
+
+
+def job_of(pilot: Pilot) -> str:
+    """Fingerprint: the script's bytes, its arguments, run's flags, the data files and the size of the cluster.
+
+    Raises:
+        PolyrhythmError: if the script is no file.
+    """
+    from polyrhythm.search.fingerprint import digest_of, fingerprint
+
+    path = Path(pilot.script[0])
+    if not path.is_file():
+        raise PolyrhythmError(f"--policy {NAME} knows a job by its script's content, but {str(path)!r} is no file")
+    parts = {
+        "script": digest_of([path]),
+        "arguments": pilot.script[1:],
+        "flags": unnamed(pilot.flags),
+        "data": digest_of(pilot.options.data),
+        "processors": os.cpu_count(),
+    }
+    return fingerprint(parts)
+
+
+def unnamed(flags: Sequence[str]) -> list[str]:
+    """Flags without the name of the job and without its trace, which change nothing."""
+    kept: list[str] = []
+    skip = False
+    for flag in flags:
+        if skip:
+            skip = False
+        elif flag in ("--job", "--trace"):
+            skip = True
+        elif not flag.startswith(("--job=", "--trace=")):
+            kept.append(flag)
+    return kept
+
+
+def piloted(pilot: Pilot, store: "Store", job: str) -> str:
+    """The policy that trial runs find; a line for each on stderr."""
+    from polyrhythm.search.loop import search
+    from polyrhythm.search.runners import Serial
+
+    def tell(outcome: "Outcome") -> None:
+        said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
+        complain(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
+
+    return search(plan_of(pilot.options), Serial(lambda trial: piloted_trial(pilot, trial)), store, job, tell).spec
+
+
+def plan_of(options: argparse.Namespace) -> "Plan":
+    """The rules of the search."""
+    from polyrhythm.search.plan import Plan
+
+    return Plan(
+        settings=options.settings, runs=options.runs, beta=options.beta, error_rate=options.error_rate, early=0.01
+    )
+
+
+def piloted_trial(pilot: Pilot, trial: "Trial") -> "Outcome":
+    """One run of the script, to its end; it ends with us if we are killed.
+
+    Raises:
+        PolyrhythmError: if it fails, or prints no accuracy.
+    """
+    from polyrhythm.runtime.rendezvous import die_with_parent
+    from polyrhythm.search.plan import Outcome
+
+    command = [sys.executable, "-m", "polyrhythm", "run", *pilot.command(trial.spec, trial.run)]
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
+        output, _ = process.communicate()
+    time_s = time.perf_counter() - started
+    if process.returncode:
+        raise PolyrhythmError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
+    accuracy = accuracy_in(output, pilot.options.metric, trial)
+    return Outcome(trial, accuracy or 0.0, time_s, time_s, diverged=accuracy is None)
+
+
+def accuracy_in(output: str, metric: str, trial: "Trial") -> float | None:
+    """The last accuracy that a run printed; None if it is not finite.
+
+    Raises:
+        PolyrhythmError: if there is none, or it is no share of 1.
+    """
+    try:
+        found = re.findall(metric, output)
+    except re.error as error:
+        raise PolyrhythmError(f"--metric {metric!r} is no regular expression: {error}") from error
+    if not found:
+        raise PolyrhythmError(
+            f"pilot {trial.spec}, run {trial.run} printed nothing that --metric {metric!r} finds; "
+            "let the script print its accuracy at the end"
+        )
+    try:
+        value = float(found[-1])
+    except (TypeError, ValueError):
+        raise PolyrhythmError(f"--metric {metric!r} found {found[-1]!r}; give it one group that is a number") from None
+    if value != value:
+        return None
+    if not 0 <= value <= 1:
+        raise PolyrhythmError(f"--metric {metric!r} found {value:g}; the accuracy must be a share of 1")
+    return value

@@ -1,0 +1,102 @@
+"""run --policy sync-switch, with trials that are formulas."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.cli import pilot
+from polyrhythm.cli.pilot import Pilot, accuracy_in, read_pilot, resolved
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.search.plan import Outcome, Trial
+from tests.search.jobs import knee
+
+TRIAL = Trial("switch:bsp@0.5,asp", 0)
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("POLYRHYTHM_STORE", str(tmp_path / "searches.db"))
+    script = tmp_path / "train.py"
+    script.write_text("print('accuracy 0.9')\n", encoding="utf-8")
+    return ["--nproc-per-node", "2", "--epochs", "4", "--policy", "sync-switch", str(script), "--seed", "{run}"]
+
+
+def with_search(words: list[str]) -> list[str]:
+    return ["--search", "--settings", "3", "--error-rate", "0.5", *words]
+
+
+def test_other_policies_are_left_alone() -> None:
+    words = ["--policy", "asp", "train.py", "--policy", "sync-switch"]
+    assert resolved(words) == words
+    assert resolved(["--help"]) == ["--help"]
+
+
+def test_without_a_search_an_unknown_job_is_one_line(words: list[str]) -> None:
+    with pytest.raises(PolyrhythmError, match=r"no switch point is known for this job .*; add --search"):
+        resolved(words)
+
+
+def test_a_job_is_piloted_once_and_then_known(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Trial] = []
+
+    def trial_of(pilot: Pilot, trial: Trial) -> Outcome:
+        made.append(trial)
+        return knee(0.3)(trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    ready = resolved(with_search(words))
+    assert ready == [*words[:4], "--policy", "switch:bsp@0.375,asp", words[6], "--seed", "0"]
+    assert len(made) == capsys.readouterr().err.count("polyrhythm: pilot ") == len(set(made)) > 6
+    count = len(made)
+    assert resolved(words) == resolved(with_search(words)) == ready
+    assert resolved(["--job", "again", "--trace=t", *words])[:3] == ["--job", "again", "--trace=t"]
+    assert len(made) == count
+    Path(words[6]).write_text("print('another script')\n", encoding="utf-8")
+    with pytest.raises(PolyrhythmError, match="no switch point is known"):
+        resolved(words)
+
+
+def test_data_are_part_of_the_job(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilot, "piloted_trial", lambda pilot, trial: knee(0.3)(trial))
+    data = tmp_path / "data.bin"
+    data.write_bytes(b"1")
+    resolved(with_search(["--data", str(data), *words]))
+    assert resolved(["--data", str(data), *words])
+    data.write_bytes(b"2")
+    with pytest.raises(PolyrhythmError, match="no switch point is known"):
+        resolved(["--data", str(data), *words])
+
+
+def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:
+    found = read_pilot(words)
+    assert found is not None
+    assert found.command("bsp", 7)[-2:] == ["--seed", "7"]
+
+
+def test_a_script_that_is_no_file_is_refused(words: list[str]) -> None:
+    words[6] = "none.py"
+    with pytest.raises(PolyrhythmError, match=r"'none\.py' is no file"):
+        resolved(words)
+
+
+def test_the_last_accuracy_counts() -> None:
+    assert accuracy_in("epoch 0: accuracy 0.5\nepoch 1: accuracy = 0.75\n", pilot.METRIC, TRIAL) == 0.75
+    assert accuracy_in("accuracy: nan", pilot.METRIC, TRIAL) is None
+    assert accuracy_in("top1 0.5", r"top1 (\S+)", TRIAL) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("output", "metric", "message"),
+    [
+        ("nothing", pilot.METRIC, "run 0 printed nothing that --metric"),
+        ("accuracy 91.2", pilot.METRIC, "must be a share of 1"),
+        ("top1 x", r"top1 (\S+)", "give it one group that is a number"),
+        ("top1 0.5 0.6", r"top1 (\S+) (\S+)", "give it one group that is a number"),
+        ("", "(", "is no regular expression"),
+    ],
+)
+def test_an_output_without_an_accuracy_is_one_line(output: str, metric: str, message: str) -> None:
+    with pytest.raises(PolyrhythmError, match=message):
+        accuracy_in(output, metric, TRIAL)
