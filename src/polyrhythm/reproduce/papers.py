@@ -18,6 +18,8 @@ from polyrhythm.reproduce.store import Store
 PAPERS = {
     "esync": "polyrhythm.reproduce.esync",
     "selsync": "polyrhythm.reproduce.selsync",
+    "sync-switch": "polyrhythm.reproduce.sync_switch",
+    "rlp": "polyrhythm.reproduce.rlp",
 }
 """Module of each paper, by name; its function `page` takes a `Lab` and gives a `Page`."""
 
