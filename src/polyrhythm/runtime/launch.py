@@ -23,6 +23,7 @@ from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
+from polyrhythm.runtime.placed import become_worker, is_placed
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
@@ -32,6 +33,9 @@ RESTARTS = ("rdzv_conf", "max_restarts")
 
 ADAPT = "polyrhythm.runtime.adapt"
 """What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
+
+PATIENCE_S = 7 * 86400.0
+"""How long the hub waits for the first worker: a script may load data for hours, and the launcher sees who dies."""
 
 GRACE_S = 5.0
 """How long workers may take to end after an interrupt."""
@@ -118,6 +122,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         hang_s=options.hang_after,
         pulse_s=min(0.5, options.hang_after / 4),
         trace=options.trace,
+        patience_s=PATIENCE_S,
     )
 
 
@@ -153,8 +158,13 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Run a job to its end; its exit status: 0, or 1 if a worker failed by itself or none finished."""
+    """Run a job to its end; its exit status: 0, or 1 if a worker failed by itself or none finished.
+
+    In a process that torchrun, Slurm or an operator has started as a worker, go on as that worker.
+    """
     plan = read_command(arguments)
+    if is_placed(split_at_script(make_parser(), arguments)[0], os.environ):
+        become_worker(plan.settings, plan.command)
     hub = None if plan.node.rank else start_hub(plan.settings, bound=True)
     announce(plan)
     wait_for_hub(plan.hub.hub)

@@ -92,9 +92,10 @@ def switched(
     name = f"test-{uuid.uuid4().hex}"
     start = partial(main_with_switches, name, switches)
     with job(play, ranks, folder, ranks, free_port(), start, command, policy=policy, name=name) as running:
-        outcomes = running.join()
-    assert all(outcome.value == 0 for outcome in outcomes), [folder.joinpath(f"stderr.{r}").read_text() for r in (0, 1)]
-    return Run(folder, [outcome.value for outcome in outcomes])
+        outcomes = running.ranks.join(LIMIT_S)
+    run = Run(folder, [outcome.value if outcome.ok else 1 for outcome in outcomes])
+    assert not any(run.codes), [*(outcome.traceback for outcome in outcomes), *map(run.stderr, run.ranks)]
+    return run
 
 
 def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:

@@ -10,7 +10,8 @@ from types import FrameType
 from polyrhythm.errors import PolyrhythmError
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
-HERE = os.path.realpath(Path(__file__).parent) + os.sep
+ASIDE = tuple(os.path.realpath(Path(OURS, folder)) + os.sep for folder in ("runtime/adapt", "testing"))
+"""Our code through which a call of the script may come."""
 FOREIGN = (
     OURS,
     *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platlib", "purelib")),
@@ -44,7 +45,7 @@ def script_line() -> str:
 def asked_by_us() -> bool:
     """Whether it is Polyrhythm that has called torch, and not the script."""
     for path, _ in callers():
-        if path.startswith(OURS) and not path.startswith(HERE):
+        if path.startswith(OURS) and not path.startswith(ASIDE):
             return True
         if not path.startswith(FOREIGN):
             return False

@@ -15,6 +15,7 @@ from polyrhythm.runtime.collectives import mean_gradients
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.handover import hand_over_tensors
+from polyrhythm.runtime.rendezvous import read_number
 from polyrhythm.runtime.session import COLLECTIVE_TIMEOUT, Session
 
 
@@ -87,7 +88,9 @@ class ScriptSession(Session):
     _exchange: ScriptExchange
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, lane: Lane | None) -> None:
-        super().__init__(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", "bsp"), epochs=1)
+        policy, compress = (os.environ.get(f"POLYRHYTHM_{name}") for name in ("POLICY", "COMPRESS"))
+        epochs = read_number("POLYRHYTHM_EPOCHS", 1)
+        super().__init__(model, optimizer, policy or "bsp", epochs, compress or "none")
         self._lane = lane
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""
