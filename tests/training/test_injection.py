@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.errors import ScenarioError
+from polyrhythm.errors import PolyrhythmError, ScenarioError
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.injection import Injection, Intake, own_batch, received
+from polyrhythm.training.injection import Injection, Intake, check_injection, own_batch, received
 
 SHARES = st.floats(0.01, 1.0)
 
@@ -46,6 +46,11 @@ def test_a_worker_receives_rows_of_the_sharers_mini_batches_but_not_its_own() ->
         assert all(len(part) == 3 for part in parts)
     assert intake.sorted() == {s: {w: 3 for w in range(4) if w != s} for s in sharers}
     assert intake.samples == 2 * 3 * 3
+
+
+def test_shares_of_a_session_are_checked_too() -> None:
+    with pytest.raises(PolyrhythmError, match=r"injection must be two shares in \(0, 1\], .* but got \(0, 1\)"):
+        check_injection((0, 1))
 
 
 @pytest.mark.parametrize("pair", [(0.0, 0.5), (0.5, 1.5)])

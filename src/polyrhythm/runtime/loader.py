@@ -1,7 +1,7 @@
 """The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -55,6 +55,7 @@ class SessionLoader(Generic[Sample]):
         shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
         dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
+        inject: called with a mini-batch and the epoch just before the script gets what it returns.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -70,6 +71,7 @@ class SessionLoader(Generic[Sample]):
         accumulate: int = 1,
         first_epoch: int = 0,
         dealt: Dealt | None = None,
+        inject: Callable[[Any, int], Any] | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -86,6 +88,7 @@ class SessionLoader(Generic[Sample]):
         self._accumulation = accumulation
         self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
         self._sharded = ShardedOrder(dealt) if dealt else None
+        self._inject = inject
         self._options = options
         self._drawn: deque[tuple[Draw, int, bool]] = deque()
 
@@ -126,7 +129,7 @@ class SessionLoader(Generic[Sample]):
             if draw.generation == self._source.generation:
                 self._source.dealt(draw)
                 self._accumulation.given(samples, last)
-                yield batch
+                yield self._inject(batch, self.epoch) if self._inject else batch
         self._accumulation.end()
 
     def _indices(self, order: list[int]) -> Iterator[list[int]]:

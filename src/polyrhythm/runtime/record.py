@@ -10,7 +10,9 @@ from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Pol
 from polyrhythm.runtime.control import EpochDone
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.job import Job
+from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Gauge, Mark, RunResult, Stragglers
+from polyrhythm.training.compression import parse_compression
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,8 @@ class Recorder:
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int) -> None:
         """Open the phase's trace."""
         if self._gauge is not None:
-            self._gauge.begin_phase(policy.traits.venue == "scheduled", message_bytes)
+            push_bytes = message_bytes * parse_compression(self._settings.compress).ratio
+            self._gauge.begin_phase(venue_of(policy) != "servers", message_bytes, push_bytes)
         if self._settings.trace is None:
             return
         self._close_trace()

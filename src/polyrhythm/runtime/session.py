@@ -28,6 +28,7 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Bye
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.injecting import Injector
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
 from polyrhythm.runtime.loader import SessionLoader
@@ -36,6 +37,7 @@ from polyrhythm.runtime.partitioned import dealt_to
 from polyrhythm.runtime.rendezvous import find_hub, read_number
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.training.compression import Compression, parse_compression
+from polyrhythm.training.injection import Injection, check_injection, own_batch
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Limit of one collective, torch's own; a dead worker is noticed long before."""
@@ -56,6 +58,7 @@ class Session:
         self._handles: list[Any] = []
         self._first_epoch = 0
         self._loader: SessionLoader[Any] | None = None
+        self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
         self.rank, address = find_hub(self._policy, self._epochs, self._compress)
@@ -92,6 +95,7 @@ class Session:
         accumulate: int = 1,
         partition: str = "shared",
         labels: Any | None = None,
+        injection: tuple[float, float] | None = None,
         **options: Any,
     ) -> SessionLoader[Any]:
         """Batches of this worker; one call may serve all epochs, or each epoch may make its own.
@@ -106,9 +110,14 @@ class Session:
             partition: which worker reads which samples, such as ``seldp`` or ``dirichlet:0.3``; see
                 `polyrhythm.training.partition`. Each planned worker has a shard, which is shuffled in every epoch.
             labels: one a sample, for partitions by label; none: ``dataset.targets``, or the last of a TensorDataset.
+            injection: shares (alpha, beta) of randomised data injection: in every step alpha of the workers send beta
+                of their mini-batch to all others, and each draws the fewer samples itself (see `own_batch`), so that
+                a mini-batch has about `batch_size`. For policies under which workers make their steps together.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
         first = self._loader.epoch + 1 if self._loader else self._first_epoch
+        if injection is not None:
+            batch_size = self._start_injection(injection, batch_size, seed)
         self._loader = SessionLoader(
             dataset,
             batch_size,
@@ -119,9 +128,18 @@ class Session:
             accumulate=accumulate,
             first_epoch=first,
             dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
+            inject=self._injector if injection else None,
             **options,
         )
         return self._loader
+
+    def _start_injection(self, injection: tuple[float, float], batch_size: int, seed: int) -> int:
+        """Make the injector, once; samples that this worker draws itself."""
+        check_injection(injection)
+        own = own_batch(batch_size, *injection, read_number("WORLD_SIZE", 1))
+        if self._injector is None:
+            self._injector = Injector(self._participant, self._exchange, Injection(*injection, seed), own)
+        return own
 
     def switch(self, policy: str | Policy[Any]) -> None:
         """Change the policy of the whole job at its next common moment; any one worker may ask."""
@@ -156,6 +174,8 @@ class Session:
             "phase": phase.number if phase else 0,
             "members": phase.members if phase else (),
             "version": self._participant.version,
+            "injected": self._injector.intake.sorted() if self._injector else {},
+            "injected_bytes": self._injector.bytes if self._injector else 0,
             "arrivals": {worker: msgspec.structs.asdict(a) for worker, a in self._participant.arrivals.items()},
         }
 

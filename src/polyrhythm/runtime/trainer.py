@@ -38,6 +38,13 @@ class Plan(msgspec.Struct, frozen=True):
     emulations: list[Emulation]
 
 
+class Received(msgspec.Struct):
+    """What a worker has received by data injection: samples from source to receiver."""
+
+    bytes: int
+    counts: dict[int, dict[int, int]]
+
+
 class Trainer:
     """One worker."""
 
@@ -57,28 +64,40 @@ class Trainer:
         with session(self.model, self.optimizer, self.plan.policy, epochs=self.plan.epochs) as job:
             for epoch in range(self.plan.epochs):
                 shared = config.partition == "shared"
-                order = TensorDataset(epoch_order(samples, seed, epoch) if shared else torch.arange(samples))
-                for (indices,) in job.loader(
-                    order,
+                order = epoch_order(samples, seed, epoch) if shared else torch.arange(samples)
+                for batch in job.loader(
+                    self.dataset(order),
                     config.batch_size,
                     shuffle=False,
                     seed=seed,
                     partition=config.partition,
                     labels=self.task.train.targets,
+                    injection=config.injection,
                 ):
-                    self.step(job, indices)
+                    self.step(job, *self.samples(*batch))
                 keep(self.model, snapshot(folder, epoch))
+            if config.injection is not None:
+                keep_injected(job, folder)
 
-    def step(self, job: Session, indices: torch.Tensor) -> None:
+    def dataset(self, order: torch.Tensor) -> TensorDataset:
+        """Samples in this order: their indices, or themselves if they are to travel between workers."""
+        if self.plan.training.injection is None:
+            return TensorDataset(order)
+        return TensorDataset(self.task.train.inputs[order], self.task.train.targets[order])
+
+    def samples(self, first: torch.Tensor, targets: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of a mini-batch of the data set."""
+        return self.task.batch(first) if targets is None else (self.task.prepared(first), targets)
+
+    def step(self, job: Session, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """One mini-batch.
 
         Raises:
             DivergedError: when the loss is not finite.
         """
-        self.pacer.start_step(len(indices))
+        self.pacer.start_step(len(targets))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * self.schedule(job.samples)
-        inputs, targets = self.task.batch(indices)
         self.optimizer.zero_grad()
         loss = self.task.loss(self.model(inputs), targets)
         if not math.isfinite(loss.item()):
@@ -112,6 +131,12 @@ def keep(model: nn.Module, path: Path) -> None:
     partial = path.with_suffix(f".{os.getpid()}.partial")
     torch.save(model.state_dict(), partial)
     partial.replace(path)
+
+
+def keep_injected(job: Session, folder: Path) -> None:
+    """Write what this worker has received."""
+    received = Received(job.metrics["injected_bytes"], job.metrics["injected"])
+    (folder / f"injected-{job.rank}.json").write_bytes(msgspec.json.encode(received))
 
 
 def main(folder: Path) -> int:

@@ -57,12 +57,20 @@ class Gauge:
         self.marks: list[Mark] = []
         self._lockstep = False
         self._message_bytes = 0
+        self._push_bytes = 0.0
         self._running: dict[int, Running] = {}
         self._read: dict[int, int] = {}
 
-    def begin_phase(self, lockstep: bool, message_bytes: int) -> None:
-        """A policy starts; what the last one left pending was settled without it."""
+    def begin_phase(self, lockstep: bool, message_bytes: int, push_bytes: float | None = None) -> None:
+        """A policy starts; what the last one left pending was settled without it.
+
+        Args:
+            lockstep: whether workers exchange among themselves, not through servers.
+            message_bytes: of the parameters or gradients of the whole model.
+            push_bytes: of a contribution, if it is compressed.
+        """
         self._lockstep, self._message_bytes = lockstep, message_bytes
+        self._push_bytes = float(message_bytes) if push_bytes is None else push_bytes
         self._running.clear()
         for worker in self.meter.live:
             self.meter.cancel(worker)
@@ -98,7 +106,7 @@ class Gauge:
 
     def _report(self, report: Report) -> None:
         self.meter.report(report, self._running.pop(report.worker).exchange)
-        self.meter.bytes_pushed += 0 if self._lockstep else self._message_bytes
+        self.meter.bytes_pushed += 0 if self._lockstep else self._push_bytes
 
     def _left(self, left: Left) -> None:
         """Who is finished has had what it had pending applied, as one update; who is gone has lost it."""
@@ -138,5 +146,8 @@ class Gauge:
 
     def _go_round(self, members: int) -> None:
         """Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do."""
-        self.meter.bytes_pushed += (members - 1) * self._message_bytes
-        self.meter.bytes_pulled += (members - 1) * self._message_bytes
+        size = float(self._message_bytes)
+        if self._push_bytes != self._message_bytes:  # what is compressed is handed round, not summed on the way
+            size = self._push_bytes * members / 2
+        self.meter.bytes_pushed += (members - 1) * size
+        self.meter.bytes_pulled += (members - 1) * size

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyrhythm.errors import PolyrhythmError
+
 if TYPE_CHECKING:  # the configuration asks for `own_batch` without importing torch
     from torch import Tensor
 
@@ -55,6 +57,16 @@ class Injection:
     def count(self, samples: int) -> int:
         """How many samples of a mini-batch are sent."""
         return max(1, round(self.beta * samples))
+
+
+def check_injection(injection: Sequence[float]) -> None:
+    """Two shares.
+
+    Raises:
+        PolyrhythmError: if they are none.
+    """
+    if len(injection) != 2 or not all(0 < share <= 1 for share in injection):
+        raise PolyrhythmError(f"injection must be two shares in (0, 1], alpha and beta, but got {tuple(injection)}")
 
 
 def own_batch(batch_size: int, alpha: float, beta: float, workers: int) -> int:
