@@ -15,9 +15,11 @@ from polyrhythm.core import (
     Policy,
     Proceed,
     Report,
+    Sync,
     Traits,
 )
 from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.errors import SpecError
 from polyrhythm.policies.detector import Detector, Watch
 from polyrhythm.policies.roll import Roll
 from polyrhythm.policies.switch import Switch
@@ -47,16 +49,19 @@ class Elastic(Policy[ElasticState]):
     Before the last part of a sequence such as ``bsp@0.25,asp`` is due, a worker that the `Detector` names is not
     started again once it has reported and its contribution is combined: the wrapped rule is told that it has Left, so
     its barrier, mean and learning rate are those of the m workers that remain (a batch of m * B and, under the linear
-    convention, m * eta). The worker meanwhile makes **probe steps**: each is measured, then dropped and counted, and
-    its samples are handed out again. It comes back, for the wrapped rule as one that has Joined, when the detector
-    clears it, when the last part begins, or when a worker has found no mini-batch left. At least half stay.
+    convention, m * eta). The worker meanwhile makes **probe steps**, for which nobody waits: each is measured, and its
+    gradient goes into the next update (``probes="drop"``: it is dropped and counted, and its samples are handed out
+    again). It comes back, for the wrapped rule as one that has Joined, when the detector clears it, when the last part
+    begins, or when a worker has found no mini-batch left. At least half stay.
 
     Args:
         policy: a sequence such as `Switch`; of another policy the whole workload is meant.
         detector: robust or sigma, the paper's rule.
         window, patience, floor: see `Detector`.
+        probes: apply or drop; where replicas are exchanged they are always dropped.
 
-    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: stragglers come back as soon as they keep up.
+    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: stragglers come back as soon as they keep up, and what
+    they compute meanwhile is used, a little stale; ``probes="drop"`` is the paper's rule.
 
     Example:
         >>> from polyrhythm.policies import parse
@@ -69,16 +74,19 @@ class Elastic(Policy[ElasticState]):
     window: int = 4
     patience: int = 2
     floor: float = 0.25
+    probes: str = "apply"
 
     name: ClassVar[str] = "elastic"
     summary: ClassVar[str] = "a switch whose synchronous part leaves stragglers out"
 
     def __post_init__(self) -> None:
         self._detector()
+        if self.probes not in ("apply", "drop"):
+            raise SpecError(f"probes must be apply or drop but got {self.probes!r}")
 
     @property
     def traits(self) -> Traits:
-        """Decisions depend on how late arrivals are; probe steps are gradients that are cancelled."""
+        """Decisions depend on how late arrivals are; probe steps are on gradients, and may be cancelled."""
         joint = joint_traits([self.policy])
         return replace(joint, venue="arbitrated", exchanges=joint.exchanges | {"gradients"}, cancels=True)
 
@@ -119,14 +127,15 @@ class Turn:
         self.waiting: list[int] = []
 
     def hear_of_outsider(self, event: Report | Left) -> None:
-        """A probe step is complete: drop it; or the worker has gone."""
+        """A probe step is complete: keep it for the next update, or drop it; or the worker has gone."""
         worker = event.worker
         if isinstance(event, Left):
             ending = self.state.ending or is_end(event)
             self.state = replace(self.state, out=self.state.out.remove(worker), ending=ending)
             return
-        self._do(Cancel((worker,)))
-        self.waiting.append(worker)
+        if not self._takes_late:
+            self._do(Cancel((worker,)))
+            self.waiting.append(worker)
 
     def tell(self, event: Event, before: Roll) -> None:
         """Let the wrapped rule decide, but for starting stragglers."""
@@ -141,7 +150,20 @@ class Turn:
             if isinstance(decision, Proceed):
                 self._start(decision)
             else:
-                self._do(decision)
+                self._do(self._with_late(decision))
+
+    def _with_late(self, decision: Decision) -> Decision:
+        """An update takes what outsiders have ready too."""
+        if not isinstance(decision, Sync) or decision.what != "gradients" or decision.weights is not None:
+            return decision
+        late = tuple(worker for worker in self.state.out if self.state.roll.place(worker).gradients)
+        self.waiting += late
+        return replace(decision, workers=(*decision.workers, *late)) if late else decision
+
+    @property
+    def _takes_late(self) -> bool:
+        """Whether the gradient of a probe step is used."""
+        return self.policy.probes == "apply" and self.policy.policy.traits.exchanges == {"gradients"}
 
     def readmit(self, only_waiting: bool) -> None:
         """Bring back who keeps up again, or everyone when leaving out has no sense any more; let the others probe.
@@ -156,6 +178,9 @@ class Turn:
         probing = tuple(w for w in back if state.roll.place(w).running)
         if only_waiting:
             back, probing = tuple(w for w in back if w not in probing), ()
+        for worker in back:
+            if ready := len(state.roll.place(worker).gradients):
+                self._do(Sync((worker,) * ready))
         if probing:
             self._do(Cancel(probing))
         if back:

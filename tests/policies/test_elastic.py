@@ -1,0 +1,72 @@
+"""Elastic: who is left out, what becomes of what it computes, and when it comes back."""
+
+from dataclasses import replace
+
+import pytest
+
+from polyrhythm.core import Cancel, Left, Proceed, Report, Sync
+from polyrhythm.errors import SpecError
+from polyrhythm.policies import parse
+from polyrhythm.testing import Script, Stage
+
+SLOW_FOR_A_WHILE = Script(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 20, *[1.0] * 50)))
+LONG = replace(SLOW_FOR_A_WHILE, total_samples=160, dataset_samples=160)
+
+
+def play(spec: str, script: Script = LONG) -> Stage:
+    return Stage(parse(spec), script).play()
+
+
+def barriers(stage: Stage) -> list[tuple[int, ...]]:
+    """Whose gradients each update takes."""
+    return [d.workers for _, decisions in stage.entries for d in decisions if isinstance(d, Sync)]
+
+
+def test_a_straggler_is_left_out_and_comes_back() -> None:
+    stage = play("elastic:(bsp),window=2,probes=drop")
+    members = [len(workers) for workers in barriers(stage)]
+    assert members[:7] == [4] * 7, "it has completed one slow window and is in its second"
+    assert 3 in members
+    assert members[members.index(3) :].count(4) > 5, "it is back"
+    assert stage.ledger.dropped["cancelled"] > 0
+
+
+def test_its_gradients_are_used_meanwhile_and_nobody_waits_for_them() -> None:
+    dropped, applied = play("elastic:(bsp),window=2,probes=drop"), play("elastic:(bsp),window=2")
+    assert applied.ledger.dropped.total() == 0
+    assert applied.now_s < dropped.now_s < play("bsp").now_s
+    stale = [event.staleness for event, _ in applied.entries if isinstance(event, Report)]
+    assert max(stale) == 2, "a step of three rounds"
+
+
+def test_nobody_is_left_out_of_the_last_part() -> None:
+    stage = play("elastic:(switch:bsp@0.4,asp),window=1,patience=1")
+    switched = next(k for k, workers in enumerate(barriers(stage)) if len(workers) == 1 and workers != (3,))
+    assert all(len(workers) == 1 for workers in barriers(stage)[switched:])
+    assert set(barriers(stage)[switched:]) == {(0,), (1,), (2,), (3,)}
+
+
+def test_at_least_half_stay() -> None:
+    durations = ((1.0,), (1.0, 1.0, *[2.0] * 30), (1.0, 1.0, *[4.0] * 30), (1.0, 1.0, *[8.0] * 30))
+    stage = play("elastic:(bsp),window=1,patience=1,probes=drop", replace(LONG, durations=durations))
+    assert min(len(workers) for workers in barriers(stage)) >= 2
+
+
+def test_who_is_left_out_takes_over_when_all_others_are_gone() -> None:
+    script = replace(LONG, durations=((1.0,), (1.0, 1.0, 1.0, *[9.0] * 40)), workers=2)
+    stage = Stage(parse("elastic:(bsp),window=1,patience=1"), script)
+    state = stage.policy.init(stage.cluster)
+    stage.play()
+    out = next(k for k, e in enumerate(stage.entries) if e.decisions and e.decisions[-1] == Proceed((1,)))
+    for event, _ in stage.entries[: out + 1]:
+        state, _ = stage.policy.decide(state, event)
+    _, decisions = stage.policy.decide(state, Left(0, 99.0, 9))
+    assert decisions == (), "its step is under way"
+    assert Cancel((1,)) not in decisions
+
+
+def test_unknown_words_are_refused() -> None:
+    with pytest.raises(SpecError, match="probes must be apply or drop but got 'keep'"):
+        parse("elastic:(bsp),probes=keep")
+    with pytest.raises(SpecError, match="detector must be robust or sigma but got 'mean'"):
+        parse("elastic:(bsp),detector=mean")
