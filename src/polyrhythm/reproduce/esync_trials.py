@@ -21,7 +21,7 @@ SPEED_SAMPLES = {0.001: 7680, 0.01: 1920, 0.1: 384}
 EQUAL_S = 120.0
 """Time at which accuracies are compared."""
 LONG_S = 2_400.0
-"""Time in which SSGD comes to rest."""
+"""Time that SSGD is given."""
 
 PARTITIONS = {
     "i.i.d.": "shared",

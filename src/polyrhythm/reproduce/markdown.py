@@ -29,7 +29,7 @@ def section_parts(name: str, section: Section) -> Iterator[str]:
         yield from table_parts(each)
     for plot in section.plots:
         yield f"![{plot.title}]({picture_name(name, plot)})"
-        yield f"{plot.title}. {plot.caption}"
+        yield plot.caption
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
