@@ -9,8 +9,8 @@ from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse
 from polyrhythm.testing import Script, Stage
 
-SLOW_FOR_A_WHILE = Script(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 20, *[1.0] * 50)))
-LONG = replace(SLOW_FOR_A_WHILE, total_samples=160, dataset_samples=160)
+SLOW_FOR_A_WHILE = Script(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 10, *[1.0] * 80)))
+LONG = replace(SLOW_FOR_A_WHILE, total_samples=240, dataset_samples=240)
 
 
 def play(spec: str, script: Script = LONG) -> Stage:
