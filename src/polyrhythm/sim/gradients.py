@@ -34,6 +34,7 @@ from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task
+from polyrhythm.training.divergence import LossWatch
 from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.gradient import Gradient, Request, fastest
 from polyrhythm.training.optimizer import OptimizerState, configured_optimizer
@@ -140,6 +141,7 @@ class TrainedNumerics:
         self.returned: list[OptimizerState] = []
         self.averaged = False
         self.met = False
+        self.losses = LossWatch(config.divergence)
         self.samples = 0
         self.computed = 0
         self.wasted = 0
@@ -160,13 +162,13 @@ class TrainedNumerics:
         """The gradient exists now; a replica moves.
 
         Raises:
-            DivergedError: when the loss is not finite.
+            DivergedError: when the loss is not finite or explodes; see `LossWatch`.
         """
         self.feed.mix()
         step = self.steps[ticket]
         gradient = step.gradient or self._compute(step)
-        if not math.isfinite(gradient.loss):
-            raise diverged(f"the loss of worker {ticket.worker} is {gradient.loss}", self.samples)
+        if why := self.losses.see(gradient.loss):
+            raise diverged(f"the loss of worker {ticket.worker} {why}", self.samples)
         step.reported = True
         self.samples += step.lease.samples
         if ticket.exchange == "replicas":

@@ -10,6 +10,7 @@ from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
+from polyrhythm.training.divergence import EXPLODED
 from polyrhythm.training.injection import own_batch
 from polyrhythm.training.partition import parse_partition
 
@@ -139,12 +140,16 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     target_accuracy: float | None = None
     """Accuracy on the test set whose first crossing is the time to target."""
 
+    divergence: float = EXPLODED
+    """A run has diverged when the mean of 50 losses is above so many times that of the first 50, or is not finite."""
+
     def __post_init__(self) -> None:
         check_names(self)
         for name in ("batch_size", "train_samples", "test_samples", "samples", "eval_every_samples"):
             require(self, name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "epochs", "delta_rate"):
             require(self, name, "positive and finite", lambda value: 0 < value < math.inf)
+        require(self, "divergence", "above 1", lambda value: value > 1)
         for name in ("momentum", "warmup"):
             require(self, name, "in [0, 1)", lambda value: 0 <= value < 1)
         require(self, "weight_decay", "at least 0 and finite", lambda value: 0 <= value < math.inf)
