@@ -29,6 +29,7 @@ SPECS = (
     "post-local:h=4,at=0.4",
     "k-group:3",
     "kbandit:2",
+    "rlp:only=h",
     "selsync:lssr=0.6",
     "esync",
     "fedavg:c=0.5,e=0.5",

@@ -27,6 +27,7 @@ ONE_OF_EACH = [
     "post-local:3,0.4",
     "k-group:3",
     "kbandit",
+    "rlp",
     "switch:bsp@0.4,asp",
     "tuned:(bsp)",
     "greedy:(switch:bsp@0.4,asp)",

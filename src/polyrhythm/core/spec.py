@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from polyrhythm.core.policy import Part, Policy
 from polyrhythm.errors import SpecError, did_you_mean
@@ -130,7 +130,7 @@ def read_part(spec: str, value: str, registry: Registry) -> Part:
 
 def convert(spec: str, key: str, kind: Any, value: str, registry: Registry) -> Any:
     """`value` as the type that the field `key` declares."""
-    if isinstance(kind, UnionType):
+    if get_origin(kind) in (Union, UnionType):
         kind = next(choice for choice in get_args(kind) if choice is not NoneType)
     if (isinstance(kind, type) and issubclass(kind, Policy)) or getattr(kind, "__origin__", None) is Policy:
         return parse_spec(value, registry)

@@ -21,6 +21,7 @@ from polyrhythm.policies.kbandit import KBandit as KBandit
 from polyrhythm.policies.load import Catalogue
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
+from polyrhythm.policies.rlp import RLP as RLP
 from polyrhythm.policies.selsync import SelSync as SelSync
 from polyrhythm.policies.ssp import SSP as SSP
 from polyrhythm.policies.switch import Switch as Switch

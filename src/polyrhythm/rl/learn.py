@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from statistics import fmean, geometric_mean
 from typing import Any, Protocol
 
@@ -294,10 +295,9 @@ class Study:
         try:
             saved = torch.load(self.checkpoint, weights_only=True)
             facts = json.loads(saved["study"])
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise PolyrhythmError(
-                f"cannot resume from {str(self.checkpoint)!r}: {error}; leave --resume out"
-            ) from error
+        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
+            place, reason = str(self.checkpoint), str(error).partition("\n")[0]
+            raise PolyrhythmError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
         if (facts.pop("preset"), facts.pop("seed")) != (self.preset.name, self.seed):
             raise PolyrhythmError(f"{str(self.checkpoint)!r} is of another preset or seed; leave --resume out")
         self.ranges = Ranges(**facts.pop("ranges"))

@@ -225,6 +225,7 @@ class Participant:
         self.generation += 1
         self._side, station.poisoned = Pushing(station), False
         station.steering.settings = Settings()
+        station.losses.listen("loss" in policy.traits.needs)
         station.exchange.part()
         if not on_servers or phase.contributors:
             try:

@@ -33,6 +33,7 @@ class Pushing(Granted):
         while self._go is not None and (message := station.link.poll()) is not None:
             station.follow(message)
         go, self._go = self._go, None
+        loss = station.losses.take()
         if go is None:  # cancelled; the Go behind it waits until the step is over
             station.void = True
             return
@@ -40,7 +41,7 @@ class Pushing(Granted):
         station.link.push(go.number)
         transfer_s = self._pulled_s + station.clock() - start
         settings = station.replica.settings()
-        station.link.send(Pushed(go.number, samples, station.computed_s, transfer_s, settings=settings))
+        station.link.send(Pushed(go.number, samples, station.computed_s, transfer_s, loss, settings=settings))
 
     def _start_step(self, go: Go) -> None:
         """Read the parameters that the step is to start from."""

@@ -9,6 +9,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.control import Phase, Poisoned, ToWorker
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.line import Link, Tally
+from polyrhythm.runtime.losses import Losses
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.steering import Steering
 
@@ -43,6 +44,7 @@ class Station:
     follow: Callable[[ToWorker], None]
     steering: Steering
     tally: Tally = field(default_factory=Tally)
+    losses: Losses = field(default_factory=Losses)
     phase: Phase | None = None
     version: int = UNREAD
     may_step: bool = False

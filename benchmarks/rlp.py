@@ -1,0 +1,192 @@
+"""Learned policies: what they gain on held-out jobs, how fast they learn, and what a decision costs on real workers.
+
+Prints four tables and exits with 1 if a bar is missed:
+
+- the bandit or the policy that ships is at least 1.15 times as fast as the best of BSP, ASP and SSP(2, 5, 8) on the
+  staleness-limited family; the policy that ships at least 1.1 times there, at least 1.0 times on every other family,
+  and nowhere below 0.95 times its fallback, ASP. Ratios of mean times on the same held-out jobs;
+- the paper's algorithm stays finite, and after pre-training is at least 0.9 times as fast as its best teacher; with
+  --episodes N it then learns from N episodes, and what it reaches is printed, whatever it is;
+- at least 8 training episodes a second on the paper's jobs (of processor time on two cores);
+- a decision takes at most 2 % of a step of 10 real workers.
+
+    python benchmarks/rlp.py [--instances 8] [--data FOLDER] [--episodes 1000]
+
+Fashion-MNIST's families need --data.
+"""
+
+import argparse
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import joblib
+from rich.console import Console
+from rich.table import Table
+
+from polyrhythm.core import Report, Trace
+from polyrhythm.policies import RLP, Policy
+from polyrhythm.rl.dqn import PRESETS
+from polyrhythm.rl.evaluate import PAPER_BASELINES, best_of, compare, instances, times_of
+from polyrhythm.rl.instances import FAMILIES
+from polyrhythm.rl.learn import TEACHERS, Study
+from polyrhythm.rl.rollout import Rollout, play_all
+
+TRAINED = "staleness"
+INSTANCES = 24
+"""Held-out jobs of the family that was trained for."""
+TRAINED_BAR, BEST_BAR, OTHER_BAR, FALLBACK_BAR = 1.1, 1.15, 1.0, 0.95
+TEACHER_BAR = 0.9
+EPISODES_PER_S = 8.0
+INFERENCE = 0.02
+CORES = 2
+PRETRAINING = 20
+"""Jobs of the paper's pre-training here; its own 100 take five times as long."""
+HELD_OUT = tuple(name for name in FAMILIES if name not in (*PRESETS["tuned"].families, TRAINED))
+SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit", "rlp")
+
+
+def gains(console: Console, arguments: argparse.Namespace) -> bool:
+    """Every family: ours by the best of theirs."""
+    table = Table("family", "jobs", "best of BSP, ASP, SSP", "K-group", "bandit", "rlp", "rlp by its fallback", "bars")
+    good = True
+    for family in (TRAINED, *(name for name in FAMILIES if name != TRAINED)):
+        if FAMILIES[family].data != "digits" and arguments.data is None:
+            continue
+        count = INSTANCES if family == TRAINED else arguments.instances
+        spent = times_of(family, SPECS, count, arguments.data)
+        best = spent[best_of(spent)]
+        group, bandit, learned = (compare(best, spent[spec]) for spec in SPECS[-3:])
+        fallback = compare(spent["asp"], spent["rlp"])
+        trained = family == TRAINED
+        kept = learned.value >= (TRAINED_BAR if trained else OTHER_BAR) and fallback.value >= FALLBACK_BAR
+        kept &= not trained or max(bandit.value, learned.value) >= BEST_BAR
+        good &= kept
+        cells = (family, str(count), best_of(spent), *map(str, (group, bandit, learned, fallback)))
+        table.add_row(*cells, "kept" if kept else "MISSED")
+    console.print(table)
+    return good
+
+
+def paper(console: Console, arguments: argparse.Namespace) -> bool:
+    """The paper's algorithm: pre-training, and more if asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        preset = replace(PRESETS["paper"], pretraining=PRETRAINING, episodes=0)
+        study = Study(preset, Path(folder) / "paper.json")
+        study.run()
+        pool = instances("paper", arguments.instances)
+        teachers = times_of("paper", TEACHERS, arguments.instances)
+        best = best_of(teachers, TEACHERS)
+        table = Table("the paper's DQN", "best teacher by it", "best teacher", "finite", "bar")
+        good = True
+        for episodes in (0, arguments.episodes) if arguments.episodes else (0,):
+            study.preset = replace(preset, episodes=episodes)
+            study.run()
+            network = study.learner.network()
+            finite = all(math.isfinite(value) for layer in network.layers for row in layer.weights for value in row)
+            played = play_all([Rollout(each, "paper", network=network) for each in pool], -1)
+            ratio = compare(teachers[best], [episode.end_s for episode in played])
+            good &= finite and (episodes > 0 or ratio.value >= TEACHER_BAR)
+            bar = "" if episodes else f"{TEACHER_BAR}"
+            table.add_row(f"after {episodes} episodes", str(ratio), best, str(finite), bar)
+    console.print(table)
+    return good
+
+
+def speed(console: Console) -> bool:
+    """Training episodes a second on the paper's jobs: exploring, and learning from them, on two cores."""
+    preset = replace(PRESETS["tuned"], families=("paper",), pretraining=8, episodes=32)
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(preset, Path(folder) / "speed.json", jobs=1)
+        study.units, study.pretrained = [100.0] * 8, True
+        wall, cpu = time.perf_counter(), time.process_time()
+        while study.done < preset.episodes:
+            study._batch()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    rate = CORES * preset.episodes / cpu
+    table = Table("training", "episodes/s of processor time on 2 cores", "on one core, by the clock", "bar")
+    table.add_row("the paper's jobs", f"{rate:.1f}", f"{preset.episodes / wall:.1f}", f"{EPISODES_PER_S:g}")
+    console.print(table)
+    return rate >= EPISODES_PER_S
+
+
+SCENARIO = """
+[[devices]]
+count = 10
+compute_s = 0.1
+
+[training]
+task = "digits"
+batch_size = 16
+samples = 8000
+"""
+
+
+def inference(console: Console) -> bool:
+    """Time of a decision by the mean step of 10 real workers, whose reports are decided upon again here."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Trace.load(real_trace(Path(folder)))
+        study = Study(replace(PRESETS["paper"], pretraining=1, episodes=0), Path(folder) / "paper.json", jobs=1)
+        study.run()
+        policies: dict[str, Policy] = {"phase (ships)": RLP(), "paper": RLP(str(study.out))}
+        step_s = fmean(event.step_s for event, _ in trace.entries if isinstance(event, Report))
+        table = Table("view", "decision", "step", "share", "bar")
+        good = True
+        for name, policy in policies.items():
+            decision_s = decision(policy, trace)
+            good &= decision_s <= INFERENCE * step_s
+            share = f"{100 * decision_s / step_s:.2f} %"
+            table.add_row(name, f"{1e6 * decision_s:.0f} us", f"{1e3 * step_s:.1f} ms", share, f"{100 * INFERENCE:g} %")
+    console.print(table)
+    return good
+
+
+def real_trace(folder: Path) -> Path:
+    """The trace of a job on real workers under the policy that ships."""
+    scenario = folder / "ten.toml"
+    scenario.write_text(SCENARIO, encoding="utf-8")
+    command = [sys.executable, "-m", "polyrhythm", "compare", str(scenario), "--on", "local", "--policies", "rlp"]
+    subprocess.run([*command, "--trace", str(folder / "traces")], check=True, stdout=subprocess.DEVNULL)
+    (trace,) = (folder / "traces").glob("*.jsonl")
+    return trace
+
+
+def decision(policy: Policy, trace: Trace) -> float:
+    """Mean processor time of a decision upon a report, in seconds. A report without a loss is given one."""
+    state = policy.init(trace.header.cluster)
+    count, started = 0, time.process_time()
+    for event, _ in trace.entries:
+        if isinstance(event, Report):
+            count += 1
+            event = replace(event, loss=event.loss or 1 / count)
+        state, _ = policy.decide(state, event)
+    return (time.process_time() - started) / count
+
+
+def main() -> int:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instances", type=int, default=8, help="held-out jobs of each other family")
+    parser.add_argument("--data", help="folder with the parquet files of Fashion-MNIST")
+    parser.add_argument("--episodes", type=int, default=0, help="episodes of the paper's algorithm")
+    parser.add_argument("--only", choices=("gains", "paper", "speed", "inference"), help="one part")
+    arguments = parser.parse_args()
+    console = Console(width=200)
+    console.print(f"{joblib.cpu_count()} cores")
+    parts = {
+        "inference": lambda: inference(console),
+        "speed": lambda: speed(console),
+        "paper": lambda: paper(console, arguments),
+        "gains": lambda: gains(console, arguments),
+    }
+    kept = [part() for name, part in parts.items() if arguments.only in (None, name)]
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

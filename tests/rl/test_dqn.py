@@ -1,0 +1,103 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from polyrhythm.policies.rlp_file import Layer, Network
+from polyrhythm.rl.dqn import HIDDEN, PRESETS, Greedy, Learner, Replay, Transition, n_step
+
+LEFT, RIGHT = (0.0,) * 14, (1.0,) * 14
+
+
+def chain(learner: Learner, rounds: int) -> None:
+    """Two states. Action 1 ends LEFT at a cost of 3; action 0 costs 1 and leads to RIGHT, which ends at a cost of 1."""
+    for _ in range(rounds):
+        learner.learn(Transition(LEFT, 1, -3.0, LEFT, 0.0))
+        learner.learn(Transition(LEFT, 0, -1.0, RIGHT, 1.0))
+        for action in range(4):
+            learner.learn(Transition(RIGHT, action, -1.0, RIGHT, 0.0))
+
+
+def test_values_become_the_returns() -> None:
+    learner = Learner(replace(PRESETS["tuned"], copy_every=20, rate=1e-2, updates=1.0, batch=16), seed=0)
+    chain(learner, 100)
+    values = learner.online(torch.tensor(LEFT))
+    assert values[0].item() == pytest.approx(-2.0, abs=0.3)
+    assert values[1].item() == pytest.approx(-3.0, abs=0.3)
+
+
+def test_the_plain_network_has_the_same_values() -> None:
+    learner = Learner(PRESETS["tuned"], seed=3)
+    x = torch.randn(14, generator=torch.Generator().manual_seed(1))
+    assert learner.network().values(x.tolist()) == pytest.approx(learner.online(x).tolist(), abs=1e-5)
+
+
+def test_the_settings_of_the_paper() -> None:
+    paper = PRESETS["paper"]
+    assert (paper.gamma, paper.epsilon, paper.replay, paper.batch) == (0.8, (0.1, 0.1), 50, 32)
+    assert (paper.copy_every, paper.rate, paper.adam, paper.steps) == (5, 0.01, False, 1)
+    assert (paper.pretraining, paper.episodes, HIDDEN) == (100, 1000, (64, 32))
+
+
+def test_the_paper_acts_with_the_copy_and_bootstraps_from_the_original() -> None:
+    learner = Learner(PRESETS["paper"], seed=0)
+    assert learner.acting is learner.target
+    state = (0.5,) * 40
+    for _ in range(4):
+        learner.learn(Transition(state, 1, -1.0, state, 0.8))
+    rows = torch.tensor([state])
+    assert not learner.online(rows).equal(learner.target(rows))
+    assert learner._bootstrap(rows).equal(learner.online(rows).amax(1))
+    learner.learn(Transition(state, 1, -1.0, state, 0.8))
+    assert learner.online(rows).equal(learner.target(rows))
+
+
+def test_the_paper_stays_finite_under_large_inputs() -> None:
+    learner = Learner(PRESETS["paper"], seed=0)
+    for number in range(400):
+        state = (number / 100, 2.3, -0.5, 4.0) * 10
+        learner.learn(Transition(state, number % 3, -10.0, state, 0.8))
+    assert all(torch.isfinite(parameter).all() for parameter in learner.online.parameters())
+
+
+def test_returns_of_several_steps() -> None:
+    choices = [((float(at),), at % 2) for at in range(4)]
+    made = n_step(choices, [-1.0] * 4, gamma=0.5, steps=2)
+    assert [transition.reward for transition in made] == [-1.5, -1.5, -1.5, -1.0]
+    assert [transition.discount for transition in made] == [0.25, 0.25, 0.0, 0.0]
+    assert made[0].following == (2.0,)
+
+
+def test_the_replay_forgets_the_oldest() -> None:
+    replay = Replay(2, inputs=1)
+    for number in range(3):
+        replay.add(Transition((float(number),), 0, 0.0, (0.0,), 0.0))
+    assert len(replay) == 2
+    assert sorted(replay.states.flatten().tolist()) == [1.0, 2.0]
+
+
+def test_exploring_keeps_to_an_action_for_a_while() -> None:
+    network = Network((Layer(((0.0,),) * 4, (0.0, 1.0, 0.0, 0.0)),))
+    assert {Greedy(network, 0.0, np.random.default_rng(0)).choose((0.0,)) for _ in range(50)} == {1}
+    agent = Greedy(network, 0.5, np.random.default_rng(0), hold=5)
+    taken = [agent.choose((0.0,)) for _ in range(2000)]
+    changes = sum(one != other for one, other in pairwise(taken))
+    assert set(taken) == {0, 1, 2, 3}
+    assert changes < 600
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_learner_goes_on_from_its_state(name: str) -> None:
+    width = 40 if name == "paper" else 14
+    transitions = [Transition((at / 10,) * width, at % 3, -1.0, (at / 20,) * width, 0.5) for at in range(40)]
+    whole, first, second = (Learner(PRESETS[name], seed=1) for _ in range(3))
+    for transition in transitions:
+        whole.learn(transition)
+    for transition in transitions[:20]:
+        first.learn(transition)
+    second.load(first.state())
+    for transition in transitions[20:]:
+        second.learn(transition)
+    assert whole.network() == second.network()

@@ -1,0 +1,114 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import RLP
+from polyrhythm.policies.rlp_file import Learned, dump
+from polyrhythm.rl import learn
+from polyrhythm.rl.dqn import PRESETS, Preset
+from polyrhythm.rl.episode import Episode
+from polyrhythm.rl.evaluate import compare, measure_all, spec_for
+from polyrhythm.rl.instances import Family, draw
+from polyrhythm.rl.learn import Study
+from polyrhythm.rl.rollout import Rollout, play, play_all
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tiny: Family) -> None:
+    monkeypatch.setattr(learn, "BATCH", 2)
+    monkeypatch.setattr(learn, "CHECK", 2)
+    monkeypatch.setattr(learn, "VALIDATION", 1)
+
+
+def preset(name: str, episodes: int) -> Preset:
+    return replace(PRESETS[name], families=("tiny",), pretraining=2, episodes=episodes)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(study: Study, episodes: int) -> None:
+    """Run a study that is killed behind a checkpoint."""
+
+    def tell(done: int, planned: int) -> None:
+        if study.pretrained and study.done >= episodes:
+            raise StoppedError
+
+    study.tell = tell
+    with pytest.raises(StoppedError):
+        study.run()
+
+
+@pytest.mark.parametrize(("name", "episodes"), [("tuned", 4), ("paper", 4)])
+def test_a_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path, name: str, episodes: int) -> None:
+    whole = Study(preset(name, episodes), tmp_path / "whole.json", jobs=1).run()
+    stop_after(Study(preset(name, episodes), tmp_path / "parts.json", jobs=1), 2)
+    parts = Study(preset(name, episodes), tmp_path / "parts.json", jobs=1).resume().run()
+    assert parts == whole
+    assert (tmp_path / "parts.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_the_file_says_how_it_was_learned_and_runs(tmp_path: Path, tiny: Family) -> None:
+    seen: list[tuple[str, float]] = []
+
+    class Log:
+        def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+            seen.append((tag, scalar_value))
+
+    out = tmp_path / "policy.json"
+    learned = Study(preset("tuned", 2), out, jobs=1, log=Log(), command="polyrhythm learn policy.json").run()
+    facts = dict(learned.training)
+    assert (facts["preset"], facts["families"], facts["episodes"]) == ("tuned", "tiny", "2")
+    assert [point.split(":")[0] for point in facts["curve"].split()] == ["0", "2"]
+    assert learned.conditions.workers == (3, 3)
+    assert {tag for tag, _ in seen} == {"train/time_per_unit", "train/loss", "validation/asp_by_learned"}
+    assert Episode(draw(tiny, 9), RLP(str(out))).run().reached
+
+
+def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
+    out = tmp_path / "policy.json"
+    with pytest.raises(PolyrhythmError, match=r"cannot resume from .*leave --resume out"):
+        Study(preset("tuned", 2), out).resume()
+    study = Study(preset("tuned", 2), out)
+    study.save()
+    with pytest.raises(PolyrhythmError, match="of another preset or seed"):
+        Study(preset("tuned", 2), out, seed=1).resume()
+    study.checkpoint.write_bytes(b"nothing")
+    with pytest.raises(PolyrhythmError, match="cannot resume"):
+        Study(preset("tuned", 2), out).resume()
+
+
+def test_processes_play_the_same(tiny: Family) -> None:
+    rollouts = [Rollout(draw(tiny, seed), "phase", action=seed % 4) for seed in range(3)]
+    assert play_all(rollouts, jobs=2) == [play(rollout) for rollout in rollouts]
+
+
+def test_teachers_are_told_as_actions(tiny: Family) -> None:
+    instance = draw(tiny, 2)
+    asp, bsp = (play(Rollout(instance, "paper", policy=spec)) for spec in ("asp", "bsp"))
+    assert {action for _, action in asp.choices} == {1}
+    assert {action for _, action in bsp.choices} == {0, 2}
+    assert asp.left(1.0)[0] == pytest.approx(sum(asp.rewards(1.0)))
+
+
+def test_comparisons() -> None:
+    ratio = compare([3.0, 1.0], [1.0, 1.0])
+    assert (ratio.value, ratio.wins, ratio.losses) == (2.0, 1, 0)
+    assert 1.0 <= ratio.low <= ratio.value <= ratio.high <= 3.0
+    assert spec_for("k-sync:{k}", 2) == "k-sync:1"
+
+
+def test_a_job_is_measured_the_same_on_any_core(tiny: Family) -> None:
+    pairs = [(draw(tiny, 3), spec) for spec in ("asp", "k-group:{k}")]
+    one, two = (measure_all(pairs, jobs=jobs) for jobs in (1, 2))
+    assert one == two
+    assert one[0].duration_s == one[0].time_to_target_s
+
+
+def test_what_was_learned_is_plain_data(tmp_path: Path) -> None:
+    learned: Learned = Study(preset("paper", 1), tmp_path / "paper.json", jobs=1).run()
+    assert learned.view == "paper"
+    assert len(dump(learned)) < 100_000
