@@ -4,7 +4,6 @@ At the end of an epoch all workers have the same parameters, and the first to ge
 after the job, so that evaluating takes nobody's time.
 """
 
-import math
 import os
 import sys
 from pathlib import Path
@@ -20,12 +19,13 @@ from polyrhythm.runtime.emulation import Emulation, Pacer
 from polyrhythm.runtime.session import Session, session
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task, epoch_order
+from polyrhythm.training.divergence import LossWatch
 from polyrhythm.training.optimizer import build, configured_options, optimizer_class
 from polyrhythm.training.schedule import schedule_of
 from polyrhythm.training.tasks import build_task
 
 DIVERGED = 3
-"""Exit code of a worker whose loss is not finite any more."""
+"""Exit code of a worker whose loss is not finite any more, or has exploded."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,6 +55,7 @@ class Trainer:
         self.rate = config.learning_rate * (len(plan.emulations) if config.lr_convention == "linear" else 1)
         self.optimizer = script_optimizer(config, self.model, self.rate)
         self.schedule = schedule_of(config, plan.epochs * len(task.train))
+        self.losses = LossWatch(config.divergence)
         self.pacer = Pacer(plan.emulations[rank], config.batch_size)
 
     def train(self, folder: Path) -> None:
@@ -93,17 +94,16 @@ class Trainer:
         """One mini-batch.
 
         Raises:
-            DivergedError: when the loss is not finite.
+            DivergedError: when the loss is not finite or explodes; see `LossWatch`.
         """
         self.pacer.start_step(len(targets))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * self.schedule(job.samples)
         self.optimizer.zero_grad()
         loss = self.task.loss(self.model(inputs), targets)
-        if not math.isfinite(loss.item()):
+        if why := self.losses.see(loss.item()):
             raise DivergedError(
-                f"the loss of worker {job.rank} is {loss.item()} after {job.samples} samples; "
-                "lower training.learning_rate"
+                f"the loss of worker {job.rank} {why} after {job.samples} samples; lower training.learning_rate"
             )
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
