@@ -87,6 +87,39 @@ def test_replicas_that_never_meet_are_averaged_at_the_end_of_each_epoch() -> Non
     close(run_job(train, 2, 4, MOMENTUM, {}, policy="selsync:inf"), expected)
 
 
+@pytest.mark.parametrize("rule", ["average", "reset"])
+def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(rule: str) -> None:
+    """What two make of two steps each, against the same by hand."""
+    found = run_job(train, 2, 12, MOMENTUM, {}, policy="local:2", averaged_state=rule)
+    close(found, by_hand(rule))
+
+
+def by_hand(rule: str) -> Tensor:
+    """Local SGD(2) of two workers with mini-batches of 12, in one process."""
+    models, data = [make_model(seed=0) for _ in range(2)], Numbered(48)
+    optimizers = [make_optimizer(model, **MOMENTUM) for model in models]
+    for _ in range(3):
+        for start in (0, 24):
+            for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+                own = slice(start + 12 * rank, start + 12 * rank + 12)
+                step(model, optimizer, data.x[own], data.y[own])
+        average_all(*([list(model.parameters()) for model in models]))
+        buffers = [[state["momentum_buffer"] for state in optimizer.state.values()] for optimizer in optimizers]
+        if rule == "average":
+            average_all(*buffers)
+        else:
+            for optimizer in optimizers:
+                optimizer.state.clear()
+    return flat(models[0])
+
+
+def average_all(mine: list[Tensor], theirs: list[Tensor]) -> None:
+    with torch.no_grad():
+        for a, b in zip(mine, theirs, strict=True):
+            a.copy_((a + b) / 2)
+            b.copy_(a)
+
+
 def die(rank: int, name: str) -> tuple[Tensor, Status | None]:
     """Train; the last rank dies in the first mini-batch of the second epoch, which every rank gets."""
     model = make_model()

@@ -165,7 +165,7 @@ class Eager(Policy):
 
 class Replicas(Eager):
     \"\"\"Has no venue on real workers.\"\"\"
-    name, traits = "replicas", Traits(exchanges=frozenset({"replicas"}))
+    name, traits = "replicas", Traits(exchanges=frozenset({"replicas", "gradients"}))
 """
 
 
@@ -173,7 +173,7 @@ class Replicas(Eager):
     ("name", "ranks", "told"),
     [
         ("Eager", (0, 1), "broke its contract: Proceed names worker 0, which is still running"),
-        ("Replicas", (0,), "cannot run on real workers: arbitrated decisions about replicas have no venue there yet"),
+        ("Replicas", (0,), "arbitrated decisions about steps on gradients and on replicas have no venue there"),
     ],
 )
 def test_policies_of_ones_own_that_cannot_run(tmp_path: Path, name: str, ranks: tuple[int, ...], told: str) -> None:

@@ -15,6 +15,7 @@ from polyrhythm.core import Sync
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.messages import Value
 from polyrhythm.telemetry.stragglers import Arrival
+from polyrhythm.training.config import StateRule
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -39,6 +40,8 @@ class JobInfo(Message):
     store: tuple[str, int]
     pulse_s: float
     compress: str = "none"
+    averaged_state: StateRule = "keep"
+    delta_rate: float = 1.0
 
 
 class Pulse(Message):

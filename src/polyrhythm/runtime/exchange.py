@@ -1,6 +1,7 @@
 """How a worker's model takes part in lockstep: DistributedDataParallel behind the model's own forward, and averages."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
+from polyrhythm.core import Outer
 from polyrhythm.runtime.averager import Averager, Stake
 from polyrhythm.runtime.collectives import broadcast, mean, mean_gradients
 from polyrhythm.runtime.compressed import mean_compressed_gradients
@@ -23,6 +25,8 @@ from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.compression import NOTHING, Compression
+from polyrhythm.training.config import StateRule
+from polyrhythm.training.optimizer import OptimizerState
 
 
 class Core(nn.Module):
@@ -64,6 +68,8 @@ class Exchange:
         self.reduces = self.by_hand = False
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str] = ("", "")
+        self.state_rule: StateRule = "keep"
+        self.outer = Outer()
 
     def meet(self, store: Store, members: Sequence[int], name: str) -> None:
         """Form the group of a new phase.
@@ -136,6 +142,25 @@ class Exchange:
             self._averager = Averager(self._replica.model, self._deltas)
         return self._averager
 
+    def combine(self, stake: Stake, step: int) -> None:
+        """Start an exchange of replicas behind step `step`; the averager's `merge` completes it.
+
+        What becomes of the optimizers' states happens at once, also where the result is taken over later.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        sync = stake.sync
+        if sync.what == "deltas" and sync.outer is None:
+            stake = Stake(replace(sync, outer=self.outer), stake.share, stake.adopts)
+        self.averager.combine(self.epoch, stake, step)
+        if self.state_rule == "average":
+            state = self._mean_state(stake.share, self.epoch.members.index(sync.workers[0]))
+            if stake.adopts:
+                self._replica.import_state(state)
+        elif self.state_rule == "reset" and stake.adopts:
+            self._replica.optimizer.state.clear()
+
     def average_gradients(self, stake: Stake) -> None:
         """Give the optimizer's next step the mean gradient of those who have a stake.
 
@@ -172,19 +197,42 @@ class Exchange:
     def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
         """Give all members the mean of the contributors' parameters, buffers and optimizer state.
 
+        Of an outer optimizer they take over the velocity of the first contributor.
+
         Raises:
             GroupError: when a member is lost.
         """
-        epoch, contributes = self.epoch, self._worker in contributors
-        share = 1.0 / len(contributors) if contributes else 0.0
-        Averager(self._replica.model).mean(epoch, share)
-        shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
+        share = 1.0 / len(contributors) if self._worker in contributors else 0.0
         source = list(members).index(contributors[0])
-        agreed = msgspec.msgpack.decode(share_bytes(epoch, msgspec.msgpack.encode(shape), source), type=StateShape)
-        flat = vectors if contributes and shape == agreed else torch.zeros(packed_elements(agreed, 0))
+        Averager(self._replica.model).mean(self.epoch, share)
+        self._replica.import_state(self._mean_state(share, source))
+        self._share_velocity(source)
+
+    def _mean_state(self, share: float, source: int) -> OptimizerState:
+        """Mean of the optimizers' states in the shape of that of the member of rank `source`; others count as zero."""
+        shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
+        encoded = share_bytes(self.epoch, msgspec.msgpack.encode(shape), source)
+        agreed = msgspec.msgpack.decode(encoded, type=StateShape)
+        flat = vectors if share and shape == agreed else torch.zeros(packed_elements(agreed, 0))
         if flat.numel():
-            mean(epoch, flat, share)
-        self._replica.import_state(unpack_state(agreed, flat, 0)[1])
+            mean(self.epoch, flat, share)
+        return unpack_state(agreed, flat, 0)[1]
+
+    def _share_velocity(self, source: int) -> None:
+        velocity = self._averager.velocity if self._averager is not None else None
+        there = torch.tensor([velocity is not None])
+        broadcast(self.epoch, there, source)
+        if there:
+            own = torch.zeros(self._replica.layout.size, device=self._replica.device) if velocity is None else velocity
+            broadcast(self.epoch, own, source)
+            self.averager.velocity = own
+        elif velocity is not None:
+            self.averager.velocity = None
+
+    def forget_velocity(self) -> None:
+        """Another policy starts, and with it the outer optimizer anew."""
+        if self._averager is not None:
+            self._averager.velocity = None
 
     @property
     def launched_s(self) -> float:

@@ -222,7 +222,9 @@ class Hub:
         self._channels[hello.rank] = channel
         store = (self._store_host(channel), self._store.port)
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        info = JobInfo(shards, store, self.settings.pulse_s, self.settings.compress)
+        settings = self.settings
+        averaging = settings.averaged_state, settings.delta_rate
+        info = JobInfo(shards, store, settings.pulse_s, settings.compress, *averaging)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerDoor(self, hello.rank)
 

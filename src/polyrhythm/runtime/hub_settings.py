@@ -2,6 +2,8 @@
 
 import msgspec
 
+from polyrhythm.training.config import StateRule
+
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a hub is started with.
@@ -17,6 +19,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         compensation: what is done about staleness.
         shards: parameter servers.
         listen: further addresses, such as ``tcp:10.0.0.1:29400``.
+        averaged_state: what becomes of the optimizers' states when replicas are averaged, see
+            `polyrhythm.training.config.TrainingConfig`.
+        delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
         compress: what gradients and replicas travel as, see `polyrhythm.training.compression`.
         pulse_s: period of the workers' beats; `hang_s` without one is a hang.
         patience_s: how long to wait for the first worker.
@@ -34,6 +39,8 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shards: int = 1
     listen: tuple[str, ...] = ()
     compress: str = "none"
+    averaged_state: StateRule = "keep"
+    delta_rate: float = 1.0
     pulse_s: float = 0.5
     hang_s: float = 10.0
     patience_s: float = 120.0

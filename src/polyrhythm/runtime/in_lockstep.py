@@ -178,7 +178,7 @@ class InLockstep:
         exchange, averager, equal = self._station.exchange, self._station.exchange.averager, False
         averager.merge(step)
         if sync is not None and sync.what != "gradients":
-            averager.combine(exchange.epoch, Stake.of(sync, self._station.rank), step)
+            exchange.combine(Stake.of(sync, self._station.rank), step)
             averager.merge(step)
             equal = not sync.delay and not sync.fragment and {*(sync.adopters or sync.workers)} >= {*self._members}
         if closing and not equal:

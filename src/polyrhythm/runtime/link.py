@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from polyrhythm.core import Outer
 from polyrhythm.runtime.client import ShardClient
 from polyrhythm.runtime.control import Address, Cut, JobInfo, Pulse, ToHub, ToWorker
 from polyrhythm.runtime.exchange import Exchange
@@ -115,6 +116,7 @@ class HubLink:
             host, port = self.info.store
             self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
         self._exchange = exchange
+        exchange.state_rule, exchange.outer = self.info.averaged_state, Outer(self.info.delta_rate)
         exchange.meet(self._store, members, phase_name(phase))
 
     def close(self) -> None:

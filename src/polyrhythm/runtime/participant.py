@@ -221,6 +221,8 @@ class Participant:
         log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
         station, policy = self._station, parse(phase.policy)
         on_servers = venue_of(policy) == "servers"
+        if station.phase is None or station.phase.policy != phase.policy:
+            station.exchange.forget_velocity()
         station.phase = phase
         self.generation += 1
         self._side, station.poisoned = Pushing(station), False

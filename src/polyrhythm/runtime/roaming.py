@@ -98,7 +98,7 @@ class Roaming(Granted):
         start = station.clock()
         self._merges.append((merge.number, self._steps + merge.sync.delay))
         try:
-            station.exchange.averager.combine(station.exchange.epoch, Stake.of(merge.sync, station.rank), self._steps)
+            station.exchange.combine(Stake.of(merge.sync, station.rank), self._steps)
         except GroupError as error:
             station.declare_poisoned(1, str(error))
             return
