@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from polyrhythm.runtime.shard import warm_up
 from polyrhythm.training.optimizer import OptimizerState
 from tests.runtime.shard_bench import Bench
 
@@ -14,6 +15,7 @@ MakeBench = Callable[..., Bench]
 
 @pytest.fixture
 def make() -> Iterator[MakeBench]:
+    warm_up()  # the first optimizer takes a second's imports, which no server shall spend in its answer
     benches: list[Bench] = []
 
     def bench(*arguments: object, **options: object) -> Bench:
