@@ -6,7 +6,7 @@ BIN := .venv/bin
 # One thread a process: the suite and the sweeps use the cores with processes, and results do not depend on the machine.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-browser test-network test-gpu bench lint docs constraints clean
+.PHONY: demo test test-browser test-network test-gpu test-integrations bench lint docs constraints clean
 
 demo: .venv/ready  ## compare policies on real workers with one straggler, then on a larger simulated cluster
 	mkdir -p out
@@ -27,6 +27,9 @@ test-network: .venv/ready  ## needs root, ip and tc
 
 test-gpu: .venv/ready  ## needs a GPU
 	$(PYTEST) tests/gpu
+
+test-integrations: .venv/ready-integrations  ## Accelerate, Lightning, Hugging Face's Trainer
+	$(PYTEST) tests/integrations
 
 bench: .venv/ready-bench  ## every benchmark; fails if one misses its bar
 	$(BIN)/python benchmarks/run.py
@@ -50,6 +53,11 @@ docs: .venv/ready  ## the site, in site/
 # What benchmarks are compared with, apart because nothing else needs it.
 .venv/ready-bench: .venv/ready
 	$(BIN)/python -m pip install --constraint constraints.txt --group bench
+	touch $@
+
+# Frameworks whose loops run in a session, apart because nothing else needs them.
+.venv/ready-integrations: .venv/ready
+	$(BIN)/python -m pip install --constraint constraints.txt --group integrations
 	touch $@
 
 constraints:  ## the newest versions that pyproject.toml allows, to be tested before they are committed

@@ -65,10 +65,17 @@ def adapted(folder: Path, script: str, *arguments: str, policy: str = "bsp", ran
 
 
 def try_adapted(
-    folder: Path, script: str, *arguments: str, policy: str = "bsp", ranks: int = 2, **settings: Any
+    folder: Path,
+    script: str,
+    *arguments: str,
+    policy: str = "bsp",
+    ranks: int = 2,
+    stand_in: bool = True,
+    **settings: Any,
 ) -> Run:
-    """A script as ``polyrhythm run`` starts it, with its exit codes."""
-    command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
+    """A script as ``polyrhythm run`` starts it, with its exit codes; on request under the stand-in for CUDA."""
+    front = ("-m", "polyrhythm.testing.cuda") if stand_in else ()
+    command = (*front, str(SCRIPTS / script), *arguments)
     with job(play, ranks, folder, ranks, free_port(), main, command, policy=policy, **settings) as running:
         outcomes = running.ranks.join(LIMIT_S)  # the hub still waits for those that end before they join
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]

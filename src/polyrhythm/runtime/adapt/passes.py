@@ -1,8 +1,9 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -11,7 +12,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
 from polyrhythm.runtime.line import Draw
-from polyrhythm.runtime.loader import SessionLoader
+from polyrhythm.runtime.loader import SessionLoader, Source
 from polyrhythm.runtime.participant import Participant
 from polyrhythm.runtime.strides import Strides
 
@@ -30,7 +31,7 @@ class Listener(Protocol):
 
 
 class Pass:
-    """An iterator over mini-batches whose source can change between two of them.
+    """A run of the script over mini-batches whose source can change between two of them.
 
     Args:
         listener: told of every mini-batch.
@@ -45,16 +46,23 @@ class Pass:
         """Mini-batches given, those since the last step, and steps."""
         self.used = self.over = False
         """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
+        self._held: weakref.ref[PassIterator] | None = None
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
+    def iterator(self) -> "PassIterator":
+        """What the script goes through; when it has dropped that, the run is over."""
+        made = PassIterator(self)
+        self._held = weakref.ref(made)
+        return made
 
-    def __len__(self) -> int:
-        return len(self.loader)
+    @property
+    def inside(self) -> bool:
+        """Whether the script is still in its loop."""
+        return not self.over and self._held is not None and self._held() is not None
 
-    def __next__(self) -> Any:
+    def next_batch(self) -> Any:
+        """The next mini-batch."""
         self._listener.before_batch(self)
         assert self.source is not None, "the listener has set it"
         try:
@@ -72,6 +80,22 @@ class Pass:
         """The script has made a step with the mini-batches since the last one."""
         self.steps += 1
         self.unstepped = 0
+
+
+class PassIterator:
+    """The script's end of a pass."""
+
+    def __init__(self, run: Pass) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._run.loader)
+
+    def __next__(self) -> Any:
+        return self._run.next_batch()
 
 
 class Draws:
@@ -156,8 +180,9 @@ class ScriptLoader(SessionLoader[Any]):
         options = options_of(loader)
         size = loader.batch_size * parts
         self._draws = Draws(participant)
+        source = cast(Source, self._draws)  # whose generation need not be set from outside
         super().__init__(
-            loader.dataset, size, self._draws, accumulation, accumulate=parts, first_epoch=first_epoch, **options
+            loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
         self.loader = loader
         self._workers, self._parts, self._processed = workers, parts, processed

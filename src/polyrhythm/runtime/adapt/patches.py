@@ -55,7 +55,10 @@ def patch_wrapper(script: Script) -> None:
             return
         options = bind(original, args, kwargs)
         check_wrapper(options)
-        group = options.pop("process_group", None) or dist.group.WORLD
+        options.pop("process_group", None)
+        group = dist.group.WORLD
+        if group is None:
+            raise refuse("DistributedDataParallel without init_process_group; call it first")
         script.wrapped(become_wrapper(self, module, group, options))
 
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
@@ -116,7 +119,7 @@ def patch_backward(script: Script) -> None:
     @functools.wraps(original)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         script.backward()
-        original(self, *args, **kwargs)
+        original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 
@@ -145,5 +148,4 @@ def patch_groups(script: Script) -> None:
         destroy_original(group)
 
     for module in (dist, distributed_c10d):
-        module.init_process_group = init
-        module.destroy_process_group = destroy
+        vars(module).update(init_process_group=init, destroy_process_group=destroy)

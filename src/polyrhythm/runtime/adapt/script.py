@@ -85,10 +85,9 @@ class Script:
         if self.dormant or loader not in self._places or not torch.is_grad_enabled():
             return original(loader)
         if self.session is not None:
-            return Pass(self, loader, None) if loader is self._training() else original(loader)
-        if self.distributed or not shareable(loader):
-            return Pass(self, loader, original(loader))
-        return Pass(self, loader, opening_source(loader))
+            return Pass(self, loader, None).iterator() if loader is self._training() else original(loader)
+        theirs = self.distributed or not shareable(loader)
+        return Pass(self, loader, original(loader) if theirs else opening_source(loader)).iterator()
 
     def backward(self) -> None:
         """A backward pass begins."""
@@ -189,8 +188,7 @@ class Script:
 
     def _apart(self) -> bool:
         """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
-        run = self._run
-        return self.session is not None and self.session.apart and run is not None and not run.over
+        return self.session is not None and self.session.apart and self._run is not None and self._run.inside
 
     def _reached(self) -> int:
         """Steps since the session began that workers in lockstep would have made by now."""
