@@ -122,7 +122,7 @@ def rotating(console: Console, trials: int) -> bool:
     for rule in RULES:
         caught, wrong, healthy = 0, 0, 0
         for trace in traces:
-            turn = {}
+            turn: dict[tuple[int, int], bool] = {}
             for worker, clock, _, straggles in windows(Detector(rule), trace):
                 mine = clock // 40 % WORKERS == worker and clock >= 40
                 turn[worker, clock // 40] = turn.get((worker, clock // 40), False) or (mine and straggles)

@@ -61,8 +61,14 @@ class Watch:
 
     def forget(self, worker: int) -> "Watch":
         """Without a worker that has left."""
-        parts = (part.remove(worker) for part in (self.windows, self.means, self.streaks, self.stragglers))
-        return Watch(*parts, self.limits, self.samples)  # type: ignore[arg-type]
+        return Watch(
+            self.windows.remove(worker),
+            self.means.remove(worker),
+            self.streaks.remove(worker),
+            self.stragglers.remove(worker),
+            self.limits,
+            self.samples,
+        )
 
 
 @dataclass(frozen=True)
