@@ -76,7 +76,14 @@ def bytes_per_s(result: RunResult) -> float:
 
 def on_mixed(data: str, limits: Limits, **fields: Any) -> Scenario:
     """The mixed cluster with an MLP at rate 0.01."""
-    defaults = {"task": "fashion-mnist", "data": data, "learning_rate": 0.01, "lr_convention": "same", "batch_size": 64}
+    defaults = {
+        "task": "fashion-mnist",
+        "model": "mlp",
+        "data": data,
+        "learning_rate": 0.01,
+        "lr_convention": "same",
+        "batch_size": 64,
+    }
     return mixed(TrainingConfig(**{**defaults, "samples": 50_000_000, **fields}), limits)
 
 
@@ -108,6 +115,7 @@ def thin(data: str, workers: int = 16, steps: int = STEPS, **fields: Any) -> Sce
     scenario = load_scenario("thin-links")
     defaults = {
         "task": "fashion-mnist",
+        "model": "mlp",
         "data": data,
         "learning_rate": 0.05,
         "momentum": 0.9,

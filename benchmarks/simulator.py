@@ -45,7 +45,7 @@ def scenario(workers: int, steps: int, network: Network = FREE) -> Scenario:
 
 def policies(workers: int) -> Iterator[Policy[Any]]:
     """Every built-in policy, with parameters that fit the number of workers."""
-    given = {"backup": f"backup:{workers // 10}", "post-local": "post-local:8,0.5"}
+    given = {"backup": f"backup:{workers // 10}", "post-local": "post-local:8,0.5", "selsync": "selsync:lssr=0.9"}
     for name in sorted(BUILT_IN):
         takes_k = "k" in BUILT_IN[name].__dataclass_fields__
         yield parse(given.get(name, f"{name}:k={workers * 9 // 10}" if takes_k else name))

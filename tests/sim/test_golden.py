@@ -44,6 +44,11 @@ RUNS = {
     "faulty-ssp-1": (FAULTY, "ssp:1"),
     "faulty-k-sync-2": (FAULTY, "k-sync:2"),
     "ring-post-local": (RING, "post-local:2,0.5"),
+    "ring-diloco": (RING, "diloco:4,overlap=2,fragments=2"),
+    "faulty-fedavg": (FAULTY, "fedavg:0.5,0.3"),
+    "faulty-selsync": (FAULTY, "selsync:lssr=0.6"),
+    "faulty-esync": (FAULTY, "esync:samples"),
+    "faulty-esync-free": (FAULTY, "esync:blocking=false"),
     "mixed-hardware-asp": (load_scenario("mixed-hardware", {"training": "none", "workload.samples": "1500"}), "asp"),
 }
 

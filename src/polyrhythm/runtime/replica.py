@@ -12,6 +12,7 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter, Value
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
+from polyrhythm.training.signals import squared_norm
 
 COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
 """Entries of a parameter group that say only how a step is computed."""
@@ -64,8 +65,7 @@ class Replica:
 
     def grad_sq_norm(self) -> float:
         """Squared L2 norm of all gradients together; reads the device once."""
-        norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
-        return float(torch.stack(norms).square_().sum()) if norms else 0.0
+        return squared_norm(p.grad for p in self.parameters if p.grad is not None)
 
     def hide_gradients(self) -> None:
         """Make the optimizer step that follows do nothing: a parameter without a gradient is left alone."""

@@ -203,7 +203,8 @@ def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
     """All that is to be processed, within the limit."""
     dataset = numerics.train_samples
     if scenario.training is None or dataset is None:
-        dataset = total = scenario.workload.samples
+        total = scenario.workload.samples
+        dataset = scenario.workload.dataset_samples or total
     else:
         total = scenario.training.workload_samples(dataset)
     total = min(total, scenario.limits.samples or total)

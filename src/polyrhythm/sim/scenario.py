@@ -34,6 +34,9 @@ class TimingWorkload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     samples: Count = 100_000
     """Samples that the whole job processes."""
 
+    dataset_samples: Count | None = None
+    """Samples of one epoch; none: all of them."""
+
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """When a run stops before its workload is done; never by default."""

@@ -1,0 +1,18 @@
+"""What is measured of gradients for policies that look at them."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def squared_norm(gradients: Iterable[Tensor]) -> float:
+    """Squared L2 norm of all gradients together, in one fused pass; of none it is zero. Reads their device once.
+
+    SelSync smooths it and looks at its relative change; see `polyrhythm.policies.selsync`.
+
+    >>> squared_norm([torch.tensor([3.0]), torch.tensor([[0.0, 4.0]])])
+    25.0
+    """
+    tensors = list(gradients)
+    return float(torch.stack(torch._foreach_norm(tensors)).square_().sum()) if tensors else 0.0

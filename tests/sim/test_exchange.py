@@ -1,0 +1,117 @@
+"""What exchanges among replicas cost: parts of the workers, parts of the parameters, and results that come later."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from polyrhythm.core import Cancel, Decisions, Proceed, Report, Sync
+from polyrhythm.policies import parse
+from polyrhythm.sim import Compute, Device, Faults, Leave, Network, Scenario, TimingWorkload, simulate
+from polyrhythm.telemetry import RunResult
+from tests.sim.clusters import Recorder, Scripted, engine_of
+
+BYTE = 8e-9
+"""One byte a second, in gigabits."""
+
+
+def cluster(*compute_s: float, samples: int, message: float = 4.0, latency_s: float = 0.0, **fields: Any) -> Scenario:
+    """Workers with NICs of 1 byte/s around a server whose NIC carries all of them at once."""
+    return Scenario(
+        devices=[Device(compute_s=mean, bandwidth_gbps=BYTE) for mean in compute_s],
+        network=Network(message_bytes=message, latency_s=latency_s, **fields),
+        workload=TimingWorkload(batch_size=1, samples=samples),
+    )
+
+
+def run(scenario: Scenario, spec: str) -> RunResult:
+    return simulate(scenario, parse(spec))
+
+
+def test_an_average_is_a_push_and_a_pull() -> None:
+    result = run(cluster(1.0, 1.0, samples=8), "local:2")
+    assert result.duration_s == 2 * (2 + 4 + 4)
+    assert (result.bytes_pushed, result.bytes_pulled, result.lssr) == (16, 16, 0.5)
+
+
+def test_only_contributors_push_and_all_adopters_pull() -> None:
+    result = run(cluster(1.0, 1.0, 1.0, 1.0, samples=32), "fedavg:c=0.5,e=0.25")
+    assert result.duration_s == 4 * (2 + 4 + 4)
+    assert (result.bytes_pushed, result.bytes_pulled) == (4 * 2 * 4, 4 * 4 * 4)
+    assert result.dropped_by_reason == {"replaced": 16}
+    assert result.samples == 32
+
+
+def test_who_contributes_and_does_not_adopt_goes_on_after_its_push() -> None:
+    sync = Sync((0, 1), "parameters", adopters=(1,))
+    both = Proceed((0, 1), "replicas")
+    script: Sequence[Decisions] = [(both,), (), (sync, both), (), ()]
+    engine = engine_of(cluster(1.0, 1.0, samples=4), Scripted(script))
+    engine.run()
+    assert {worker: a.transfer_s for worker, a in engine.meter.activities.items()} == {0: 4.0, 1: 8.0}
+
+
+@pytest.mark.parametrize("averaging", ["server", "ring"])
+def test_a_fragment_is_a_part_of_the_message(averaging: Any) -> None:
+    whole = run(cluster(1.0, 1.0, samples=16, averaging=averaging), "diloco:4")
+    parts = run(cluster(1.0, 1.0, samples=16, averaging=averaging), "diloco:4,fragments=4")
+    assert parts.bytes_total == whole.bytes_total
+    assert parts.duration_s == whole.duration_s
+    assert (parts.updates, whole.updates) == (8, 2)
+
+
+@pytest.mark.parametrize("averaging", ["server", "ring"])
+def test_a_delayed_exchange_hides_behind_the_steps_that_follow(averaging: Any) -> None:
+    """4 bytes there and back, or once round a ring of two, beside steps of 2 s."""
+    exchange_s = {"server": 8.0, "ring": 4.0}[averaging]
+    for overlap in range(4):
+        result = run(cluster(2.0, 2.0, samples=24, averaging=averaging), f"diloco:4,overlap={overlap}")
+        # Three rounds of four steps; behind the last one the job is over, and only an exchange at once is waited for.
+        late_s = max(0.0, exchange_s - 2.0 * overlap)
+        assert result.duration_s == 12 * 2.0 + 2 * late_s + (exchange_s if overlap == 0 else 0.0), overlap
+        assert result.transfer_fraction == (pytest.approx(3 * exchange_s / result.duration_s) if overlap == 0 else 0.0)
+
+
+def test_a_worker_that_dies_is_not_awaited_in_a_delayed_exchange() -> None:
+    scenario = cluster(2.0, 2.0, samples=40)
+    faults = Faults(leaves=[Leave(worker=1, time_s=9.0)])
+    result = run(msgspec.structs.replace(scenario, faults=faults), "diloco:4,overlap=3")
+    assert result.samples == 40
+    assert result.status == "ok"
+
+
+def test_an_arbiter_takes_a_message_to_hear_and_one_to_answer() -> None:
+    """A step of 1 s, half a second there and back; then told to aggregate, a push and a pull, each half a second more."""
+    log: list[Any] = []
+    engine = engine_of(cluster(1.0, samples=3, latency_s=0.5), Recorder(parse("esync"), log))
+    engine.run()
+    reports = [event for event, _ in log if isinstance(event, Report)]
+    assert [report.time_s for report in reports][:2] == [2.0, 2.0 + 0.5 + 4.5 + 4.5 + 1.5]
+    assert [report.transfer_s for report in reports][:2] == [1.0, 0.5 + 4.5 + 4.5 + 0.5]
+
+
+def test_who_does_not_wait_computes_while_its_query_travels() -> None:
+    blocking = run(cluster(8.0, 1.0, samples=60, message=0, latency_s=0.25), "esync")
+    free = run(cluster(8.0, 1.0, samples=60, message=0, latency_s=0.25), "esync:blocking=false")
+    assert free.samples_per_s > 1.2 * blocking.samples_per_s
+    assert free.compute_fraction_by_worker[1] > 0.9
+    assert sum((free.compute_fraction, free.transfer_fraction, free.idle_fraction)) == pytest.approx(1)
+
+
+def test_steps_in_flight_are_abandoned_when_all_are_ready() -> None:
+    log: list[Any] = []
+    engine = engine_of(cluster(8.0, 1.0, samples=60, message=0), Recorder(parse("esync:blocking=false"), log))
+    engine.run()
+    assert any(isinstance(decision, Cancel) for _, decisions in log for decision in decisions)
+    assert engine.meter.samples == 60
+
+
+def test_jitter_leaves_every_device_computing() -> None:
+    scenario = Scenario(
+        devices=[Device(count=2, compute_s=3.5), Device(count=4, compute_s=0.03)],
+        compute=Compute(distribution="normal", deviation=0.03),
+        workload=TimingWorkload(batch_size=1, samples=8_000),
+    )
+    for spec in ("esync", "esync:blocking=false"):
+        assert min(run(scenario, spec).compute_fraction_by_worker.values()) > 0.93, spec
