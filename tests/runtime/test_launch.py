@@ -181,6 +181,7 @@ WRONG = {
     ("--max-restarts", "3", "a.py"): "--max-restarts 3 is about restarts",
     ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
     ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
+    ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
     ("--compensation", "dc", "a.py"): "compensation",
     ("--policy", "asp"): "no script given",
 }

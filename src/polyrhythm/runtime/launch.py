@@ -5,6 +5,7 @@ Unlike torchrun, a worker that dies does not end the job: the hub tells the othe
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -75,6 +76,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
     ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
+    ours.add_argument(
+        "--averaged-state", choices=("keep", "average", "reset"), default="keep", help="states of averaged replicas"
+    )
+    ours.add_argument("--delta-rate", type=float, default=1.0, metavar="R", help="rate of deltas without an optimizer")
     ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
     ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
     ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
@@ -106,6 +111,8 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
     """The hub's settings; everything in them is checked before a process starts."""
     if options.shards < 1 or options.epochs < 1 or options.hang_after <= 0:
         raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
+    if not 0 < options.delta_rate < math.inf:
+        raise PolyrhythmError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
     parse_compensation(options.compensation)
     parse_compression(options.compress)
     return HubSettings(
@@ -118,6 +125,8 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         lr_convention=options.lr_convention,
         compensation=options.compensation,
         compress=options.compress,
+        averaged_state=options.averaged_state,
+        delta_rate=options.delta_rate,
         shards=options.shards,
         hang_s=options.hang_after,
         pulse_s=min(0.5, options.hang_after / 4),
