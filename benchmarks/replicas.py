@@ -158,7 +158,7 @@ STRETCH = "selsync:lssr=0.65"
 
 def one_label_each(data: str) -> list[Figure]:
     """Ten workers with one label each: data injection against FedAvg (figure 12)."""
-    fields = {"workers": 10, "steps": 1_200, "learning_rate": 0.01, "partition": "labels:1"}
+    fields: dict[str, Any] = {"workers": 10, "steps": 1_200, "learning_rate": 0.01, "partition": "labels:1"}
     injection = (0.5, 0.5)
     own = TrainingConfig(injection=injection).own_batch(10)  # a job with injection draws fewer samples in as many steps
     injected = runs(thin(data, injection=injection, samples=10 * own * 1_200, **fields), "selsync:0.3")

@@ -72,7 +72,8 @@ def test_gradients_of_replicas_are_an_exchange_too() -> None:
         meter.report(report(worker, 1.0), "replicas")
     meter.sync(Sync((0, 1)))
     result = meter.finish(blank(), Ledger(), 4.0)
-    assert (result.lssr, result.updates, result.staleness_counts) == (pytest.approx(1 / 3), 1, {})
+    assert result.lssr == pytest.approx(1 / 3)
+    assert (result.updates, result.staleness_counts) == (1, {})
 
 
 def test_computing_time_of_each_worker() -> None:
