@@ -1,5 +1,6 @@
 """Local SGD: every worker trains its own replica; all replicas are averaged every h steps."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,7 +62,7 @@ class LocalSGD(Rounds):
         share = min(1.0, state.processed / state.cluster.workload_samples)
         if self.growth == "linear":
             return round(self.h + (self.last - self.h) * share)
-        return round(self.h * (self.last / self.h) ** share)
+        return round(self.h * math.pow(self.last / self.h, share))
 
     def exchange(self, state: RoundState, workers: tuple[int, ...]) -> Sync:
         return Sync(workers, "parameters")
