@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,10 @@ def read(rank: int, workers: int, policy: str, partition: str, switch: str, proc
     with polyrhythm.session(model, made, policy) as session:
         for epoch in range(EPOCHS):
             seen.append([])
-            options = {"num_workers": processes, "multiprocessing_context": "fork" if processes else None}
+            options: dict[str, Any] = {
+                "num_workers": processes,
+                "multiprocessing_context": "fork" if processes else None,
+            }
             loader = session.loader(data, 4, partition=partition, labels=data.y, seed=3, **options)
             for number, (x, y, indices) in enumerate(loader):
                 seen[-1] += indices.tolist()

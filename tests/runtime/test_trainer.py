@@ -31,7 +31,7 @@ def trainer(**changes: Any) -> Trainer:
 
 def rate_after(one: Trainer, samples: int) -> float:
     """The rate of a step that is made when the job stands at so many samples."""
-    one.step(cast(Session, Job(samples)), torch.arange(8))
+    one.step(cast(Session, Job(samples)), *one.samples(torch.arange(8)))
     return float(one.optimizer.param_groups[0]["lr"])
 
 
@@ -59,6 +59,14 @@ def test_a_loss_that_is_not_finite_ends_the_worker() -> None:
             parameter.fill_(float("nan"))
     with pytest.raises(DivergedError, match=r"the loss of worker 0 is nan after 24 samples; lower training\.learn"):
         rate_after(one, 24)
+
+
+def test_samples_that_travel_are_what_their_indices_name() -> None:
+    plain, injected = trainer(), trainer(injection=(0.5, 0.5))
+    order = torch.tensor([3, 1, 2])
+    (indices,), travelling = plain.dataset(order)[:], injected.dataset(order)[:]
+    for expected, found in zip(plain.samples(indices), injected.samples(*travelling), strict=True):
+        assert torch.equal(expected, found)
 
 
 def test_the_first_snapshot_of_an_epoch_stays(tmp_path: Path) -> None:
