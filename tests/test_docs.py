@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
+from polyrhythm.cli.pilot import NAME as SYNC_SWITCH
+from polyrhythm.cli.pilot import read_pilot
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.policies import BUILT_IN, parse
 from polyrhythm.runtime.launch import read_command
@@ -39,7 +41,8 @@ def specs(arguments: list[str]) -> list[str]:
     """Policies that a call names."""
     pairs = list(pairwise(arguments))
     listed = [spec for option, value in pairs if option == "--policies" for spec in split_policies(value)]
-    return listed + [value for option, value in pairs if option == "--policy"]
+    single = [value for option, value in pairs if option == "--policy"]
+    return listed + [value for value in single if value != SYNC_SWITCH and "{}" not in value]
 
 
 def test_what_is_looked_for_is_found() -> None:
@@ -62,7 +65,8 @@ def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("socket.gethostbyname", lambda host: "127.0.0.1")  # hosts of the pages exist nowhere
     for command, *arguments in commands(PAGES[page]):
         if command == "run":  # what stands behind the script is the script's, --help too
-            assert read_command(arguments).processes
+            pilot = read_pilot(arguments)
+            assert read_command(pilot.command("bsp") if pilot else arguments).processes
             continue
         outcome = CliRunner().invoke(app, [command, *arguments, "--help"])
         assert outcome.exit_code == 0, f"polyrhythm {command} {shlex.join(arguments)}: {outcome.output}"

@@ -1,13 +1,15 @@
 """Trials in the simulator, with and without shared beginnings, in this process and in others."""
 
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from polyrhythm.errors import PolyrhythmError
 from polyrhythm.search.loop import search
 from polyrhythm.search.plan import Knob, Plan, Trial
-from polyrhythm.search.runners import Joblib, Processes, Serial
+from polyrhythm.search.runners import Joblib, Processes, Serial, on_ray
 from polyrhythm.search.simulated import SimulatedTrials
 from polyrhythm.search.store import Store
 from polyrhythm.sim import Compute, Device, Network, Scenario
@@ -57,3 +59,9 @@ def test_joblib_runs_trials_anywhere() -> None:
     function = SimulatedTrials(SCENARIO, Knob(), reuse=False)
     outcomes = list(Joblib(function, 2, "threading").run(wanted))
     assert sorted(outcomes, key=lambda o: o.trial.run) == list(Serial(function).run(wanted))
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
+    with pytest.raises(PolyrhythmError, match=r"--on ray needs Ray; install it with: pip install 'polyrhythm\[ray\]'"):
+        on_ray(SimulatedTrials(SCENARIO, Knob(), reuse=False), 2)

@@ -6,7 +6,7 @@ from polyrhythm.reproduce.figures import Measured, difference, over_seeds, perce
 from polyrhythm.reproduce.lab import Lab, Runs
 from polyrhythm.reproduce.live_switch import LiveSwitch, measure
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
-from polyrhythm.reproduce.sync_switch_trials import BATCHES, MOMENTA, SAMPLES, SCENES, SETUPS, STRAGGLERS, trials
+from polyrhythm.reproduce.sync_switch_trials import BATCHES, MOMENTA, SAMPLES, SETUPS, trials
 from polyrhythm.telemetry.result import RunResult
 
 SOURCE = (
@@ -305,29 +305,22 @@ WHY_BATCH = "A message costs the same whatever the mini-batch, so fewer and larg
 def stragglers(runs: Results) -> Section:
     """Figure 15."""
     rows: list[Row] = []
-    for scene in SCENES:
-        plain_runs = runs[f"{scene}/agnostic"]
-        for name in STRAGGLERS:
-            if name != "agnostic":
-                mine = runs[f"{scene}/{name}"]
-                speed, loss = PAPER_STRAGGLERS[scene, name]
-                rows += [
-                    Row(f"speed-up of {name}, {scene}", "figure 15", speed, faster(mine, plain_runs), WHY_STRAGGLERS),
-                    Row(
-                        f"accuracy of {name} less agnostic, {scene}", "figure 15", loss,
-                        difference(accuracies(mine), accuracies(plain_runs)),
-                    ),
-                ]  # fmt: skip
+    for (scene, name), (speed, loss) in PAPER_STRAGGLERS.items():
+        mine, base = runs[f"{scene}/{name}"], runs[f"{scene}/agnostic"]
+        rows.append(Row(f"speed-up of {name}, {scene}", "figure 15", speed, faster(mine, base), WHY_STRAGGLERS))
+        if mine[0].final_accuracy is not None:
+            lost = difference(accuracies(mine), accuracies(base))
+            rows.append(Row(f"accuracy of {name} less agnostic, {scene}", "figure 15", loss, lost))
     text = (
-        "Setup 1, switch at 50 %. Mild: one worker, once, 10 ms more on each message; moderate: two workers, four "
-        "times, 30 ms. Times are scaled to the length of this job, also what a switch costs: 1.8 s for 36 s."
+        "Setup 1, switch at 50 %. Mild: one worker, once, 10 ms more on each message, times alone; moderate: two "
+        "workers, four times, 30 ms. Times are scaled to the length of this job, and so is what a switch costs: 1.8 s."
     )
     return Section("Stragglers: figure 15", text, rows)
 
 
 PAPER_STRAGGLERS = {
-    ("mild", "greedy"): ("1.02x", "-2 pt"),
-    ("mild", "elastic"): ("1.02x", "about 0"),
+    ("mild", "greedy"): ("1.02x", ""),
+    ("mild", "elastic"): ("1.02x", ""),
     ("moderate", "greedy"): ("not shown", "not shown"),
     ("moderate", "elastic"): ("1.11x", "about 0"),
 }

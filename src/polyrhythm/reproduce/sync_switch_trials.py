@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from polyrhythm.reproduce.lab import Lab, Trial
-from polyrhythm.sim import Compute, Device, Faults, Network, RandomStragglers, Scenario
+from polyrhythm.sim import Compute, Device, Faults, Network, RandomStragglers, Scenario, TimingWorkload
 from polyrhythm.training.config import TrainingConfig
 
 SAMPLES = 100_000
@@ -85,23 +85,35 @@ def momenta(lab: Lab) -> dict[str, Trial]:
 
 
 def batches(lab: Lab) -> dict[str, Trial]:
-    """Mini-batches of other sizes after a switch at 6.25 %."""
-    scenario = scenario_of(lab, SETUPS[1])
+    """Mini-batches of other sizes after a switch at 6.25 %; times alone."""
+    scenario = timed(scenario_of(lab, SETUPS[1]))
     options = {size: "" if size == 32 else f",batch={size}" for size in BATCHES}
     return {f"batch/{size}": Trial(scenario, switch(0.0625, option)) for size, option in options.items()}
 
 
 def stragglers(lab: Lab) -> dict[str, Trial]:
-    """Policies that watch for stragglers, where a switch costs what it costs in the paper, scaled to this job."""
+    """Policies that watch for stragglers, where a switch costs what it costs in the paper, scaled to this job.
+
+    The mild scene is of times alone.
+    """
     plain = scenario_of(lab, SETUPS[1])
     found: dict[str, Trial] = {}
     for scene, faults in SCENES.items():
         scenario = msgspec.structs.replace(
-            plain, faults=Faults(random_stragglers=[faults]), switch_cost_s=SWITCH_COST_S
+            plain if scene == "moderate" else timed(plain),
+            faults=Faults(random_stragglers=[faults]),
+            switch_cost_s=SWITCH_COST_S,
         )
         for name, wrapper in STRAGGLERS.items():
             found[f"{scene}/{name}"] = Trial(scenario, wrapper.format(switch(0.5)))
     return found
+
+
+def timed(scenario: Scenario) -> Scenario:
+    """The same job without a model."""
+    assert scenario.training is not None, "as scenario_of makes it"
+    workload = TimingWorkload(batch_size=scenario.training.batch_size, samples=scenario.training.samples or SAMPLES)
+    return msgspec.structs.replace(scenario, training=None, workload=workload)
 
 
 def scenario_of(lab: Lab, setup: Setup) -> Scenario:
