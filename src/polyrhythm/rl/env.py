@@ -132,6 +132,8 @@ class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         except DivergedError:
             self.episode.diverged = True
             self._engine.pending = None
+        if self._engine.pending is None:
+            self._engine.close()
         if self.asking.asked is not None:
             self.seen = self.asking.asked
 
