@@ -10,7 +10,7 @@ rates in the windows before and after, in which whatever changes evenly over the
 
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
-from statistics import median
+from statistics import median, median_low
 
 POINTS = 24
 """Most points of a window; the cost of a slope grows with their square."""
@@ -186,10 +186,10 @@ class Match:
 
 
 def healthy(durations: list[float], tolerance: float = 1.5) -> int:
-    """How many workers keep pace: those whose step takes at most `tolerance` times the median.
+    """How many workers keep pace: those whose step takes at most `tolerance` times the median, the lower one of two.
 
-    >>> healthy([1.0, 1.1, 1.2, 4.0, float("inf")])
-    3
+    >>> healthy([1.0, 1.1, 1.2, 4.0, float("inf")]), healthy([1.0, 3.0])
+    (3, 1)
     """
-    middle = median(durations)
+    middle = median_low(durations)
     return sum(duration <= tolerance * middle for duration in durations)

@@ -7,7 +7,7 @@ rule that is in force until the next choice.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from math import log, log2
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
@@ -225,7 +225,7 @@ class PhaseView(View[PhaseSignals]):
     def cluster_part(self, signals: PhaseSignals) -> Observation:
         """Workers, healthy share, slowness of the others, staleness and K per worker."""
         n, durations = signals.live, signals.durations
-        h, middle = healthy(durations), median(durations)
+        h, middle = healthy(durations), median_low(durations)
         slow = [duration / middle for duration in durations if 1.5 * middle < duration < float("inf")]
         return (
             log2(n) / 4,
