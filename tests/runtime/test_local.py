@@ -119,7 +119,6 @@ def alive(pid: int | None) -> bool:
 @pytest.mark.parametrize(
     ("policy", "changes", "message"),
     [
-        ("local:2", {"averaged_state": "reset"}, "averaged_state = 'reset' cannot be had on real workers"),
         ("asp", {"optimizer_options": {"lrr": 1}}, "optimizer SGD has no option 'lrr': did you mean lr?"),
     ],
 )

@@ -32,7 +32,7 @@ from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.rendezvous import die_with_parent, free_port, start_hub
-from polyrhythm.runtime.trainer import DIVERGED, Plan, main, snapshot
+from polyrhythm.runtime.trainer import DIVERGED, Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
@@ -100,6 +100,7 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
         except DivergedError as error:
             message = message or str(error)
         result = finished(run, figures.result, curve)
+        enter_injected(result, folder)
         result.trace_path = keep_traces(folder / "traces", trace)
     if message:
         result.status, result.message = "diverged", message
@@ -112,11 +113,10 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
 def check_run(run: LocalRun) -> None:
     """The runtime has a venue for the policy and does what the configuration asks."""
     check_options(optimizer_class(run.training.optimizer), configured_options(run.training))
-    venue_of(run.policy)
-    if "replicas" in run.policy.traits.exchanges and run.training.averaged_state != "keep":
+    if venue_of(run.policy) != "lockstep" and run.training.injection is not None:
         raise ScenarioError(
-            f"training.averaged_state = {run.training.averaged_state!r} cannot be had on real workers, where each "
-            "keeps its own; use 'keep'"
+            f"training.injection needs workers that make their steps together, but policy {run.policy.spec} lets them "
+            "run apart; use bsp, local, fedavg, diloco or selsync"
         )
 
 
@@ -133,6 +133,8 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         lr_convention=run.training.lr_convention,
         compensation=run.training.compensation,
         compress=run.training.compression,
+        averaged_state=run.training.averaged_state,
+        delta_rate=run.training.delta_rate,
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
     )
@@ -294,10 +296,20 @@ def finished(run: LocalRun, measured: RunResult, curve: Meter) -> RunResult:
         measured,
         scenario=run.name,
         seed=run.seed,
-        batch_size=run.training.batch_size,
+        batch_size=run.training.own_batch(len(run.emulations)),
         learning_rate=run.training.learning_rate,
         lr_convention=run.training.lr_convention,
     )
+
+
+def enter_injected(result: RunResult, folder: Path) -> None:
+    """What the workers have received by data injection."""
+    for path in sorted(folder.glob("injected-*.json")):
+        received = msgspec.json.decode(path.read_bytes(), type=Received)
+        result.injected_bytes += received.bytes
+        for source, row in received.counts.items():
+            result.injected_by_source.setdefault(source, {}).update(row)
+            result.injected_samples += sum(row.values())
 
 
 def keep_traces(folder: Path, trace: Path | None) -> str | None:
