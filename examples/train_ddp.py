@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, TensorDataset
 
@@ -36,8 +36,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     images, held_out = load()
-    data = ConcatDataset([images] * args.repeat)
-    sampler = DistributedSampler(data)
+    data: ConcatDataset[tuple[Tensor, ...]] = ConcatDataset([images] * args.repeat)
+    sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
     model = nn.Sequential(nn.Linear(64, args.hidden), nn.ReLU(), nn.Linear(args.hidden, 10))
     ddp = DistributedDataParallel(model)

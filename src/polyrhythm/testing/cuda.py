@@ -70,8 +70,8 @@ def quiet() -> Callable[..., None]:
 def install() -> None:
     """Pretend that there is a GPU for every local rank. There is no way back in this process."""
     for kind in (torch.Tensor, nn.Module):
-        kind.to = on_cpu(kind.to)  # type: ignore[attr-defined, method-assign]
-        kind.cuda = lambda self, *_, **__: self  # type: ignore[attr-defined, method-assign]
+        kind.to = on_cpu(kind.to)  # type: ignore[method-assign]
+        kind.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     for name in QUIET:
         setattr(torch.cuda, name, quiet())
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -45,7 +45,7 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, flags: tuple[str, ...]) -> No
         ("asp", ("--workers", "2")),
         ("ssp:1", ("--accumulate", "3")),
         ("asp", ("--per-step",)),
-        ("local:4", ("--branches",)),
+        ("local:4", ("--branches", "--rebuild")),
     ],
 )
 def test_other_policies_see_every_sample_once_and_agree(tmp_path: Path, policy: str, flags: tuple[str, ...]) -> None:

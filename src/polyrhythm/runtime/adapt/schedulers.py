@@ -40,7 +40,7 @@ class Schedules:
             self._patch_class(type(scheduler))
             self._known.add(scheduler)
 
-        LRScheduler.__init__ = init  # type: ignore[method-assign]
+        LRScheduler.__init__ = init  # type: ignore[method-assign, assignment]
 
     def settle(self) -> None:
         """The opening is over: those that were stepped once with its step follow the job from now on."""
@@ -54,7 +54,7 @@ class Schedules:
             self._catch_up(scheduler)
 
     def _patch_class(self, kind: type[LRScheduler]) -> None:
-        owner = next(base for base in kind.__mro__ if "step" in vars(base))
+        owner: Any = next(base for base in kind.__mro__ if "step" in vars(base))
         if hasattr(owner.step, "polyrhythm"):
             return
         original = owner.step
@@ -68,7 +68,7 @@ class Schedules:
                 self._step(scheduler, call)
 
         step.polyrhythm = True  # type: ignore[attr-defined]
-        owner.step = step  # type: ignore[method-assign]
+        owner.step = step
 
     def _step(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
         """The script steps a scheduler."""

@@ -45,7 +45,7 @@ class Script:
         self._run: Pass | None = None
         """The pass that has given a mini-batch last; in a session, that of the epoch under way."""
         self._loader: ScriptLoader | None = None
-        self._training: Callable[[], DataLoader[Any] | None] = lambda: None
+        self._training: DataLoader[Any] | None = None
         self._parts = 1
         self._opened_at = 0
         self._unused = False
@@ -85,7 +85,7 @@ class Script:
         if self.dormant or loader not in self._places or not torch.is_grad_enabled():
             return original(loader)
         if self.session is not None:
-            return Pass(self, loader, None).iterator() if loader is self._training() else original(loader)
+            return Pass(self, loader, None).iterator() if self._trains_on(loader) else original(loader)
         theirs = self.distributed or not shareable(loader)
         return Pass(self, loader, original(loader) if theirs else opening_source(loader)).iterator()
 
@@ -142,7 +142,7 @@ class Script:
             return
         if self.session is None and run.steps:
             self._begin(run, run.batches)
-        elif self.session is None and run.loader is self._training():
+        elif self.session is None and self._trains_on(run.loader):
             self._begin(run, 0)
         elif run.source is None:
             self._start_epoch(run)
@@ -160,6 +160,14 @@ class Script:
             self._learn(run)
             self._epoch += 1
         self._unused &= run is not self._run
+
+    def _trains_on(self, loader: DataLoader[Any]) -> bool:
+        """Whether it is the training loader, or one that the script has made in its place for another epoch."""
+        known = self._training
+        if known is None or loader is known:
+            return loader is known
+        same = loader.dataset is known.dataset and loader.batch_size == known.batch_size
+        return same and self._places[loader] == self._places[known]
 
     def _start_epoch(self, run: Pass) -> None:
         """Begin an epoch of the job, or begin again one that the script has only looked at."""
@@ -200,7 +208,7 @@ class Script:
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
         check_loader(run.loader, self._places[run.loader], self.distributed)
-        self._training = weakref.ref(run.loader)
+        self._training = run.loader
         self._parts = run.batches // run.steps
 
     def _begin(self, run: Pass, batches: int) -> None:

@@ -100,7 +100,7 @@ class ScriptDDP(DistributedDataParallel):
         return {**self.__dict__, "_lane": None, "process_group": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        nn.Module.__setstate__(self, state)
+        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
 
 
 ScriptDDP.__name__ = ScriptDDP.__qualname__ = "DistributedDataParallel"

@@ -36,6 +36,10 @@ def make_optimizer(model, lr):
     return torch.optim.AdamW(groups, lr=lr)
 
 
+def make_loader(data, sampler, args):
+    return DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
+
+
 def train(model, loader, optimizer, scheduler, args, out):
     model.train()
     loss_sum = torch.zeros(1)
@@ -77,6 +81,7 @@ def main():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--branches", action="store_true")
+    parser.add_argument("--rebuild", action="store_true")
     parser.add_argument("--per-step", action="store_true")
     parser.add_argument("--log-every", type=int, default=0)
     args = parser.parse_args()
@@ -85,7 +90,7 @@ def main():
     torch.manual_seed(args.rank)
     data, held_out = make_data(args.samples, 1), make_data(40, 2)
     sampler, eval_sampler = DistributedSampler(data, seed=4), DistributedSampler(held_out, shuffle=False)
-    loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
+    loader = make_loader(data, sampler, args)
     eval_loader = DataLoader(held_out, args.batch_size, sampler=eval_sampler, num_workers=args.workers)
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     optimizer = make_optimizer(model, lr=0.02)
@@ -94,6 +99,8 @@ def main():
     with open(f"seen.{args.rank}", "w") as out:
         for epoch in range(args.epochs):
             sampler.set_epoch(epoch)
+            if args.rebuild:
+                loader = make_loader(data, sampler, args)
             loss = train(model, loader, optimizer, scheduler, args, out)
             right = evaluate(model, eval_loader)
             dist.all_reduce(right)
