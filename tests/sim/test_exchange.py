@@ -32,7 +32,7 @@ def run(scenario: Scenario, spec: str) -> RunResult:
 def test_an_average_is_a_push_and_a_pull() -> None:
     result = run(cluster(1.0, 1.0, samples=8), "local:2")
     assert result.duration_s == 2 * (2 + 4 + 4)
-    assert (result.bytes_pushed, result.bytes_pulled, result.lssr) == (16, 16, 0.5)
+    assert (result.bytes_pushed, result.bytes_pulled, result.bytes_per_s, result.lssr) == (16, 16, 1.6, 0.5)
 
 
 def test_only_contributors_push_and_all_adopters_pull() -> None:

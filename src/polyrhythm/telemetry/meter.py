@@ -136,6 +136,7 @@ class Meter:
         result.samples_per_s = self.samples / time_s if time_s else 0.0
         result.bytes_pushed, result.bytes_pulled = round(self.bytes_pushed), round(self.bytes_pulled)
         result.bytes_total = result.bytes_pushed + result.bytes_pulled
+        result.bytes_per_s = result.bytes_total / time_s if time_s else 0.0
         result.gradients_computed, result.gradients_applied = ledger.computed, ledger.applied
         result.gradients_dropped = sum(ledger.dropped.values())
         result.dropped_by_reason = {str(reason): count for reason, count in sorted(ledger.dropped.items())}

@@ -44,6 +44,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     steps: int = 0
     updates: int = 0
     switches: int = 0
+    rolled_back_samples: int = 0
 
     target_accuracy: float | None = None
     time_to_target_s: float | None = None
@@ -66,6 +67,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     bytes_pushed: int = 0
     bytes_pulled: int = 0
     bytes_total: int = 0
+    bytes_per_s: float = 0.0
 
     injected_samples: int = 0
     injected_bytes: int = 0
