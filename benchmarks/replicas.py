@@ -147,13 +147,14 @@ def selsync(data: str) -> list[Figure]:
         Figure("SelSync(0.3): points above aggregated gradients", points(pa, ga), 10),
         Figure("aggregated gradients: accuracy of one replica", 100 * mean(ga, "replica_accuracy")),
         Figure("SelSync(0.3): points above FedAvg(1, 0.25)", points(pa, fedavg), 0.5),
-        Figure(f"{STRETCH}, momentum averaged: points below BSP", points(bsp, shared), 0.0, least=False),
+        Figure(f"{STRETCH}, momentum averaged: points below BSP", points(bsp, shared)),
         Figure("the same: time over BSP's", mean(shared, "duration_s") / duration, 0.4, least=False),
     ]
 
 
 STRETCH = "selsync:lssr=0.65"
-"""The setting found here that reaches BSP's accuracy at equal samples."""
+"""A try at BSP's accuracy at equal samples in 0.4 of its time: more exchanges than at delta 0.3, and momentum averaged.
+Without a bar for its accuracy: it came to 0.25 points below BSP in 0.35 of its time (seed 0)."""
 
 
 def one_label_each(data: str) -> list[Figure]:

@@ -82,7 +82,7 @@ def test_a_worker_that_dies_is_not_awaited_in_a_delayed_exchange() -> None:
 
 
 def test_an_arbiter_takes_a_message_to_hear_and_one_to_answer() -> None:
-    """A step of 1 s, half a second there and back; then half a second more for the order, the push and the pull each."""
+    """A step of 1 s, half a second there and back; then half a second for the order, the push and the pull each."""
     log: list[Any] = []
     engine = engine_of(cluster(1.0, samples=3, latency_s=0.5), Recorder(parse("esync"), log))
     engine.run()
