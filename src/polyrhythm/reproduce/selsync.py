@@ -54,7 +54,7 @@ def conditions(lab: Lab) -> dict[str, str]:
         f"from 50 % and a hundredth from 75 % of {ITERATIONS} steps of each worker; all 10,000 test images",
         "learning rate": "the same for an update of BSP, a push of SSP and a local step, as in the paper: one push of "
         "SSP moves the model as far as an update of BSP that averages 16 gradients",
-        "time": "an accuracy of averaged replicas stands at the time at which their exchange begins, 26 s before it ends",
+        "time": "an accuracy of averaged replicas stands at the time at which their exchange begins, up to 26 s early",
         "data": "SelDP for SelSync, DefDP for the others",
         "seeds": f"{len(lab.seeds)}; in brackets, the smallest and the largest",
     }
