@@ -59,6 +59,10 @@ def simulate(
     """
     started = time.perf_counter()
     scenario = checked(scenario)
+    if scenario.training is not None and scenario.training.rollback and trace is None:
+        from polyrhythm.sim.rescue import rescued  # which stands on this module
+
+        return rescued(scenario, policy, seed, target)
     numerics = build_numerics(scenario, seed)
     job = build_job(scenario, policy, numerics, seed)
     training = scenario.training
