@@ -13,7 +13,7 @@ from polyrhythm.reproduce.esync_trials import (
     TARGET,
     trials,
 )
-from polyrhythm.reproduce.figures import Measured, difference, over_seeds, percent, plain, ratio, seconds
+from polyrhythm.reproduce.figures import Measured, difference, divided, over_seeds, percent, plain, ratio, seconds
 from polyrhythm.reproduce.lab import Lab, Runs
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
 from polyrhythm.telemetry.result import EvalPoint, RunResult
@@ -308,7 +308,7 @@ def remedy(runs: Results) -> Section:
 
 def traffic(runs: Runs) -> Measured:
     """Share of the bytes that data injection makes."""
-    return over_seeds([run.injected_bytes / run.bytes_total for run in runs], percent)
+    return over_seeds([divided(run.injected_bytes, run.bytes_total) for run in runs], percent)
 
 
 MIXED = "injection (0.5, 0.5)"
