@@ -21,16 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import joblib
 from rich.console import Console
 from rich.table import Table
 
-from polyrhythm.core import Report, Trace
-from polyrhythm.policies import RLP, Policy
+from polyrhythm.core import Policy, Report, Trace
+from polyrhythm.policies import RLP
 from polyrhythm.rl.dqn import PRESETS
 from polyrhythm.rl.evaluate import PAPER_BASELINES, best_of, compare, instances, times_of
 from polyrhythm.rl.instances import FAMILIES
@@ -133,7 +135,7 @@ def inference(console: Console) -> bool:
         trace = Trace.load(real_trace(Path(folder)))
         study = Study(replace(PRESETS["paper"], pretraining=1, episodes=0), Path(folder) / "paper.json", jobs=1)
         study.run()
-        policies: dict[str, Policy] = {"phase (ships)": RLP(), "paper": RLP(str(study.out))}
+        policies: dict[str, Policy[Any]] = {"phase (ships)": RLP(), "paper": RLP(str(study.out))}
         step_s = fmean(event.step_s for event, _ in trace.entries if isinstance(event, Report))
         table = Table("view", "decision", "step", "share", "bar")
         good = True
@@ -156,7 +158,7 @@ def real_trace(folder: Path) -> Path:
     return trace
 
 
-def decision(policy: Policy, trace: Trace) -> float:
+def decision(policy: Policy[Any], trace: Trace) -> float:
     """Mean processor time of a decision upon a report, in seconds. A report without a loss is given one."""
     state = policy.init(trace.header.cluster)
     count, started = 0, time.process_time()
@@ -178,7 +180,7 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console(width=200)
     console.print(f"{joblib.cpu_count()} cores")
-    parts = {
+    parts: dict[str, Callable[[], bool]] = {
         "inference": lambda: inference(console),
         "speed": lambda: speed(console),
         "paper": lambda: paper(console, arguments),

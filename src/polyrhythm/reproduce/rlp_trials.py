@@ -26,7 +26,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "Figure 3(c): all of it together": ("combined",),
 }
 """Families of each figure of the paper."""
-QUICK = {"Figure 2(b): hidden layers": ("hidden-0",)}
+QUICK: dict[str, tuple[str, ...]] = {"Figure 2(b): hidden layers": ("hidden-0",)}
 
 Results: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
 """Results by family and spec, a job each."""

@@ -1,0 +1,58 @@
+"""``polyrhythm learn`` as a user calls it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyrhythm.cli.app import app
+from polyrhythm.policies.rlp_file import load
+from polyrhythm.rl import learn
+from polyrhythm.rl.instances import FAMILIES, Family
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BATCH", 1), ("CHECK", 1), ("VALIDATION", 1)):
+        monkeypatch.setattr(learn, name, value)
+    tiny = Family("tiny", hidden=(0,), learning_rate=0.6, target=0.6, workers=(3,))
+    monkeypatch.setitem(FAMILIES, "tiny", tiny)
+
+
+def call(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["learn", *words])
+    return result.exit_code, result.output
+
+
+def test_a_policy_is_learned_and_goes_on(tmp_path: Path) -> None:
+    out, logs = tmp_path / "policy.json", tmp_path / "logs"
+    words = (str(out), "--families", "tiny", "--pretraining", "1", "--jobs", "1", "--log", str(logs))
+    code, said = call(*words, "--episodes", "1")
+    assert code == 0, said
+    assert "x as fast as ASP on jobs that it did not learn from" in said
+    assert list(logs.glob("events*"))
+    assert call(*words, "--episodes", "2", "--resume")[0] == 0
+    assert dict(load(str(out)).training)["episodes"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--families", "tny"], "unknown family 'tny': did you mean tiny"),
+        (["--resume"], "leave --resume out"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    code, said = call(str(tmp_path / "policy.json"), *words)
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert message in said
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(study: learn.Study) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learn.Study, "run", stop)
+    code, said = call(str(tmp_path / "policy.json"))
+    assert code == 130
+    assert "--resume goes on from" in said
