@@ -130,6 +130,9 @@ def check_shares(parts: tuple[Part, ...]) -> None:
     for part in parts[:-1]:
         if part.share is None:
             raise SpecError(f"part {part.policy.spec!r} of a switch needs a share, as in '{part.policy.spec}@0.5'")
+    for part in parts:
+        if len(parts) > 1 and not part.policy.traits.waits:
+            raise SpecError(f"part {part.policy.spec!r} of a switch must let workers wait for its answers")
     shares = [part.share for part in parts if part.share is not None]
     if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + ROUNDING:
         raise SpecError(f"the shares of a switch must be in [0, 1] with a sum of at most 1 but got {shares}")

@@ -26,6 +26,7 @@ def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
         exchanges=frozenset().union(*(traits.exchanges for traits in each)),
         needs=frozenset().union(*(traits.needs for traits in each)),
         cancels=any(traits.cancels for traits in each),
+        waits=all(traits.waits for traits in each),
     )
 
 
