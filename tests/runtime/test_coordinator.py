@@ -96,11 +96,19 @@ def test_the_others_finish_when_workers_die(
     processed_once(job)
 
 
-@given(seed=seeds, workers=st.integers(1, 4), first=policies, ahead=st.integers(0, 2))
+@given(
+    seed=seeds,
+    workers=st.integers(1, 4),
+    first=policies,
+    ahead=st.integers(0, 2),
+    switches=st.dictionaries(st.integers(1, 100), policies, max_size=2),
+)
 @settings(max_examples=100, derandomize=True, deadline=None)
-def test_steps_that_the_script_skips_are_counted(seed: int, workers: int, first: str, ahead: int) -> None:
+def test_steps_that_the_script_skips_are_counted(
+    seed: int, workers: int, first: str, ahead: int, switches: dict[int, str]
+) -> None:
     job = FakeJob(first, workers, 40, 3, EPOCHS, seed, ahead, skip=0.2)
-    job.run({})
+    job.run({tick: f"switch {spec}" for tick, spec in switches.items()})
     processed_once(job)
 
 

@@ -129,7 +129,8 @@ class Coordinator:
                 self.job.members[worker].at_end |= phase == self.phase
                 self._meet()
             case Agreed():
-                pass
+                if isinstance(self._mode, ReplicaRun) and message.phase == self.phase:
+                    self._mode.agreed(worker)
             case Uploaded():
                 self._uploaded(message.phase)
             case SwitchTo():
@@ -332,6 +333,8 @@ class Coordinator:
         self._mode.end_samples = self.course.stage(self.job).end_samples
         self._phase_members = self.job.present
         self._contributors = contributors
+        if contributors and isinstance(self._mode, ReplicaRun):
+            self._mode.await_agreement(self._phase_members)
         source = (contributors or self._phase_members)[0]
         self._send_phase(self._phase_members, state, source, contributors)
         if state == "upload":

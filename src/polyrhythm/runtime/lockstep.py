@@ -40,6 +40,11 @@ class LockstepRun:
         self.plan: Strides | None = None
         self.end_samples = math.inf
         self.last_step: int | None = None
+        self._members: tuple[int, ...] = ()
+        self._progress: dict[int, Progress] = {}
+        self._exchanged = 0
+        self._shared: set[int] = set()
+        self._lost: dict[int, LeftReason] = {}
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
@@ -47,11 +52,11 @@ class LockstepRun:
         """Send the plan for what is left of the epoch; let all workers that stand in it join."""
         self._members = self._job.present
         self._progress = {worker: Progress() for worker in self._members}
-        self._lost: dict[int, LeftReason] = {}
+        self._lost = {}
         self._stop_at: int | None = None
         self._tokens = 0
         self._exchanged = 0
-        self._shared: set[int] = set()
+        self._shared = set()
         self._losses_told = 0
         batch_size = self._batch_size()
         self.plan = plan_of(self._job.workload, self._members, batch_size)
@@ -78,7 +83,9 @@ class LockstepRun:
 
     def poisoned(self, worker: int, message: Poisoned) -> None:
         """A rank stands still because an exchange has failed; it has done some steps by itself."""
-        progress = self._progress[worker]
+        progress = self._progress.get(worker)
+        if progress is None:
+            return  # the members could not agree on a state, and there was nothing to step through
         self._exchanged = max(self._exchanged, message.exchanged)
         if message.shared:
             self._shared.add(message.completed - 1)

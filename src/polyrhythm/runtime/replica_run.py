@@ -13,9 +13,12 @@ from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Sync, Ticket
 from polyrhythm.core.workload import Lease
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.arbitration import Arbitration
-from polyrhythm.runtime.control import Accepted, LocalStep, Merge, Merged, Poisoned
+from polyrhythm.runtime.control import Accepted, LocalStep, Merge, Merged, Poisoned, Skipped
 from polyrhythm.runtime.job import Job, Member
 from polyrhythm.runtime.lockstep import count_samples
+
+AGREEMENT = 0
+"""Number of the exchange with which a phase begins; those that the policy asks for count from 1."""
 
 
 class ReplicaRun(Arbitration):
@@ -34,12 +37,16 @@ class ReplicaRun(Arbitration):
         """Positions that only the replica of one worker has seen."""
         self._merges = 0
         self._open: dict[int, dict[int, list[Lease]]] = {}
-        """What each worker has put into exchanges of which nobody has said yet that they succeeded."""
+        """What each worker has put into exchanges that not all have completed."""
+        self._completed: defaultdict[int, set[int]] = defaultdict(set)
+        """Workers that have completed such an exchange."""
         self._unanswered: defaultdict[int, set[int]] = defaultdict(set)
         self._closing: int | None = None
         self._lost: dict[int, LeftReason] = {}
         self._poisoned: set[int] = set()
         self._over = False
+        self._cut = ""
+        self._awaited: set[int] = set()
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
@@ -47,6 +54,16 @@ class ReplicaRun(Arbitration):
         """Let all workers that stand in the epoch join."""
         self._members, self._closing = self._job.present, None
         super().start()
+
+    def await_agreement(self, members: Sequence[int]) -> None:
+        """The members begin with an exchange of their state, of which they tell by `agreed`."""
+        for worker in members:
+            self._unanswered[worker].add(AGREEMENT)
+
+    def agreed(self, worker: int) -> None:
+        """A worker has the state from which the phase starts."""
+        self._unanswered[worker].discard(AGREEMENT)
+        self._close_if_still()
 
     def moved(self, worker: int, message: LocalStep) -> None:
         """A worker has completed a step."""
@@ -65,10 +82,19 @@ class ReplicaRun(Arbitration):
         else:
             self._arbiter.report(self._report(worker, message, 0))
 
+    def skipped(self, worker: int, message: Skipped) -> None:
+        """A step came to nothing."""
+        super().skipped(worker, message)
+        self._close_if_still()
+
     def merged(self, worker: int, message: Merged) -> None:
-        """A worker has completed an exchange; so what everyone has put into it counts."""
+        """A worker has completed an exchange, which has everyone's part."""
         self._unanswered[worker].discard(message.number)
-        self._open.pop(message.number, None)
+        self._completed[message.number].add(worker)
+        if not any(message.number in self._unanswered[other] for other in self.live):
+            self._open.pop(message.number, None)
+            self._completed.pop(message.number)
+        self._cut_if_due()
         self._close_if_still()
 
     def poisoned(self, worker: int, message: Poisoned) -> None:
@@ -78,14 +104,19 @@ class ReplicaRun(Arbitration):
         self._unanswered.pop(worker, None)
         self._job.members[worker].step = None
         self.request_stop()
+        self._cut_if_due()
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
         self._job.give_back(member.leases)
         self._lost[worker] = reason
-        self._unanswered.pop(worker, None)
+        own = self._unanswered.pop(worker, set())
+        # One whose script has left its loop has done its part of what it has completed; the others still may.
+        open_to_others = {number for other in self.live for number in self._unanswered[other]}
+        self._awaited = open_to_others - own if reason == "removed" else set()
+        self._cut = f"rank {worker} is gone"
         self.request_stop()
-        self._job.office.cut(f"rank {worker} is gone")
+        self._cut_if_due()
 
     def take_back(self) -> None:
         """Every script has left its loop early: what they have done counts all the same."""
@@ -180,8 +211,9 @@ class ReplicaRun(Arbitration):
         return all(self._job.members[w].step is None and not self._unanswered.get(w) for w in self.live)
 
     def _seen_alone(self, worker: int) -> Sequence[Lease]:
-        offered = [lease for offers in self._open.values() for lease in offers.get(worker, ())]
-        return [*offered, *self._unmerged.get(worker, ())]
+        live = set(self.live)
+        failed = [offers for number, offers in self._open.items() if not live & self._completed[number]]
+        return [*(lease for offers in failed for lease in offers.get(worker, ())), *self._unmerged.get(worker, ())]
 
     def _send_merge(self, sync: Sync) -> None:
         self._merges += 1
@@ -191,6 +223,12 @@ class ReplicaRun(Arbitration):
             if worker not in self._poisoned:
                 self._unanswered[worker].add(self._merges)
                 self._job.office.send(worker, Merge(self._merges, sync))
+
+    def _cut_if_due(self) -> None:
+        """End the exchanges in which others would wait for a lost worker for ever."""
+        if self._cut and not any(self._awaited & self._unanswered[worker] for worker in self.live):
+            self._job.office.cut(self._cut)
+            self._cut = ""
 
     def _close_if_still(self) -> None:
         if self._stopping and self._quiet:

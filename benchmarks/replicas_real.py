@@ -1,0 +1,191 @@
+"""Replicas on real workers: what ESync makes of a slow one, what SelSync's signal and flags cost, local SGD of others.
+
+- esync: four workers whose computation is a sleep, one of them 20 times as slow: samples a second against BSP, and the
+  share of its time that each worker computes.
+- signal: the squared norm of all gradients over a step of ResNet-20 on mini-batches of 32 images.
+- flags: from the moment at which the last of four workers has its norm until it knows everyone's.
+- local SGD: the same training as a session, with PyTorch's PostLocalSGDOptimizer and with Accelerate's LocalSGD, by
+  turns: samples a second, accuracy, and lines of the script.
+
+Exits with 1 if a bar is missed. ``replicas_real.py esync flags`` measures only these.
+"""
+
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable
+from statistics import mean, median, stdev
+from typing import Any
+
+import _local_sgd
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import polyrhythm
+from polyrhythm.runtime.control import Address, Token
+from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.in_lockstep import InLockstep
+from polyrhythm.runtime.rendezvous import free_port, start_hub
+from polyrhythm.runtime.replica import Replica
+from polyrhythm.testing.processes import run_workers
+from polyrhythm.training.models import resnet
+
+STEP_S, SLOWDOWN, ESYNC_SAMPLES, BSP_SAMPLES, BATCH = 0.03, 20, 4 * 700, 4 * 4 * 15, 4
+LEAST_GAIN, LEAST_COMPUTING = 8.0, 0.85
+SIGNAL_STEPS, LARGEST_SIGNAL = 12, 0.02
+FLAG_STEPS, LONGEST_FLAG_S = 200, 150e-6
+ROUNDS, LEAST_RATIO = 5, 1.0
+
+
+def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
+    """Results of `work(rank, place, *arguments)` on the workers of one job."""
+    settings = HubSettings(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
+    hub = start_hub(settings)
+    place = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
+    try:
+        return run_workers(work, workers, place, *arguments, timeout_s=300)
+    finally:
+        hub.wait()
+
+
+def sleeping(rank: int, place: str, samples: int, step_s: float, slowdown: float) -> tuple[int, float, float]:
+    """Samples that this worker has processed, how long it took, and how long of that it computed."""
+    os.environ |= {"POLYRHYTHM_HUB": place, "RANK": str(rank)}
+    torch.manual_seed(0)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data, seen = TensorDataset(torch.randn(samples, 8)), 0
+    with polyrhythm.session(model, optimizer) as session:
+        loader = session.loader(data, batch_size=BATCH)
+        start = 0.0
+        for (x,) in loader:
+            start = start or time.perf_counter()
+            time.sleep(step_s * (slowdown if rank == 0 else 1.0))
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            seen += len(x)
+        seconds = time.perf_counter() - start
+    return seen, seconds, session.metrics["computed_s"]
+
+
+def esync() -> list[tuple[str, str, str, bool]]:
+    """Throughput over BSP, and the computing-time ratio of the worker that has the least."""
+    rates = {}
+    for policy, samples in (("esync", ESYNC_SAMPLES), ("bsp", BSP_SAMPLES)):
+        workers = job(policy, sleeping, 4, policy, samples, STEP_S, SLOWDOWN)
+        rates[policy] = sum(seen for seen, *_ in workers) / max(seconds for _, seconds, _ in workers)
+        ratios = [computed / seconds for _, seconds, computed in workers]
+        if policy == "esync":
+            computing = ratios
+    gain = rates["esync"] / rates["bsp"]
+    shown = ", ".join(f"{ratio:.2f}" for ratio in computing)
+    return [
+        ("ESync over BSP, one of four 20 times as slow", f"{gain:.1f} x", ">= 8 x", gain >= LEAST_GAIN),
+        ("computing-time ratio of each worker", shown, ">= 0.85", min(computing) >= LEAST_COMPUTING),
+    ]
+
+
+def signal() -> list[tuple[str, str, str, bool]]:
+    """Share of a step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = resnet(3, 20)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    replica = Replica(model, optimizer)
+    x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    shares = []
+    for _ in range(SIGNAL_STEPS):
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        computed = time.perf_counter()
+        replica.grad_sq_norm()
+        shares.append((time.perf_counter() - computed) / (computed - start))
+    share = median(shares)
+    return [("SelSync's signal over a step of ResNet-20", f"{100 * share:.2f} %", "<= 2 %", share <= LARGEST_SIGNAL)]
+
+
+def flagging(rank: int, place: str) -> list[tuple[float, float]]:
+    """When this worker had its norm in each step, and when it knew everyone's."""
+    spans: list[tuple[float, float]] = []
+    measure = InLockstep._measure
+
+    def timed(side: InLockstep, step: int, samples: int) -> Token:
+        start = time.perf_counter()
+        token = measure(side, step, samples)
+        spans.append((start, time.perf_counter()))
+        return token
+
+    InLockstep._measure = timed  # type: ignore[method-assign]
+    sleeping(rank, place, 4 * BATCH * FLAG_STEPS, 0.002, 1.0)
+    return spans
+
+
+def flags() -> list[tuple[str, str, str, bool]]:
+    """The worker that comes last waits for nobody, so its wait is the exchange."""
+    by_worker = job("flags", flagging, 4, "selsync:inf")
+    waits = []
+    for step in zip(*by_worker, strict=True):
+        start, known = max(step)
+        waits.append(known - start)
+    p50 = median(waits)
+    return [("flag exchange of 4 workers, p50", f"{1e6 * p50:.0f} us", "<= 150 us", p50 <= LONGEST_FLAG_S)]
+
+
+def script_lines(script: Callable[..., Any]) -> int:
+    """Lines of code."""
+    lines = inspect.getsource(script).splitlines()
+    return sum(bool(line.strip()) and not line.strip().startswith(('"""', "#")) for line in lines)
+
+
+def local_sgd() -> list[tuple[str, str, str, bool]]:
+    """Ours over each of the others, by rounds."""
+    rates: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
+    for number in range(ROUNDS):
+        for script in (_local_sgd.session, _local_sgd.post_local_sgd, _local_sgd.accelerate):
+            name = script.__name__
+            if script is _local_sgd.session:
+                results = job(f"local-{number}", script, 2, f"local:{_local_sgd.H}")
+            else:
+                results = run_workers(script, 2, str(free_port()), timeout_s=300)
+            rates.setdefault(name, []).append(sum(rate for rate, _ in results))
+            accuracies.setdefault(name, []).append(results[0][1])
+    rows = []
+    ours = accuracies["session"]
+    for name in ("post_local_sgd", "accelerate"):
+        ratio = median(a / b for a, b in zip(rates["session"], rates[name], strict=True))
+        rows.append((f"throughput of a session over {name}", f"{ratio:.2f} x", ">= 1.00 x", ratio >= LEAST_RATIO))
+        noise = 2 * max(stdev(ours), stdev(accuracies[name]), 0.005)
+        difference = mean(ours) - mean(accuracies[name])
+        figure = f"{mean(ours):.3f}, {mean(accuracies[name]):.3f}"
+        rows.append((f"accuracies, session and {name}", figure, "within noise", difference >= -noise))
+        lines = script_lines(_local_sgd.session), script_lines(getattr(_local_sgd, name))
+        rows.append((f"lines, session and {name}", f"{lines[0]}, {lines[1]}", "fewer", lines[0] < lines[1]))
+    return rows
+
+
+PARTS = {"esync": esync, "signal": signal, "flags": flags, "local-sgd": local_sgd}
+
+
+def main(names: list[str]) -> bool:
+    """Whether every bar was met."""
+    table = Table("what", "figure", "bar")
+    met = True
+    for name in names or PARTS:
+        for what, figure, bar, good in PARTS[name]():
+            met &= good
+            table.add_row(what, figure, bar, style=None if good else "red")
+    Console().print(table)
+    return met
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(sys.argv[1:]) else 1)
