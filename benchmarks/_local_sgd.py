@@ -77,8 +77,8 @@ def post_local_sgd(rank: int, place: str) -> tuple[float, float]:
     dist.init_process_group("gloo")
     (model, local), (train, *_), clock = make(), digits(), Clock()
     wrapped = nn.parallel.DistributedDataParallel(model)
-    subgroup, _ = dist.new_subgroups(group_size=1)
-    state = PostLocalSGDState(process_group=None, subgroup=subgroup, start_localSGD_iter=0)
+    subgroup, _ = dist.new_subgroups(group_size=1)  # type: ignore[no-untyped-call]
+    state = PostLocalSGDState(None, subgroup, start_localSGD_iter=0)  # type: ignore[no-untyped-call]
     wrapped.register_comm_hook(state, post_localSGD_hook)
     optimizer = PostLocalSGDOptimizer(local, PeriodicModelAverager(period=H, warmup_steps=0))
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(train)
@@ -88,7 +88,7 @@ def post_local_sgd(rank: int, place: str) -> tuple[float, float]:
         for x, y in clock.epoch(loader):
             optimizer.zero_grad()
             nn.functional.cross_entropy(wrapped(x), y).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            optimizer.step()  # type: ignore[no-untyped-call]
     result = clock.result(model)
     dist.destroy_process_group()
     return result
@@ -96,8 +96,8 @@ def post_local_sgd(rank: int, place: str) -> tuple[float, float]:
 
 def accelerate(rank: int, place: str) -> tuple[float, float]:
     """With accelerate.local_sgd.LocalSGD, as its documentation has it."""
-    from accelerate import Accelerator
-    from accelerate.local_sgd import LocalSGD
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+    from accelerate.local_sgd import LocalSGD  # type: ignore[import-untyped]
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}

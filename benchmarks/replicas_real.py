@@ -117,9 +117,9 @@ def flagging(rank: int, place: str) -> list[tuple[float, float]]:
     spans: list[tuple[float, float]] = []
     measure = InLockstep._measure
 
-    def timed(side: InLockstep, step: int, samples: int) -> Token:
+    def timed(self: InLockstep, step: int, samples: int) -> Token:
         start = time.perf_counter()
-        token = measure(side, step, samples)
+        token = measure(self, step, samples)
         spans.append((start, time.perf_counter()))
         return token
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -97,13 +98,13 @@ def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(rule: str)
 def by_hand(rule: str) -> Tensor:
     """Local SGD(2) of two workers with mini-batches of 12, in one process."""
     models, data = [make_model(seed=0) for _ in range(2)], Numbered(48)
-    optimizers = [make_optimizer(model, **MOMENTUM) for model in models]
+    optimizers = [make_optimizer(model, lr=0.1, momentum=0.9, weight_decay=0.01) for model in models]
     for _ in range(3):
         for start in (0, 24):
             for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 own = slice(start + 12 * rank, start + 12 * rank + 12)
                 step(model, optimizer, data.x[own], data.y[own])
-        average_all(*([list(model.parameters()) for model in models]))
+        average_all(list(models[0].parameters()), list(models[1].parameters()))
         buffers = [[state["momentum_buffer"] for state in optimizer.state.values()] for optimizer in optimizers]
         if rule == "average":
             average_all(*buffers)
@@ -113,7 +114,7 @@ def by_hand(rule: str) -> Tensor:
     return flat(models[0])
 
 
-def average_all(mine: list[Tensor], theirs: list[Tensor]) -> None:
+def average_all(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for a, b in zip(mine, theirs, strict=True):
             a.copy_((a + b) / 2)
