@@ -350,7 +350,7 @@ def overhead(live: Sequence[LiveSwitch]) -> Section:
         ),
         Row(
             f"start of the job, {largest.workers} workers", "Table III", "90 s", over_seeds([largest.start_s], seconds),
-            "Processes on two busy cores, each importing PyTorch, against machines of a cloud; evaluations are included.",
+            "Processes on two busy cores, each importing PyTorch, against machines of a cloud; evaluations included.",
         ),
     ]  # fmt: skip
     text = (
