@@ -20,7 +20,7 @@ few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 def decided(policy: Policy[Any], script: Script) -> list[Entry]:
     """Events, without the losses that only some policies are told, and decisions."""
     entries = Stage(policy, script).play().entries
-    return [(replace(event, loss=None) if isinstance(event, Report) else event, made) for event, made in entries]
+    return [Entry(replace(event, loss=None) if isinstance(event, Report) else event, made) for event, made in entries]
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 """BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
 PAPER_UNIT_S = 100.0
 """Unit of time in the paper's rewards and regression."""
+PASSES = 20
+"""Times that the paper's pre-training sees its samples; the paper does not say, and after one its actions are random."""
 BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
 CHECK = 96
@@ -156,7 +158,9 @@ class Study:
             actions += [action for _, action in played.choices]
             goals += played.left(PAPER_UNIT_S)
         if states:
-            self.learner.regress(torch.tensor(states), torch.tensor(actions), torch.tensor(goals))
+            samples = torch.tensor(states), torch.tensor(actions), torch.tensor(goals)
+            for _ in range(PASSES):
+                self.learner.regress(*samples)
 
     def _play_constants(self, pool: list[Instance]) -> None:
         """Every action for ever on every instance: the mean of these times is an instance's unit of time."""
