@@ -26,7 +26,7 @@ TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 PAPER_UNIT_S = 100.0
 """Unit of time in the paper's rewards and regression."""
 PASSES = 20
-"""Times that the paper's pre-training sees its samples; the paper does not say, and after one its actions are random."""
+"""Times that the paper's pre-training sees its samples; the paper does not say, and one is too few."""
 BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
 CHECK = 96
