@@ -32,7 +32,7 @@ JOB = Scenario(
     network=Network(message_bytes=2e6, server_gbps=1.0),
     training=TrainingConfig(
         task="digits",
-        epochs=6,
+        epochs=8,
         batch_size=8,
         learning_rate=0.01,
         momentum=0.9,
