@@ -56,7 +56,7 @@ SURFACE = {
     },
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
-    "ctl": {"job", "action", "policy", "--token", "--help"},
+    "ctl": {"job", "action", "policy", "--at", "--token", "--help"},
     "search": {
         *("scenario", "--policy", "--from", "--to", "--log", "--whole", "--baseline", "--settings", "--runs", "--beta"),
         *("--target", "--walk", "--two-sided", "--error-rate", "--early", "--reuse", "--algorithm-1", "--on", "--jobs"),

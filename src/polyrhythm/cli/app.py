@@ -16,7 +16,7 @@ from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.papers import reproduce
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
-from polyrhythm.cli.specs import split_policies
+from polyrhythm.cli.specs import read_override, split_policies
 from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
@@ -211,14 +211,6 @@ def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> 
 
     values = dict(map(read_override, overrides or []))
     return load_scenario(name, values | {"training": "none"} if timing_only else values)
-
-
-def read_override(text: str) -> tuple[str, str]:
-    """Key and value of ``--set``."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise PolyrhythmError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
-    return key, value
 
 
 def print_scenario(scenario: "Scenario") -> None:

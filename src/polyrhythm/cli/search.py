@@ -14,6 +14,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED, complain
 from polyrhythm.cli.outputs import Outputs, check_writable
+from polyrhythm.cli.specs import read_override
 from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ def search(
 
 def override(text: str) -> tuple[str, str]:
     """Key and value of ``--set``."""
-    from polyrhythm.cli.app import read_override
 
     return read_override(text)
 

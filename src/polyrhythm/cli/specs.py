@@ -1,9 +1,9 @@
-"""Lists of policy specs."""
+"""What stands on a command line: lists of policy specs, and changes of a scenario."""
 
 import re
 
 from polyrhythm.core.spec import split
-from polyrhythm.errors import SpecError
+from polyrhythm.errors import PolyrhythmError, SpecError
 
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*=.*|[-+.\d]+|inf)\s*", re.DOTALL)
 """What cannot be a policy, hence belongs to the one before: ``key=value`` or a number."""
@@ -35,3 +35,11 @@ def split_policies(text: str) -> list[str]:
         else:
             specs.append(part.strip())
     return list(dict.fromkeys(specs))
+
+
+def read_override(text: str) -> tuple[str, str]:
+    """Key and value of ``--set``."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise PolyrhythmError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
+    return key, value
