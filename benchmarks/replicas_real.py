@@ -39,7 +39,7 @@ STEP_S, SLOWDOWN, ESYNC_SAMPLES, BSP_SAMPLES, BATCH = 0.03, 20, 4 * 700, 4 * 4 *
 LEAST_GAIN, LEAST_COMPUTING = 8.0, 0.85
 SIGNAL_STEPS, LARGEST_SIGNAL = 12, 0.02
 FLAG_STEPS, LONGEST_FLAG_S = 200, 150e-6
-ROUNDS, LEAST_RATIO = 5, 1.0
+ROUNDS, LEAST_RATIO = 3, 1.0
 
 
 def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
