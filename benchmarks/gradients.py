@@ -19,9 +19,9 @@ from torch import nn
 
 from polyrhythm.policies import parse
 from polyrhythm.sim import Compute, Device, Scenario
+from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
-from polyrhythm.sim.run import build_job
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Split, Task, epoch_order

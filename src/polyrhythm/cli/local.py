@@ -55,7 +55,8 @@ def run_one(
 ) -> RunResult:
     """One job; a failure becomes a result."""
     from polyrhythm.runtime.local import LocalRun, run_local
-    from polyrhythm.sim.run import blank_result, one_line, trace_name
+    from polyrhythm.sim.assembly import blank_result, one_line
+    from polyrhythm.sim.run import trace_name
 
     scenario, policy = experiment.scenario, parse(spec)
     training = scenario.training

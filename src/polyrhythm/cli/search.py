@@ -82,19 +82,13 @@ def search(
         two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
     plan = Plan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early)
-    loaded = load_scenario(scenario, dict(map(override, overrides or [])))
+    loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     check(plan, loaded, json)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
         finished = carried_out(plan, runner, store or default_store(), job_of(loaded, on, time_scale))
     print_finished(finished)
     if json is not None:
         json.write_bytes(as_json(ctx.obj, finished))
-
-
-def override(text: str) -> tuple[str, str]:
-    """Key and value of ``--set``."""
-
-    return read_override(text)
 
 
 def check(plan: "Plan", scenario: "Scenario", json: Path | None) -> None:

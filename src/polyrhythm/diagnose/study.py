@@ -13,9 +13,9 @@ from polyrhythm.diagnose.probe import Probe
 from polyrhythm.errors import PolyrhythmError, did_you_mean
 from polyrhythm.policies import SelSync, parse
 from polyrhythm.sim import Scenario
+from polyrhythm.sim.assembly import blank_result, build_job
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.observer import Observer
-from polyrhythm.sim.run import blank_result, build_job
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.tasks import build_task

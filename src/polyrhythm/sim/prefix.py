@@ -13,12 +13,12 @@ from typing import Any
 
 from polyrhythm.core import Decisions, Event, Policy
 from polyrhythm.errors import DivergedError
+from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, one_line
 from polyrhythm.sim.compute import streams
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.files import checked
 from polyrhythm.sim.job import Job, carriage
 from polyrhythm.sim.observer import Observer
-from polyrhythm.sim.run import blank_result, build_job, build_numerics, one_line
 from polyrhythm.sim.scenario import Scenario
 from polyrhythm.telemetry import Meter, RunResult
 

@@ -15,8 +15,8 @@ from polyrhythm.policies import BSP, Switch
 from polyrhythm.policies.relay import Relay
 from polyrhythm.policies.roll import Roll
 from polyrhythm.policies.switch import SwitchState
+from polyrhythm.sim.assembly import blank_result
 from polyrhythm.sim.prefix import Moment, Prefix, complete, led_by
-from polyrhythm.sim.run import blank_result
 from polyrhythm.sim.scenario import Scenario
 from polyrhythm.telemetry import EvalPoint, RunResult
 from polyrhythm.training.divergence import LossWatch

@@ -1,0 +1,105 @@
+"""What a run is made of: numerics, workload, the engine's job, a blank result, a trace's header."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from polyrhythm import __version__
+from polyrhythm.core import Cluster, Header, Policy, TraceWriter
+from polyrhythm.core.shards import ShardedWorkload
+from polyrhythm.core.workload import Workload
+from polyrhythm.errors import ScenarioError
+from polyrhythm.sim.compute import streams
+from polyrhythm.sim.engine import Job
+from polyrhythm.sim.faults import plan
+from polyrhythm.sim.numerics import Numerics, TimingOnly
+from polyrhythm.sim.scenario import Scenario
+from polyrhythm.telemetry import RunResult
+
+
+def build_numerics(scenario: Scenario, seed: int) -> Numerics:
+    """What computes the gradients; torch is imported only if there are any."""
+    if scenario.training is None:
+        return TimingOnly()
+    from polyrhythm.sim import gradients
+
+    numerics: Numerics = gradients.build_numerics(scenario.training, scenario.workers, seed)
+    return numerics
+
+
+def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> Job:
+    """The parts of a run."""
+    workload = build_workload(scenario, numerics)
+    return Job(
+        policy=policy,
+        cluster=Cluster(
+            scenario.workers, scenario.batch_size, workload.total_samples, dataset_samples=workload.dataset_samples
+        ),
+        durations=streams(scenario.compute, scenario.mean_compute_s, seed),
+        bandwidths=scenario.bandwidths,
+        network=scenario.network,
+        plan=plan(scenario.faults, scenario.workers, seed),
+        workload=workload,
+        numerics=numerics,
+        limit_s=scenario.limits.time_s,
+        switch_cost_s=scenario.switch_cost_s,
+    )
+
+
+def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
+    """All that is to be processed, within the limit."""
+    dataset = numerics.train_samples
+    if scenario.training is None or dataset is None:
+        total = scenario.workload.samples
+        dataset = scenario.workload.dataset_samples or total
+    else:
+        total = scenario.training.workload_samples(dataset)
+    total = min(total, scenario.limits.samples or total)
+    return Workload(dataset, total) if numerics.shards is None else ShardedWorkload(numerics.shards, total)
+
+
+def blank_result(
+    scenario: Scenario, policy: Policy[Any] | str, seed: int, trace: str | Path | None, **fields: Any
+) -> RunResult:
+    """What is known of a run before it has run."""
+    training = scenario.training
+    return RunResult(
+        scenario=scenario.name,
+        policy=policy if isinstance(policy, str) else policy.spec,
+        seed=seed,
+        workers=scenario.workers,
+        batch_size=scenario.batch_size,
+        learning_rate=training.learning_rate if training else None,
+        lr_convention=training.lr_convention if training else None,
+        trace_path=str(trace) if trace is not None else None,
+        **fields,
+    )
+
+
+def header(scenario: Scenario, job: Job, seed: int) -> Header:
+    """First line of the trace."""
+    about = {"scenario": scenario.name, "seed": seed, "polyrhythm": __version__}
+    return Header(job.policy.spec, job.cluster, about)
+
+
+@contextmanager
+def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | None]:
+    """A writer to the file, if there is one; its folder is made."""
+    if trace is None:
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            Path(trace).parent.mkdir(parents=True, exist_ok=True)
+            stream = stack.enter_context(open(trace, "w", encoding="utf-8", newline="\n"))
+        except OSError as error:
+            raise ScenarioError(
+                f"cannot write trace {str(trace)!r}: {error.strerror}; name a file that can be written"
+            ) from error
+        yield TraceWriter(stream, header)
+
+
+def one_line(error: Exception) -> str:
+    """Its message without line breaks."""
+    return " ".join(str(error).split())
