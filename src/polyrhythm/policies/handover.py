@@ -133,6 +133,4 @@ def by_clock(clocks: WorkerMap[int]) -> list[tuple[int, tuple[int, ...]]]:
 def require_plain_gradients(name: str, rule: Policy[Any]) -> None:
     """Refuse a rule that cannot take over in mid-run: one on replicas, or one that abandons steps."""
     if rule.traits.exchanges != {"gradients"} or rule.traits.cancels:
-        raise SpecError(
-            f"{name} must exchange gradients and let steps finish but got {rule.spec!r}; try k-group:3"
-        )
+        raise SpecError(f"{name} must exchange gradients and let steps finish but got {rule.spec!r}; try k-group:3")

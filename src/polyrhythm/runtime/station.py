@@ -13,7 +13,6 @@ from polyrhythm.runtime.losses import Losses
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.steering import Steering
 
-
 UNREAD = -1
 """Version of parameters that nobody has read from the servers."""
 
