@@ -11,7 +11,7 @@ from polyrhythm.core import Decisions, Entry, Left, Policy, Proceed, Report, Syn
 from polyrhythm.policies import BUILT_IN, parse
 from polyrhythm.testing import Script, Stage, scripts
 
-quiet = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+quiet = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
 ONE_OF_EACH = [
     "bsp",
