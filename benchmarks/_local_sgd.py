@@ -96,8 +96,8 @@ def post_local_sgd(rank: int, place: str) -> tuple[float, float]:
 
 def accelerate(rank: int, place: str) -> tuple[float, float]:
     """With accelerate.local_sgd.LocalSGD, as its documentation has it."""
-    from accelerate import Accelerator  # type: ignore[import-untyped]
-    from accelerate.local_sgd import LocalSGD  # type: ignore[import-untyped]
+    from accelerate import Accelerator
+    from accelerate.local_sgd import LocalSGD
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}

@@ -49,7 +49,13 @@ def shown_range(browser: Chrome) -> tuple[float, float]:
 
 def test_every_figure_is_drawn_with_data(report: Chrome) -> None:
     figures = report.find_elements(By.CSS_SELECTOR, ".figure")
-    assert {figure.get_attribute("id") for figure in figures} == CURVES | {"overview", "timeline", "staleness", "bytes"}
+    assert {figure.get_attribute("id") for figure in figures} == CURVES | {
+        "overview",
+        "timeline",
+        "arrivals",
+        "staleness",
+        "bytes",
+    }
     for figure in figures:
         assert figure.size["height"] > 100
         marks = figure.find_elements(By.CSS_SELECTOR, ".scatterlayer path[d], .barlayer path[d], .heatmaplayer image")

@@ -78,6 +78,6 @@ def test_a_wrong_secret_is_refused_within_seconds(tmp_path: Path) -> None:
         assert "to switch" in hosts[0].processes[0].stderr.readline()
         asked = hosts[1].start(["env", "POLYRHYTHM_TOKEN=guess", *command])
         _, errors = asked.communicate(timeout=LIMIT_S)
-    assert asked.returncode == 1
+    assert asked.returncode == 2
     assert "token" in errors.splitlines()[-1]
     assert os.environ.get("POLYRHYTHM_TOKEN") is None

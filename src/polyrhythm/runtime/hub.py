@@ -76,8 +76,8 @@ class Hub:
         self._settings: dict[tuple[int, int], tuple[dict[str, Value], ...]] = {}
         self._recorder = Recorder(settings, self.coordinator.job)
         self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._open_doors(listeners)
         self._addresses = self._start_shards()
+        self._open_doors(listeners)
         self.loop.call_later(settings.patience_s, self._give_up_waiting)
         self.loop.call_later(settings.pulse_s, self._look_for_hangs)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -113,8 +114,8 @@ def on_ray(function: Function, slots: int) -> Joblib:
         PolyrhythmError: without Ray.
     """
     try:
-        from ray.util.joblib import register_ray
+        joblib_on_ray = import_module("ray.util.joblib")
     except ImportError:
         raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
-    register_ray()  # type: ignore[no-untyped-call]
+    joblib_on_ray.register_ray()
     return Joblib(function, slots, "ray")

@@ -27,9 +27,10 @@ MOSTLY = 0.5
 class Arrival(msgspec.Struct, frozen=True):
     """How one worker arrives; seconds are means over its steps.
 
-    Args:
+    Attributes:
         steps: its steps that count.
-        compute_s, transfer_s: to the synchronization point.
+        compute_s: to the synchronization point.
+        transfer_s: to the synchronization point.
         wait_s: at the synchronization point, for others.
         relative: latest window over the median of the workers' latest windows; None before there is one of each.
         late: whether it is late now.
