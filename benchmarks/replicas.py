@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyrhythm.policies import parse
+from polyrhythm.reproduce.selsync_trials import HYPER_PARAMETERS
 from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
@@ -114,16 +115,9 @@ def thin(data: str, workers: int = 16, steps: int = STEPS, **fields: Any) -> Sce
     """16 workers behind a link that takes 26 s for an exchange; rate 0.05, momentum 0.9, decays at 50 and 75 %."""
     scenario = load_scenario("thin-links")
     defaults = {
+        **HYPER_PARAMETERS,
         "task": "fashion-mnist",
-        "model": "mlp",
         "data": data,
-        "learning_rate": 0.05,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "lr_convention": "same",
-        "schedule": "step",
-        "decay_at": (0.5, 0.75),
-        "batch_size": 32,
         "samples": workers * 32 * steps,
         "eval_every_samples": workers * 32 * steps // 40,
     }

@@ -11,7 +11,6 @@ Exits with 1 if a bar is missed. ``replicas_real.py esync flags`` measures only 
 """
 
 import inspect
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,18 +18,17 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import _local_sgd
-import msgspec
 import torch
+from _jobs import job, join
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime.control import Address, Token
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.control import Token
 from polyrhythm.runtime.in_lockstep import InLockstep
-from polyrhythm.runtime.rendezvous import free_port, start_hub
+from polyrhythm.runtime.rendezvous import free_port
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.testing.processes import run_workers
 from polyrhythm.training.models import resnet
@@ -42,20 +40,9 @@ FLAG_STEPS, LONGEST_FLAG_S = 200, 150e-6
 ROUNDS, LEAST_RATIO = 3, 1.0
 
 
-def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
-    """Results of `work(rank, place, *arguments)` on the workers of one job."""
-    settings = HubSettings(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
-    hub = start_hub(settings)
-    place = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
-    try:
-        return run_workers(work, workers, place, *arguments, timeout_s=300)
-    finally:
-        hub.wait()
-
-
 def sleeping(rank: int, place: str, samples: int, step_s: float, slowdown: float) -> tuple[int, float, float]:
     """Samples that this worker has processed, how long it took, and how long of that it computed."""
-    os.environ |= {"POLYRHYTHM_HUB": place, "RANK": str(rank)}
+    join(rank, place)
     torch.manual_seed(0)
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

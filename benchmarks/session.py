@@ -9,18 +9,15 @@
 Exits with 1 if a bar is missed.
 """
 
-import os
 import sys
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
+from _jobs import job, join
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -29,31 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import start_hub
 from polyrhythm.testing.processes import run_workers
 
 SWITCHES, STEPS_BETWEEN = 12, 25
 LONGEST_SWITCH_S, LEAST_SCALING = 0.1, 0.95
 COMPUTE_S, SCALING_STEPS, SCALING_ROUNDS = 0.02, 150, 5
 MEMORY_STEPS = 20
-
-
-def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
-    """Results of `work(rank, address, *arguments)` on the workers of one job."""
-    settings = HubSettings(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
-    hub = start_hub(settings)
-    address = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
-    try:
-        return run_workers(work, workers, address, *arguments, timeout_s=300)
-    finally:
-        hub.wait()
-
-
-def join(rank: int, address: str) -> None:
-    """Make this process a worker of the job."""
-    os.environ |= {"POLYRHYTHM_HUB": address, "RANK": str(rank)}
 
 
 def mlp(hidden: int) -> nn.Module:

@@ -34,7 +34,7 @@ class FakeJob:
     ):
         self.samples, self.batch_size, self.epochs = samples, batch_size, epochs
         self.random, self.skip, self.leave = random.Random(seed), skip, leave
-        self.ticks = 0
+        self.ticks, self.ahead = 0, ahead
         self.alarms: list[float] = []
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
         self.pushed: dict[tuple[int, int], Lease] = {}
@@ -55,10 +55,10 @@ class FakeJob:
     # -- office ----------------------------------------------------------------------------------------------------
 
     def send(self, worker: int, message: control.ToWorker) -> None:
-        if len(self.workers) < self.coordinator.job.planned:
-            self.mail.append((worker, message))
-        else:
+        if worker in self.workers and len(self.workers) >= self.coordinator.job.planned:
             self.workers[worker].inbox.append(message)
+        else:
+            self.mail.append((worker, message))
 
     def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
         for ticket in tickets:
@@ -83,7 +83,7 @@ class FakeJob:
     # -- the world -------------------------------------------------------------------------------------------------
 
     def run(self, events: dict[int, str], limit: int = 100_000) -> None:
-        """Let workers act in random order; `events` maps ticks to "switch SPEC" or "kill RANK"."""
+        """Let workers act in random order; `events` maps ticks to "switch SPEC", "kill RANK" or "join RANK"."""
         while any(w.alive and not w.finished for w in self.workers.values()):
             self.ticks += 1
             if self.ticks in events:
@@ -114,6 +114,11 @@ class FakeJob:
     def _event(self, what: str, argument: str) -> None:
         if what == "switch":
             self.coordinator.switch(parse(argument))
+        elif what == "join":
+            self.coordinator.connect(int(argument))
+            newcomer = FakeWorker(self, int(argument), self.ahead)
+            newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)
+            self.workers[newcomer.rank] = newcomer
         elif self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
             self.workers[int(argument)].alive = False
             self.coordinator.lost(int(argument), "died")

@@ -1,5 +1,6 @@
 """A hub's data plane in this process: shards on one loop with their workers, so that a test is deterministic."""
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -162,3 +163,7 @@ class Bench:
 
     def _shard_lost(self, reason: str) -> None:
         self.lost[-1] = reason
+
+
+MakeBench = Callable[..., Bench]
+"""Of the fixture `make`."""

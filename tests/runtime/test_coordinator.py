@@ -98,6 +98,35 @@ def test_the_others_finish_when_workers_die(
 
 @given(
     seed=seeds,
+    workers=st.integers(1, 3),
+    samples=st.integers(30, 80),
+    first=policies,
+    ahead=st.integers(0, 2),
+    joins=st.lists(st.integers(1, 150), min_size=1, max_size=2, unique=True),
+    switches=st.dictionaries(st.integers(1, 150), policies, max_size=2),
+    kills=st.dictionaries(st.integers(1, 150), st.integers(1, 2), max_size=1),
+)
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_newcomers_take_their_part(
+    seed: int,
+    workers: int,
+    samples: int,
+    first: str,
+    ahead: int,
+    joins: list[int],
+    switches: dict[int, str],
+    kills: dict[int, int],
+) -> None:
+    """Also between the moment at which a phase opens and the one at which its state is on the servers."""
+    job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
+    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    events |= {tick: f"kill {rank}" for tick, rank in kills.items() if rank < workers}
+    job.run(events | {tick: f"join {workers + number}" for number, tick in enumerate(joins)})
+    processed_once(job)
+
+
+@given(
+    seed=seeds,
     workers=st.integers(1, 4),
     first=policies,
     ahead=st.integers(0, 2),

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
+from polyrhythm.runtime.control import Ready
 from polyrhythm.runtime.line import Draw
 from polyrhythm.runtime.loader import SessionLoader
 from tests.runtime.jobs import Numbered
@@ -26,16 +26,8 @@ class Script:
         self.lasts: list[bool] = []
         self.skipped: list[int] = []
 
-    def begin_epoch(
-        self,
-        epoch: int,
-        dataset_samples: int,
-        batch_size: int,
-        ahead: int,
-        processed: int = 0,
-        shards: Shards | None = None,
-    ) -> None:
-        self.begun.append((epoch, dataset_samples, batch_size, ahead))
+    def begin_epoch(self, ready: Ready) -> None:
+        self.begun.append((ready.epoch, ready.dataset_samples, ready.batch_size, ready.ahead))
         self.turn = iter(next(self.turns))
 
     def draw(self) -> Draw | None:

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,26 +12,10 @@ from polyrhythm.runtime.client import ServerLostError
 from polyrhythm.runtime.frames import Payload, encode
 from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter, Pull, Push, StateShape, Upload
 from polyrhythm.runtime.places import MAX_SLOTS
-from polyrhythm.runtime.shard import warm_up
 from polyrhythm.training.optimizer import OptimizerState
-from tests.runtime.shard_bench import Bench, Note
+from tests.runtime.shard_bench import Bench, MakeBench, Note
 
 EMPTY = OptimizerState({}, {})
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeBench]:
-    warm_up()  # the first optimizer takes a second's imports, which no server shall spend in its answer
-    benches: list[Bench] = []
-
-    def bench(*arguments: object, **options: object) -> Bench:
-        benches.append(Bench(*arguments, **options))  # type: ignore[arg-type]
-        return benches[-1]
-
-    yield bench
-    for each in benches:
-        each.close()
 
 
 @pytest.fixture(params=[("unix", 1), ("unix", 3), ("tcp", 1), ("tcp", 2)], ids=lambda p: f"{p[0]}-{p[1]}")

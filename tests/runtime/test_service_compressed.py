@@ -1,30 +1,12 @@
 """Gradients that travel compressed to the parameter shards, over both carriers."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 import torch
 
-from polyrhythm.runtime.shard import warm_up
 from polyrhythm.training.optimizer import OptimizerState
-from tests.runtime.shard_bench import Bench
+from tests.runtime.shard_bench import MakeBench
 
 EMPTY = OptimizerState({}, {})
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeBench]:
-    warm_up()  # the first optimizer takes a second's imports, which no server shall spend in its answer
-    benches: list[Bench] = []
-
-    def bench(*arguments: object, **options: object) -> Bench:
-        benches.append(Bench(*arguments, **options))  # type: ignore[arg-type]
-        return benches[-1]
-
-    yield bench
-    for each in benches:
-        each.close()
 
 
 @pytest.mark.parametrize(("compress", "wire"), [("fp16", "float16"), ("bf16", "bfloat16")])

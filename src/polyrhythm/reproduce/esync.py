@@ -1,7 +1,8 @@
 """ESync (Li, Zhou and Yu): two slow and four fast devices that meet when the slowest has done one step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from polyrhythm.reproduce.curves import accuracy_plot
 from polyrhythm.reproduce.esync_trials import (
     EQUAL_S,
     LONG_S,
@@ -14,7 +15,7 @@ from polyrhythm.reproduce.esync_trials import (
     trials,
 )
 from polyrhythm.reproduce.figures import Measured, difference, divided, over_seeds, percent, plain, ratio, seconds
-from polyrhythm.reproduce.lab import Lab, Runs
+from polyrhythm.reproduce.lab import Lab, Results, Runs
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 
@@ -24,8 +25,6 @@ SOURCE = (
 MIDDLE = RATES[1]
 LATE = 5
 """Evaluations whose mean is the accuracy of a run that swings."""
-
-Results = Mapping[str, Runs]
 
 
 def page(lab: Lab) -> Page:
@@ -47,14 +46,13 @@ def page(lab: Lab) -> Page:
 
 def conditions(lab: Lab) -> dict[str, str]:
     """What must be known."""
-    task = "the embedded digits; a quick look, whose numbers mean nothing" if lab.quick else "Fashion-MNIST"
     return {
         "cluster": "2 devices at 3.5 s and 4 at 0.03 s a mini-batch of 64 (the paper's), 3 % jitter, a message of "
         "44.7 MB (ResNet-18), one server and NICs of 10 Gbit/s, first come first served (ours)",
-        "task": f"{task}, an MLP with 64 hidden units, plain SGD",
+        "task": f"{lab.task()}, an MLP with 64 hidden units, plain SGD",
         "learning rate": "the same for an update, a push and a local step, as in the paper, which has 0.001; "
         f"{RATE:g} unless a line says otherwise",
-        "seeds": f"{len(lab.seeds)}; in brackets, the smallest and the largest",
+        "seeds": lab.seed_note,
     }
 
 
@@ -237,14 +235,9 @@ def accuracy(runs: Results) -> Section:
 def curves(runs: Results, title: str) -> Plot:
     """Accuracy of the first seed against time (figure 3)."""
     key = "curves-" + "".join(character for character in title.lower() if character.isalnum())
-    series = [line(name, runs[f"accuracy/{title}/{name}"][0].curve) for name in ("SSGD", "ASGD", "ESync")]
+    groups = {name: runs[f"accuracy/{title}/{name}"] for name in ("SSGD", "ASGD", "ESync")}
     caption = f"Test accuracy against virtual time, {title}, first seed (the paper's figure 3)."
-    return Plot(key, f"Accuracy, {title}", caption, "time (s)", "test accuracy", series, log_x=True, percent_y=True)
-
-
-def line(name: str, points: Sequence[EvalPoint]) -> Series:
-    """A learning curve."""
-    return Series(name, [point.time_s for point in points], [point.accuracy for point in points])
+    return accuracy_plot(key, f"Accuracy, {title}", caption, groups)
 
 
 def skew(runs: Results) -> Section:

@@ -18,6 +18,8 @@ Key = TypeVar("Key")
 Runs = list[RunResult]
 """One trial's results, a seed each."""
 
+Results: TypeAlias = Mapping[str, Runs]
+"""Results of all trials by place on the page."""
 
 Tell: TypeAlias = Callable[[int, int], None]
 """Is called with (finished, planned) runs."""
@@ -64,6 +66,15 @@ class Lab:
     data: str | None = None
     jobs: int = 1
     tell: Tell = nobody
+
+    def task(self, full: str = "Fashion-MNIST") -> str:
+        """What is trained on, as a page says it; `full` unless it is a quick look."""
+        return "the embedded digits; a quick look, whose numbers mean nothing" if self.quick else full
+
+    @property
+    def seed_note(self) -> str:
+        """How many seeds, as a page says it."""
+        return f"{len(self.seeds)}; in brackets, the smallest and the largest"
 
     def run(self, trials: Mapping[Key, Trial]) -> dict[Key, Runs]:
         """Results of every trial, a seed each.

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.reproduce.curves import accuracy_plot, reached_s
 from polyrhythm.reproduce.figures import Measured, difference, over_seeds, percent, plain, ratio, seconds, times
-from polyrhythm.reproduce.lab import Lab, Runs
-from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
+from polyrhythm.reproduce.lab import Lab, Results, Runs
+from polyrhythm.reproduce.page import Page, Plot, Row, Section, Table
 from polyrhythm.reproduce.selsync_trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
-from polyrhythm.telemetry.result import RunResult
 
 SOURCE = "Tyagi, Swany: *Accelerating Distributed ML Training via Selective Synchronization*, IEEE CLUSTER 2023."
 NEAR = 0.01
@@ -24,8 +24,6 @@ VGG11 = {
     "SelSync delta = 0.5": ("0.937", "+0.4 pt", "13.75x"),
 }
 """LSSR, difference to BSP and speed-up in table 1, for the model whose hyper-parameters ours has."""
-
-Results = Mapping[str, Runs]
 
 
 def page(lab: Lab) -> Page:
@@ -46,17 +44,16 @@ def page(lab: Lab) -> Page:
 
 def conditions(lab: Lab) -> dict[str, str]:
     """What must be known."""
-    task = "the embedded digits; a quick look, whose numbers mean nothing" if lab.quick else "Fashion-MNIST"
     return {
         "cluster": "16 workers behind one server of 5 Gbit/s, 507 MB a message (the paper's): an exchange takes 26 s, "
         "a mini-batch of 32 computes for 0.04 s (ours)",
-        "task": f"{task}, an MLP with 64 hidden units, SGD, momentum 0.9, weight decay 5e-4, rate 0.05, a tenth of it "
-        f"from 50 % and a hundredth from 75 % of {ITERATIONS} steps of each worker; all 10,000 test images",
+        "task": f"{lab.task()}, an MLP with 64 hidden units, SGD, momentum 0.9, weight decay 5e-4, rate 0.05, a tenth "
+        f"of it from 50 % and a hundredth from 75 % of {ITERATIONS} steps of each worker; all 10,000 test images",
         "learning rate": "the same for an update of BSP, a push of SSP and a local step, as in the paper: one push of "
         "SSP moves the model as far as an update of BSP that averages 16 gradients",
         "time": "an accuracy of averaged replicas stands at the time at which their exchange begins, up to 26 s early",
         "data": "SelDP for SelSync, DefDP for the others",
-        "seeds": f"{len(lab.seeds)}; in brackets, the smallest and the largest",
+        "seeds": lab.seed_note,
     }
 
 
@@ -78,11 +75,6 @@ def lssr(runs: Runs) -> Measured:
 def near_s(runs: Runs, base: Runs, below: float = NEAR) -> list[float | None]:
     """Time at which each seed comes so near to the final accuracy that BSP has with the same seed."""
     return [reached_s(run, (bsp.final_accuracy or 0.0) - below) for run, bsp in zip(runs, base, strict=True)]
-
-
-def reached_s(run: RunResult, accuracy: float) -> float | None:
-    """Time of the first evaluation at or above an accuracy."""
-    return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
 
 
 def sooner(runs: Runs, base: Runs, below: float = NEAR) -> Measured:
@@ -167,12 +159,7 @@ WHY_SSP = "The rate of a push decides: full, 16 pushes move 16 times as far as B
 
 def curve_plot(key: str, title: str, groups: Mapping[str, Runs]) -> Plot:
     """Accuracy of the first seed against time."""
-    series = [
-        Series(name, [point.time_s for point in runs[0].curve], [point.accuracy for point in runs[0].curve])
-        for name, runs in groups.items()
-    ]
-    caption = "Test accuracy against virtual time, first seed."
-    return Plot(key, title, caption, "time (s)", "test accuracy", series, log_x=True, percent_y=True)
+    return accuracy_plot(key, title, "Test accuracy against virtual time, first seed.", groups)
 
 
 def data(runs: Results) -> Section:

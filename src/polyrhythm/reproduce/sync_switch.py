@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.reproduce.curves import reached_s
 from polyrhythm.reproduce.figures import Measured, difference, over_seeds, percent, ratio, seconds, times
-from polyrhythm.reproduce.lab import Lab, Runs
+from polyrhythm.reproduce.lab import Lab, Results, Runs
 from polyrhythm.reproduce.live_switch import LiveSwitch, measure
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
 from polyrhythm.reproduce.sync_switch_trials import BATCHES, MOMENTA, SAMPLES, SETUPS, trials
-from polyrhythm.telemetry.result import RunResult
 
 SOURCE = (
     "Li, Mangoubi, Xu, Guo: *Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning*, ICDCS 2021."
 )
-
-Results = Mapping[str, Runs]
 
 
 def page(lab: Lab) -> Page:
@@ -43,9 +41,7 @@ def page(lab: Lab) -> Page:
 
 def conditions(lab: Lab) -> dict[str, str]:
     """What must be known."""
-    task = (
-        "the embedded digits; a quick look, whose numbers mean nothing" if lab.quick else "Fashion-MNIST, 20,000 images"
-    )
+    task = lab.task("Fashion-MNIST, 20,000 images")
     rates = ", ".join(f"{setup.rate:g} in setup {number}" for number, setup in SETUPS.items())
     return {
         "cluster": "8, 8 and 16 equal workers behind one server of 1 Gbit/s, 2 MB a message; a mini-batch of 32 "
@@ -54,7 +50,7 @@ def conditions(lab: Lab) -> dict[str, str]:
         f"{SAMPLES:,} samples, as in the paper; accuracy on 2,000 test images, whose standard error is 0.8 points",
         "learning rate": f"n times the rate of one mini-batch for an update of BSP, that rate for one of ASP: {rates}",
         "schedule": "counted in samples. The paper's runs count updates, so hybrid ones decay later than those of BSP",
-        "seeds": f"{len(lab.seeds)}; in brackets, the smallest and the largest",
+        "seeds": lab.seed_note,
     }
 
 
@@ -66,11 +62,6 @@ def accuracies(runs: Runs) -> list[float | None]:
 def durations(runs: Runs) -> list[float | None]:
     """Time for the whole workload, of each seed."""
     return [run.duration_s if run.status == "ok" else None for run in runs]
-
-
-def reached_s(run: RunResult, accuracy: float) -> float | None:
-    """Time of the first evaluation at or above an accuracy."""
-    return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
 
 
 def faster(runs: Runs, base: Runs) -> Measured:

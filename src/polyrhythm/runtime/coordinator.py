@@ -74,13 +74,12 @@ class Coordinator:
         self._awaited = set(range(workers))
         self._epochs = epochs
         self._home: Home = "start"
-        self._stepping = False
+        self._stepping = self._stop_wanted = False
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
         self._debts: dict[int, tuple[Lease, ...]] = {}
         self._mode: Mode | None = None
         self.next_policy: Policy[Any] | None = None
-        self._stop_wanted = False
         self._uploading: int | None = None
 
     # -- what comes in ---------------------------------------------------------------------------------------------
@@ -202,7 +201,8 @@ class Coordinator:
         self.job.members[worker].ready = message
         if isinstance(self._mode, Arbitration) and not isinstance(self._mode, ReplicaRun) and not self._stop_wanted:
             self._send_phase((worker,), "keep", worker, ())
-            self._mode.join(worker)
+            if self._uploading is None:  # otherwise it starts with all others
+                self._mode.join(worker)
         else:
             self._request_stop()
 

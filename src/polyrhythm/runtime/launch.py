@@ -58,8 +58,7 @@ class Launch(NamedTuple):
     @property
     def hub(self) -> Address:
         """How workers on this host reach the hub."""
-        settings = self.settings
-        return Address(self.node.hub if self.node.rank else hub_address(settings.job), settings.job, settings.token)
+        return hub_from(self.settings, self.node)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -176,7 +175,8 @@ def launch(arguments: Sequence[str]) -> int:
         become_worker(plan.settings, plan.command)
     hub = None if plan.node.rank else start_hub(plan.settings, bound=True)
     announce(plan)
-    wait_for_hub(plan.hub.hub)
+    if hub is None:
+        wait_for_hub(plan.hub.hub)
     port = free_port() if plan.node.count == 1 else plan.node.port + 1
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
     codes = Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
@@ -204,11 +204,16 @@ def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]
         raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 
 
+def hub_from(settings: HubSettings, node: Node) -> Address:
+    """How this host reaches the hub."""
+    return Address(node.hub if node.rank else hub_address(settings.job), settings.job, settings.token)
+
+
 def worker_environment(
     settings: HubSettings, processes: int, rank: int, port: int, node: Node = ALONE
 ) -> dict[str, str]:
     """The variables that torchrun would set for one of so many workers on each host, and ours."""
-    address = Launch(settings, (), processes, node).hub
+    address = hub_from(settings, node)
     local = rank - node.rank * processes
     world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": settings.workers, "LOCAL_WORLD_SIZE": processes}
     place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}

@@ -7,10 +7,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.accumulation import Accumulation
+from polyrhythm.runtime.control import Ready
 from polyrhythm.runtime.line import Draw
 from polyrhythm.training.order import ShardedOrder
 from polyrhythm.training.partition import Dealt
@@ -23,15 +23,7 @@ class Source(Protocol):
 
     generation: int
 
-    def begin_epoch(
-        self,
-        epoch: int,
-        dataset_samples: int,
-        batch_size: int,
-        ahead: int,
-        processed: int = 0,
-        shards: Shards | None = None,
-    ) -> None:
+    def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch."""
 
     def draw(self) -> Draw | None:
@@ -97,12 +89,17 @@ class SessionLoader(Generic[Sample]):
         self.epoch += 1
         self._accumulation.start()
         order = self._order(self.epoch)
-        shards = self._sharded.cut if self._sharded else None
-        self._source.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, shards=shards)
+        self._source.begin_epoch(self._ready())
         finished = False
         while not finished:
             yield from self._batches(order)
             finished = self._source.end_epoch()
+
+    def _ready(self, processed: int = 0) -> Ready:
+        """Where this worker stands, and what it wants."""
+        shards = self._sharded.cut if self._sharded else None
+        cut = (shards.sizes, shards.rotate) if shards else ((), False)
+        return Ready(self.epoch, self._samples, self.batch_size, self._ahead, processed, *cut)
 
     @property
     def _ahead(self) -> int:

@@ -4,6 +4,7 @@ import argparse
 import os
 import socket
 from dataclasses import dataclass
+from functools import cached_property
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.channel import is_loopback
@@ -39,7 +40,7 @@ class Node:
     port: int = DEFAULT_PORT
     token: str = ""
 
-    @property
+    @cached_property
     def hub(self) -> str:
         """Where workers on other hosts than 0 reach the hub."""
         return f"tcp:{socket.gethostbyname(self.host)}:{self.port}"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
-from polyrhythm.core.shards import Shards
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import (
@@ -97,24 +96,15 @@ class Participant:
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
-    def begin_epoch(
-        self,
-        epoch: int,
-        dataset_samples: int,
-        batch_size: int,
-        ahead: int,
-        processed: int = 0,
-        shards: Shards | None = None,
-    ) -> None:
+    def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
         station = self._station
         if self._epoch >= 0 and not station.done:
             self._leave_early()
-        self._epoch, self._dataset_samples, self._position = epoch, dataset_samples, 0
+        self._epoch, self._dataset_samples, self._position = ready.epoch, ready.dataset_samples, 0
         station.over = station.done = False
-        cut = (shards.sizes, shards.rotate) if shards else ((), False)
-        self._own_samples = 0 if shards else None
-        station.link.send(Ready(epoch, dataset_samples, batch_size, ahead, processed, *cut))
+        self._own_samples = 0 if ready.shards else None
+        station.link.send(ready)
         station.wait()
 
     @property

@@ -7,10 +7,10 @@ from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from polyrhythm.core.shards import Shards
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
+from polyrhythm.runtime.control import Ready
 from polyrhythm.runtime.line import Draw
 from polyrhythm.runtime.loader import SessionLoader, Source
 from polyrhythm.runtime.participant import Participant
@@ -113,17 +113,9 @@ class Draws:
         """Number of the phase."""
         return self.participant.generation
 
-    def begin_epoch(
-        self,
-        epoch: int,
-        dataset_samples: int,
-        batch_size: int,
-        ahead: int,
-        processed: int = 0,
-        shards: Shards | None = None,
-    ) -> None:
+    def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch."""
-        self.participant.begin_epoch(epoch, dataset_samples, batch_size, ahead, processed, shards)
+        self.participant.begin_epoch(ready)
 
     def draw(self) -> Draw | None:
         """The next mini-batch."""
@@ -196,7 +188,7 @@ class ScriptLoader(SessionLoader[Any]):
         self.epoch += 1
         self._accumulation.start()
         processed, self._processed = self._processed, 0
-        self._draws.participant.begin_epoch(self.epoch, self._samples, self.batch_size, self._ahead, processed)
+        self._draws.begin_epoch(self._ready(processed))
         self._draws.used()
         return self._rest()
 

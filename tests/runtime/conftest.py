@@ -1,0 +1,23 @@
+"""Fixtures that several files share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from polyrhythm.runtime.shard import warm_up
+from tests.runtime.shard_bench import Bench, MakeBench
+
+
+@pytest.fixture
+def make() -> Iterator[MakeBench]:
+    """Makes shards with their workers, and closes them."""
+    warm_up()  # the first optimizer takes a second's imports, which no server shall spend in its answer
+    benches: list[Bench] = []
+
+    def bench(*arguments: object, **options: object) -> Bench:
+        benches.append(Bench(*arguments, **options))  # type: ignore[arg-type]
+        return benches[-1]
+
+    yield bench
+    for each in benches:
+        each.close()
