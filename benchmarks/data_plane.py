@@ -50,6 +50,7 @@ from polyrhythm.runtime.messages import (
     ToShard,
 )
 from polyrhythm.runtime.shards import ShardGroup, WorkerPort
+from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.optimizer import OptimizerState
 
 ROUNDS, SMALL, SMALL_PUSHES, SMALL_WORKERS = 9, 16, 4000, 4
@@ -67,14 +68,14 @@ class Go(Message):
 class AspServer:
     """A hub with the ASP policy and one shard; without `steps` it drops each gradient instead of applying it."""
 
-    def __init__(self, address: str, steps: bool) -> None:
+    def __init__(self, address: str, steps: bool, token: str = "") -> None:
         self.loop = Loop()
         self.steps = steps
         self.policy = ASP()
         self.group = ShardGroup(1, self.arrived)
         self.channels: dict[int, Channel] = {}
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard)
-        Door(self.loop, listen(address), "bench", "", decoder, self.admit)
+        Door(self.loop, listen(address, token), "bench", token, decoder, self.admit)
 
     def admit(self, channel: Channel, hello: Hello) -> WorkerPort:
         self.channels[hello.rank] = channel
@@ -93,9 +94,9 @@ class AspServer:
                     self.channels[worker].send(Go(self.group.service.shard.version))
 
 
-def serve_polyrhythm(address: str, steps: bool, ready: Connection) -> None:
+def serve_polyrhythm(address: str, steps: bool, ready: Connection, token: str = "") -> None:
     torch.set_num_threads(1)
-    server = AspServer(address, steps)
+    server = AspServer(address, steps, token)
     ready.send(None)
     server.loop.run()
 
@@ -103,12 +104,13 @@ def serve_polyrhythm(address: str, steps: bool, ready: Connection) -> None:
 class PolyrhythmWorker:
     """One worker: push, wait for Go, pull."""
 
-    def __init__(self, address: str, rank: int, size: int) -> None:
+    def __init__(self, address: str, rank: int, size: int, token: str = "", compress: str = "none") -> None:
         self.go: list[Go] = []
         self.client = ShardClient(Loop(), rank, self.go.append)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | Go)
-        self.client.connect(address, Hello("bench", "worker", rank), decoder)
-        self.client.open(Layout(((Parameter("w", (size,)),),)), OptimizerSpec("SGD", {"lr": RATE}))
+        self.client.connect(address, Hello("bench", "worker", rank, token), decoder)
+        layout = Layout(((Parameter("w", (size,)),),))
+        self.client.open(layout, OptimizerSpec("SGD", {"lr": RATE}), parse_compression(compress))
         if rank == 0:
             self.client.upload(torch.zeros(size), OptimizerState({}, {}), 0)
         self.gradient, self.parameters, self.number = torch.ones(size), torch.empty(size), 0

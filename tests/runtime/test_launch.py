@@ -183,6 +183,7 @@ WRONG = {
     ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
     ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
     ("--compensation", "dc", "a.py"): "compensation",
+    ("--compensation", "dc-asgd", "--full-duplex", "a.py"): "--full-duplex and --compensation dc-asgd exclude each",
     ("--policy", "asp"): "no script given",
 }
 

@@ -40,6 +40,8 @@ class Traits:
         cancels: whether it abandons steps in flight.
         waits: whether a worker with a replica waits for the answer to its report. If not, it goes on as if it had been
             named in a `Proceed`, with which the policy then answers every report that does not end in a `Sync`.
+        reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
+            its way, so that they are without it.
     """
 
     venue: Venue = "arbitrated"
@@ -47,6 +49,7 @@ class Traits:
     needs: frozenset[Literal["loss", "grad_sq_norm"]] = frozenset()
     cancels: bool = False
     waits: bool = True
+    reads_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync, Traits
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class ASP(Policy[None]):
 
     name: ClassVar[str] = "asp"
     summary: ClassVar[str] = "nobody waits; gradients may be stale"
+    traits: ClassVar[Traits] = Traits(reads_early=True)
 
     def init(self, cluster: Cluster) -> None:
         del cluster

@@ -27,6 +27,7 @@ def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
         needs=frozenset().union(*(traits.needs for traits in each)),
         cancels=any(traits.cancels for traits in each),
         waits=all(traits.waits for traits in each),
+        reads_early=all(traits.reads_early for traits in each),
     )
 
 

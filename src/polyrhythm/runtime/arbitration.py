@@ -59,7 +59,7 @@ class Arbitration:
         member.step = None
         ticket = self._job.ledger.accounts[worker].running
         assert ticket is not None, f"worker {worker} steps without a ticket"
-        staleness = self._job.version - member.read_version
+        staleness = self._job.version - (member.read_version if message.read is None else message.read)
         self._arrived[ticket] = Arrival(member.leases.popleft(), message.samples, staleness)
         report = self._report(worker, message, staleness)
         if self._stopping:

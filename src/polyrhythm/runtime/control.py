@@ -42,6 +42,7 @@ class JobInfo(Message):
     compress: str = "none"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0
+    full_duplex: bool = False
 
 
 class Pulse(Message):
@@ -102,7 +103,10 @@ class Ready(Message):
 
 
 class Pushed(Message):
-    """A gradient is complete; its bytes are the payload or lie in the worker's slot. One rate per parameter group."""
+    """A gradient is complete; its bytes are the payload or lie in the worker's slot. One rate per parameter group.
+
+    `read` is the version that the step started from, where it is older than that of its `Go`.
+    """
 
     number: int
     samples: int
@@ -111,6 +115,7 @@ class Pushed(Message):
     loss: float | None = None
     grad_sq_norm: float | None = None
     settings: tuple[dict[str, Value], ...] = ()
+    read: int | None = None
 
 
 class LocalStep(Message):

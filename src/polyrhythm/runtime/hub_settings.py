@@ -22,6 +22,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         averaged_state: what becomes of the optimizers' states when replicas are averaged, see
             `polyrhythm.training.config.TrainingConfig`.
         delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
+        full_duplex: whether workers on other hosts pull while they push, where the policy lets them.
         compress: what gradients and replicas travel as, see `polyrhythm.training.compression`.
         pulse_s: period of the workers' beats; `hang_s` without one is a hang.
         patience_s: how long to wait for the first worker.
@@ -38,6 +39,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     compensation: str = "none"
     shards: int = 1
     listen: tuple[str, ...] = ()
+    full_duplex: bool = False
     compress: str = "none"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0

@@ -75,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
     ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
+    ours.add_argument("--full-duplex", action="store_true", help="pull while pushing, between hosts; see the guide")
     ours.add_argument(
         "--averaged-state", choices=("keep", "average", "reset"), default="keep", help="states of averaged replicas"
     )
@@ -112,6 +113,11 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     if not 0 < options.delta_rate < math.inf:
         raise PolyrhythmError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
+    if options.full_duplex and parse_compensation(options.compensation).needs_backup:
+        raise PolyrhythmError(
+            f"--full-duplex and --compensation {options.compensation} exclude each other: it compares a gradient's "
+            "parameters with the newest, and its worker reads the next ones before the gradient is there; use one"
+        )
     parse_compensation(options.compensation)
     parse_compression(options.compress)
     return HubSettings(
@@ -123,6 +129,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         epochs=options.epochs,
         lr_convention=options.lr_convention,
         compensation=options.compensation,
+        full_duplex=options.full_duplex,
         compress=options.compress,
         averaged_state=options.averaged_state,
         delta_rate=options.delta_rate,

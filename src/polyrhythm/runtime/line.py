@@ -23,6 +23,16 @@ class Link(Protocol):
     def push(self, number: int) -> None:
         """Send the replica's gradients to the servers."""
 
+    @property
+    def full_duplex(self) -> bool:
+        """Whether parameters may come while gradients go."""
+
+    def swap(self, number: int) -> int:
+        """Send the replica's gradients, and fetch parameters meanwhile; their version."""
+
+    def take_swapped(self) -> None:
+        """Give the replica what the last `swap` has fetched."""
+
     def pull(self, version: int) -> None:
         """Give the replica the servers' parameters, of at least `version`."""
 

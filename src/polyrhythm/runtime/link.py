@@ -58,6 +58,7 @@ class HubLink:
             self._client.connect(shard, hello, decoder)
         self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.info.compress))
         self._flat: Tensor | None = None
+        self._swapped: Tensor | None = None
         self._exchange: Exchange | None = None
         self._pulse = PulseThread(address, rank, self.info.pulse_s, self._cut)
 
@@ -91,6 +92,24 @@ class HubLink:
             slot = self._buffer()
         self._replica.gather_gradients(slot)
         self._client.push(number, slot)
+
+    @property
+    def full_duplex(self) -> bool:
+        """Whether parameters may come while gradients go: not where nothing travels."""
+        return self.info.full_duplex and not self._client.shared
+
+    def swap(self, number: int) -> int:
+        """Send the replica's gradients to the servers, and fetch their parameters meanwhile; the version of these."""
+        gradients = self._buffer()
+        if self._swapped is None:
+            self._swapped = torch.empty_like(gradients)
+        self._replica.gather_gradients(gradients)
+        return self._client.swap(number, gradients, self._swapped)
+
+    def take_swapped(self) -> None:
+        """Give the replica what the last `swap` has fetched."""
+        assert self._swapped is not None, "there was no swap"
+        self._replica.scatter_parameters(self._swapped)
 
     def pull(self, version: int) -> None:
         """Give the replica the servers' parameters, of at least `version`."""

@@ -229,6 +229,7 @@ class Participant:
         self._move_state(phase, on_servers)
         if on_servers:
             station.exchange.part()
+            self._side = Pushing(station, swaps=policy.traits.reads_early and station.link.full_duplex)
         else:
             self._side = self._side_of(policy, phase)
 

@@ -57,6 +57,8 @@ class Place:
         busy = {item.slot for item in self.held.values()}
         if self.sending is not None and self.channel.sending:
             busy.add(self.sending)
+        if self.incoming is not None:
+            busy.add(self.incoming_slot)
         for slot in range(len(self.slots)):
             if slot not in busy:
                 return slot

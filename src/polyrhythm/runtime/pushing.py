@@ -6,10 +6,18 @@ from polyrhythm.runtime.station import Station
 
 
 class Pushing(Granted):
-    """Every step starts from the servers' parameters and ends in a push."""
+    """Every step starts from the servers' parameters and ends in a push.
 
-    def __init__(self, station: Station) -> None:
+    Args:
+        station: the worker's.
+        swaps: whether the parameters of the next step come while the gradients of this one go. They are without them,
+            and the hub is told which version they are.
+    """
+
+    def __init__(self, station: Station, swaps: bool = False) -> None:
         super().__init__(station)
+        self._swaps = swaps
+        self._swapped: int | None = None
         self._pulled_s = 0.0
 
     def before_step(self, samples: int) -> None:
@@ -24,6 +32,7 @@ class Pushing(Granted):
     def end_epoch(self, version: int) -> None:
         """Take over the final parameters."""
         station = self._station
+        self._swapped = None
         if version > station.version:
             station.link.pull(version)
             station.version = version
@@ -38,16 +47,28 @@ class Pushing(Granted):
             station.void = True
             return
         start = station.clock()
-        station.link.push(go.number)
+        self._send(go.number)
         transfer_s = self._pulled_s + station.clock() - start
-        settings = station.replica.settings()
-        station.link.send(Pushed(go.number, samples, station.computed_s, transfer_s, loss, settings=settings))
+        settings, read = station.replica.settings(), station.version if self._swaps else None
+        station.link.send(
+            Pushed(go.number, samples, station.computed_s, transfer_s, loss, settings=settings, read=read)
+        )
+
+    def _send(self, number: int) -> None:
+        link = self._station.link
+        if self._swaps:
+            self._swapped = link.swap(number)
+        else:
+            link.push(number)
 
     def _start_step(self, go: Go) -> None:
         """Read the parameters that the step is to start from."""
         station = self._station
         start = station.clock()
-        if go.version > station.version:
+        if self._swapped is not None:
+            station.link.take_swapped()
+            station.version, self._swapped = self._swapped, None
+        elif go.version > station.version:
             station.link.pull(go.version)
             station.version = go.version
         self._pulled_s = station.clock() - start

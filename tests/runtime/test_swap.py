@@ -1,0 +1,99 @@
+"""Parameters that come while gradients go."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from polyrhythm.runtime.control import Go, Pushed
+from polyrhythm.runtime.losses import Losses
+from polyrhythm.runtime.places import Place
+from polyrhythm.runtime.pushing import Pushing
+from polyrhythm.runtime.station import Station
+from polyrhythm.training.compression import NOTHING
+from polyrhythm.training.optimizer import OptimizerState
+from tests.runtime.shard_bench import MakeBench
+
+EMPTY = OptimizerState({}, {})
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("compress", ["none", "bf16"])
+def test_what_comes_is_whole_and_without_what_goes(make: MakeBench, shards: int, compress: str) -> None:
+    bench = make("tcp", shards)
+    worker, other = bench.worker(0, compress=compress), bench.worker(1)
+    worker.upload(torch.ones(bench.size), EMPTY, version=3)
+    for number in range(3):
+        out = torch.full((bench.size,), torch.nan)
+        assert worker.swap(number, torch.full((bench.size,), 0.25), out) == 3 + number
+        bench.until(lambda number=number: (0, number) in bench.arrived)
+        assert torch.equal(out, torch.full((bench.size,), 1.0 - 0.25 * number))
+        bench.apply((0, number))
+    assert torch.equal(bench.pull(other, 6), torch.full((bench.size,), 0.25))
+
+
+def test_a_gradient_on_its_way_keeps_its_slot(make: MakeBench) -> None:
+    """Both directions need room at the server, and so does a gradient that nobody has applied yet."""
+    bench = make("tcp", 1, sizes=(300_000,))
+    worker, out = bench.worker(0), torch.empty(300_000)
+    worker.upload(torch.zeros(bench.size), EMPTY, version=0)
+    gradients = torch.randn(3, bench.size, generator=torch.Generator().manual_seed(1))
+    for number, gradient in enumerate(gradients):
+        worker.swap(number, gradient, out)
+        assert not out.any()
+    bench.until(lambda: len(bench.arrived) == len(gradients))
+    bench.apply((0, 1))
+    assert torch.equal(bench.pull(worker, 1), -gradients[1])
+
+
+class FakeLink:
+    """Servers that are at version 7 when they are asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def poll(self) -> None:
+        return None
+
+    def send(self, message: Pushed) -> None:
+        self.calls.append(message.read)
+
+    def swap(self, number: int) -> int:
+        self.calls.append("swap")
+        return 7
+
+    def take_swapped(self) -> None:
+        self.calls.append("take")
+
+    def push(self, number: int) -> None:
+        self.calls.append("push")
+
+    def pull(self, version: int) -> None:
+        self.calls.append(f"pull {version}")
+
+
+@pytest.mark.parametrize(
+    ("swaps", "calls"),
+    [
+        (True, ["pull 5", "swap", 5, "take", "swap", 7, "pull 9"]),
+        (False, ["pull 5", "push", None, "pull 8", "push", None, "pull 9"]),
+    ],
+)
+def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
+    link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
+    follow: Any = None
+    station = Station(0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, losses=Losses())
+    side = Pushing(station, swaps)
+    for number, version in enumerate((5, 8)):
+        side.follow(Go(number, version, (), False))
+        side.before_step(4)
+    side.end_epoch(9)
+    side.follow(Go(2, 9, (), False))
+    assert link.calls == calls
+
+
+def test_a_slot_that_is_being_filled_is_not_free() -> None:
+    slot, channel = torch.zeros(2), SimpleNamespace(sending=False)
+    place = Place(cast(Any, channel), NOTHING, slots=[slot], incoming=slot)
+    assert place.free_slot() == 1
