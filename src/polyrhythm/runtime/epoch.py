@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -47,7 +47,12 @@ class Verdict:
     """Whether an epoch still stands. Handles of collectives hold this and not the group.
 
     A group whose last reference goes away in one of its own threads would wait for itself.
+
+    Attributes:
+        failures: epochs of this process that have failed; threads of their groups may wait until its end.
     """
+
+    failures: ClassVar[int] = 0
 
     def __init__(self, sockets: GlooSockets) -> None:
         self.failure: str | None = None
@@ -77,6 +82,7 @@ class Verdict:
             if self.failure is not None:
                 return
             self.failure = reason
+            Verdict.failures += 1
             pending, self._pending = self._pending, set()
         self._sockets.shut_down()
         for work in pending:
