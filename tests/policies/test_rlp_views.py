@@ -49,7 +49,7 @@ def test_a_phase_says_what_the_cluster_is_and_how_the_loss_falls() -> None:
     assert (relative, change) == (0.0, 0.0)
     assert level == pytest.approx(log(2.5))
     assert rate == 2.0  # 10 * 0.4 / s * 1.1 s, clipped
-    assert (signals.windows, signals.first, signals.reports) == (1, 2.5, 0)
+    assert (signals.past.windows, signals.past.first, signals.reports) == (1, 2.5, 0)
 
 
 def test_the_choice_follows_the_healthy() -> None:

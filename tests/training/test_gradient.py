@@ -132,3 +132,12 @@ def test_parameters_that_the_loss_does_not_reach_have_zero_gradient() -> None:
     (gradient,) = PlainGradients(task, model).compute(requests(model, 1))
     assert not gradient.vector[-6:].any()
     assert gradient.vector[:-6].any()
+
+
+@pytest.mark.parametrize("build", [lambda: linear_stack(12, 9, 7, 5), normalised, with_tanh])
+def test_quality_is_that_of_the_model_with_these_parameters(build: Build) -> None:
+    task, model = task_and_model(build)
+    (request,) = requests(model, 1)
+    accuracy, loss = fastest(task, model).evaluate(request.parameters, request.buffers)
+    model.load(request.parameters, request.buffers.vector, request.buffers.counters)
+    assert (accuracy, loss) == pytest.approx(task.evaluate(model.module), rel=1e-5)

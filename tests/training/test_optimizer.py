@@ -121,6 +121,17 @@ def test_the_rate_and_the_momentum_of_one_step() -> None:
     torch.testing.assert_close(vector, start - 0.01 * (2.0 + 1.0 + 1.9))
 
 
+def test_momentum_for_some_steps_of_plain_sgd() -> None:
+    optimizer, vector = flat_optimizer("SGD", {})
+    ones, start = torch.ones_like(vector), vector.clone()
+    optimizer.step(ones, lr_scale=2.0)
+    optimizer.step(ones, momentum=0.5)
+    optimizer.step(ones, momentum=0.5)
+    optimizer.step(ones)
+    # Buffers are 1, then 0.5 * 1 + 1; the first and the last step have none.
+    torch.testing.assert_close(vector, start - 0.01 * (2.0 + 1.0 + 1.5 + 1.0))
+
+
 def test_momentum_is_the_first_beta_of_adam_and_refused_by_adagrad() -> None:
     adam, _ = flat_optimizer("Adam", {})
     adam.step(joined(tensors(1)), momentum=0.5)

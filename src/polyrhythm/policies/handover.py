@@ -32,6 +32,9 @@ class Crew:
 
     def after(self, event: Event, decisions: Decisions) -> "Crew":
         """Once `event` has happened and `decisions` are carried out."""
+        if isinstance(event, Report) and applies_at_once(event.worker, decisions):
+            clocks, waiting = self.clocks.set(event.worker, event.clock), self.waiting.set(event.worker, True)
+            return Crew(clocks, waiting, self.pending).obey(decisions[1:])
         return self.hear(event).obey(decisions)
 
     def hear(self, event: Event) -> "Crew":
@@ -51,12 +54,20 @@ class Crew:
     def obey(self, decisions: Decisions) -> "Crew":
         """Once `decisions` are carried out."""
         waiting, pending = self.waiting, self.pending
+        if not decisions:
+            return self
         for decision in decisions:
             if isinstance(decision, Proceed):
                 waiting = without(waiting, decision.workers)
             elif isinstance(decision, Sync):
                 pending = less(pending, decision.workers)
         return Crew(self.clocks, waiting, pending)
+
+
+def applies_at_once(worker: int, decisions: Decisions) -> bool:
+    """Whether as many gradients of `worker` stay pending as before its report; true of most steps of most rules."""
+    first = decisions[0] if decisions else None
+    return isinstance(first, Sync) and first.workers == (worker,)
 
 
 def without(waiting: WorkerMap[bool], workers: Iterable[int]) -> WorkerMap[bool]:
@@ -105,7 +116,7 @@ class Charge:
 
     def follow(self, policy: Policy[Any], cluster: Cluster, event: Event) -> tuple["Charge", Decisions]:
         """`policy` decides from this event on; it takes over if it is another one."""
-        if policy == self.policy:
+        if policy is self.policy or policy == self.policy:
             return self.decide(event)
         heard = Charge(self.policy, self.state, self.crew.hear(event))
         return heard.hand_over(policy, cluster, event.time_s)

@@ -1,10 +1,11 @@
 """RLP: a synchronization policy that was learned, with a fixed rule that takes over where it does not hold."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar
 
-from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Report, Traits
+from polyrhythm.core import Alarm, Cluster, Decisions, Event, Policy, Report, Traits
 from polyrhythm.core.spec import parse_spec
 from polyrhythm.errors import SpecError, did_you_mean
 from polyrhythm.policies.asp import ASP
@@ -25,16 +26,23 @@ FALLBACK = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """The rule that was chosen last, and whether what was seen then lay inside of the training's conditions."""
+
+    rule: Policy[Any] | None
+    inside: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class RLPState:
-    """The rule in charge and the one that was chosen last; the window that fills; signals of the view; the match."""
+    """The rule in charge and the one that was chosen; the window that fills; signals of the view; the match."""
 
     cluster: Cluster
     charge: Charge
-    chosen: Policy[Any] | None
+    plan: Plan
     window: Window
     signals: Any
     match: Match
-    inside: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,72 +124,74 @@ class RLP(Policy[RLPState]):
     @property
     def fixed(self) -> Policy[Any]:
         """The fallback rule."""
-        return self.fallback or parse_spec(self.learned.fallback, FALLBACKS)
+        return self.fallback or fallback_of(self.learned.fallback)
 
     def init(self, cluster: Cluster) -> RLPState:
         signals = self.view.init()
         chosen = self.view.choose(signals, self.view.actions.index(self.only))[1] if self.only else None
-        return RLPState(cluster, Charge.of(chosen or self.fixed, cluster), chosen, Window(1), signals, Match.of(2))
+        charge = Charge.of(chosen or self.fixed, cluster)
+        return RLPState(cluster, charge, Plan(chosen), Window(1), signals, Match.of(2))
 
     def decide(self, state: RLPState, event: Event) -> tuple[RLPState, Decisions]:
-        state = replace(state, signals=self.view.hear(state.signals, event))
-        match event:
-            case Report():
-                return self.after_report(state, event)
-            case Joined() | Left():
-                charge, decisions = state.charge.decide(event)
-                size = self.learned.window * max(1, len(charge.crew.clocks))
-                return replace(state, charge=charge, window=Window(size)), decisions
-            case Alarm():
-                charge, decisions = state.charge.decide(event)
-                return replace(state, charge=charge), decisions
+        signals = self.view.hear(state.signals, event)
+        if isinstance(event, Report):
+            return self.after_report(state, signals, event)
+        charge, decisions = state.charge.decide(event)
+        window = state.window
+        if not isinstance(event, Alarm):
+            window = Window(self.learned.window * max(1, len(charge.crew.clocks)))
+        return replace(state, charge=charge, window=window, signals=signals), decisions
 
-    def after_report(self, state: RLPState, report: Report) -> tuple[RLPState, Decisions]:
+    def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
         """Look at the progress at the end of a window, choose if a choice is due, and let whoever is in charge act."""
-        state = self.looked(state, report) if report.loss is not None else self.blind(state)
-        policy = self.in_charge(state)
+        if report.loss is None:
+            window, match, plan = state.window, state.match, self.blind(state.plan)
+        else:
+            window, match, closed = self.measured(state, report.time_s, report.loss)
+            signals, observation = self.view.observe(signals, closed)
+            signals, plan = (signals, state.plan) if observation is None else self.planned(state, signals, observation)
+        policy = self.in_charge(plan, match)
         charge, decisions = swapped(state.charge, policy).follow(policy, state.cluster, report)
-        return replace(state, charge=charge), decisions
+        return RLPState(state.cluster, charge, plan, window, signals, match), decisions
 
-    def blind(self, state: RLPState) -> RLPState:
+    def blind(self, plan: Plan) -> Plan:
         """A report without a loss: there is nothing to choose by."""
-        return state if self.only else replace(state, chosen=None)
+        return plan if self.only else Plan(None, plan.inside)
 
-    def looked(self, state: RLPState, report: Report) -> RLPState:
-        """With what this report tells, and what is chosen if a choice is due."""
-        state, closed = self.measured(state, report)
-        signals, observation = self.view.observe(state.signals, closed)
-        state = replace(state, signals=signals)
-        return state if observation is None else self.chosen(state, observation)
-
-    def measured(self, state: RLPState, report: Report) -> tuple[RLPState, Window | None]:
-        """With the loss of this report, and the window that it completes."""
-        assert report.loss is not None
-        window = state.window.add(report.time_s, report.loss)
+    def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[Window, Match, Window | None]:
+        """The window with one more loss, the match, and the window that is complete with it."""
+        window, match = state.window.add(time_s, loss), state.match
         if not window.full:
-            return replace(state, window=window), None
-        match = state.match.next(window.rate, self.probe, self.z) if self.probe and state.chosen else state.match
-        return replace(state, window=Window(window.size), match=match), window
+            return window, match, None
+        if self.probe and state.plan.rule:
+            match = match.next(window.rate, self.probe, self.z)
+        return Window(window.size), match, window
 
-    def chosen(self, state: RLPState, observation: Observation) -> RLPState:
-        """With the rule that the network chooses, if it was trained for what it sees."""
+    def planned(self, state: RLPState, signals: Any, observation: Observation) -> tuple[Any, Plan]:
+        """The rule that the network chooses, if it was trained for what it sees."""
         if self.only:
             action = self.view.actions.index(self.only)
         elif self.learned.conditions.hold(len(state.charge.crew.clocks), observation):
             action = self.choose(observation)
         else:
-            return replace(state, inside=False)
-        signals, rule = self.view.choose(state.signals, action)
-        return replace(state, inside=True, signals=signals, chosen=rule)
+            return signals, Plan(state.plan.rule, inside=False)
+        signals, rule = self.view.choose(signals, action)
+        return signals, Plan(rule)
 
     def choose(self, observation: Observation) -> int:
         """The action of the greatest value."""
         return self.learned.network.best(observation)
 
-    def in_charge(self, state: RLPState) -> Policy[Any]:
+    def in_charge(self, plan: Plan, match: Match) -> Policy[Any]:
         """The chosen rule, or the fallback."""
-        trusted = bool(self.only) or (state.inside and state.match.playing != FALLBACK)
-        return state.chosen if trusted and state.chosen is not None else self.fixed
+        trusted = bool(self.only) or (plan.inside and match.playing != FALLBACK)
+        return plan.rule if trusted and plan.rule is not None else self.fixed
+
+
+@lru_cache(maxsize=16)
+def fallback_of(spec: str) -> Policy[Any]:
+    """The rule that a file names; it is asked for at many steps."""
+    return parse_spec(spec, FALLBACKS)
 
 
 def swapped(charge: Charge, policy: Policy[Any]) -> Charge:

@@ -143,27 +143,38 @@ class PaperView(View[PaperSignals]):
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseSignals:
-    """What a phase is described by.
+class Past:
+    """What the windows so far have shown.
 
     Args:
-        steps: duration of each live worker's latest step; live: who is live.
-        staleness: sum over the window; reports: their number.
         windows: complete ones; first, before: mean loss of the first and the last of them.
         rate, spread: of the last one, per median step.
         k: workers of a group in force.
     """
 
-    steps: WorkerMap[float] = field(default_factory=WorkerMap)
-    live: int = 0
-    staleness: int = 0
-    reports: int = 0
     windows: int = 0
     first: float = 0.0
     before: float = 0.0
     rate: float = 0.0
     spread: float = 0.0
     k: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSignals:
+    """What a phase is described by.
+
+    Args:
+        steps: duration of each live worker's latest step; live: who is live.
+        staleness: sum over the window; reports: their number.
+        past: the windows before.
+    """
+
+    steps: WorkerMap[float] = field(default_factory=WorkerMap)
+    live: int = 0
+    staleness: int = 0
+    reports: int = 0
+    past: Past = Past()
 
     @property
     def durations(self) -> list[float]:
@@ -195,7 +206,7 @@ class PhaseView(View[PhaseSignals]):
             case Report():
                 steps = signals.steps.set(event.worker, event.step_s + event.transfer_s)
                 staleness, reports = signals.staleness + event.staleness, signals.reports + 1
-                return replace(signals, steps=steps, staleness=staleness, reports=reports)
+                return PhaseSignals(steps, signals.live, staleness, reports, signals.past)
             case Joined(workers=workers):
                 return replace(signals, live=signals.live + len(workers))
             case Left(worker=worker):
@@ -206,21 +217,12 @@ class PhaseView(View[PhaseSignals]):
         """A choice is due when a window is complete."""
         if closed is None or not closed.level > 0:
             return signals, None
-        known = [duration for duration in signals.durations if duration < float("inf")]
-        level, spread, rate = closed.level, closed.spread, closed.rate * median(known)
-        first, before = signals.first or level, signals.before or level
-        seen = (*self.cluster_part(signals), *self.progress_part(signals, closed, rate, first, before))
-        after = replace(
-            signals,
-            staleness=0,
-            reports=0,
-            windows=signals.windows + 1,
-            first=first,
-            before=level,
-            rate=rate,
-            spread=spread,
-        )
-        return after, seen
+        known, past = [duration for duration in signals.durations if duration < float("inf")], signals.past
+        level, rate = closed.level, closed.rate * median(known)
+        first, before = past.first or level, past.before or level
+        seen = (*self.cluster_part(signals), *self.progress_part(past, closed, rate, first, before))
+        after = Past(past.windows + 1, first, level, rate, closed.spread, past.k)
+        return PhaseSignals(signals.steps, signals.live, past=after), seen
 
     def cluster_part(self, signals: PhaseSignals) -> Observation:
         """Workers, healthy share, slowness of the others, staleness and K per worker."""
@@ -232,32 +234,30 @@ class PhaseView(View[PhaseSignals]):
             h / n,
             clipped((fmean(slow) - 1) / 4, 0, 2) if slow else 0.0,
             clipped(signals.staleness / max(1, signals.reports) / n, 0, 4),
-            min(signals.k, n) / n,
+            min(signals.past.k, n) / n,
         )
 
-    def progress_part(
-        self, signals: PhaseSignals, closed: Window, rate: float, first: float, before: float
-    ) -> Observation:
+    def progress_part(self, past: Past, closed: Window, rate: float, first: float, before: float) -> Observation:
         """How far the run is and how it goes on."""
         level = closed.level
         peak = max(loss for _, loss in closed.points)
         return (
-            min(log2(signals.windows + 1) / 5, 2.0),
+            min(log2(past.windows + 1) / 5, 2.0),
             clipped(log(level / first), -4, 2),
             clipped(log(level), -4, 4),
             clipped(10 * rate, -2, 2),
             clipped(log(level / before), -1, 1),
             clipped(closed.spread, 0, 2),
             clipped(peak / level - 1, 0, 4),
-            clipped(10 * signals.rate, -2, 2),
-            clipped(signals.spread, 0, 2),
+            clipped(10 * past.rate, -2, 2),
+            clipped(past.spread, 0, 2),
         )
 
     def choose(self, signals: PhaseSignals, action: int) -> tuple[PhaseSignals, Policy[Any]]:
         """K-group; before anyone has joined, of one."""
         h = healthy(signals.durations) if signals.live else 1
         k = max(1, round(self.shares[action] * h))
-        return replace(signals, k=k), KGroup(k)
+        return replace(signals, past=replace(signals.past, k=k)), KGroup(k)
 
 
 def clipped(value: float, low: float, high: float) -> float:

@@ -223,10 +223,9 @@ class TrainedNumerics:
 
     def _quality(self, parameters: Tensor, buffers: Buffers) -> tuple[float, float]:
         """Accuracy and loss on the test set."""
-        if not torch.isfinite(parameters).all():
+        if not math.isfinite(parameters.sum().item()):
             raise diverged("the parameters are not finite", self.samples)
-        self.model.load(parameters, buffers.vector, buffers.counters)
-        accuracy, loss = self.task.evaluate(self.model.module)
+        accuracy, loss = self.gradients.evaluate(parameters, buffers)
         if not math.isfinite(loss):
             raise diverged(f"the loss on the test set is {loss}", self.samples)
         return accuracy, loss

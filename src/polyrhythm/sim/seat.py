@@ -65,7 +65,9 @@ class Seat:
     @property
     def may_start(self) -> bool:
         """Whether it has all results that its next step needs; `started` counts that step."""
-        return self.averaging is None and all(self.started <= parcel.due for parcel in self.parcels)
+        if self.averaging is not None or not self.parcels:
+            return self.averaging is None
+        return all(self.started <= parcel.due for parcel in self.parcels)
 
     def begin(self, phase: Phase, now_s: float) -> None:
         """What it does from now on."""

@@ -82,15 +82,20 @@ class Task:
         """Quality of a model on the test split; a language model's accuracy is that of its next tokens."""
         module.eval()
         with torch.no_grad():
-            parts = [self._evaluate(module, start) for start in range(0, len(self.test), EVALUATION_BATCH)]
+            quality = self.measure(module)
         module.train()
+        return quality
+
+    def measure(self, model: Callable[[Tensor], Tensor]) -> Quality:
+        """As `evaluate`, of any function from inputs to outputs."""
+        parts = [self._measure(model, start) for start in range(0, len(self.test), EVALUATION_BATCH)]
         correct, loss = (sum(column) for column in zip(*parts, strict=True))
         return Quality(correct / self.test.targets.numel(), loss / len(self.test))
 
-    def _evaluate(self, module: nn.Module, start: int) -> tuple[float, float]:
+    def _measure(self, model: Callable[[Tensor], Tensor], start: int) -> tuple[float, float]:
         rows = slice(start, start + EVALUATION_BATCH)
         targets = self.test.targets[rows]
-        outputs = module(self.prepared(self.test.inputs[rows]))
+        outputs = model(self.prepared(self.test.inputs[rows]))
         return float((outputs.argmax(-1) == targets).sum()), float(self.loss(outputs, targets)) * len(targets)
 
 

@@ -85,7 +85,7 @@ class FlatOptimizer:
         tensors = iter(self.tensors)
         groups = [{**o, "params": [next(tensors) for _ in g]} for g, o in zip(segments, own, strict=True)]
         self.optimizer = build(kind, groups, {**options, **fused_option(kind, options)})
-        self._step = partial(bare_step(kind), self.optimizer) if self.elementwise else self.optimizer.step
+        self._step = partial(bare_step(kind, options), self.optimizer) if self.elementwise else self.optimizer.step
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
         self.applied: tuple[float, float | None] = (1.0, None)
@@ -243,10 +243,21 @@ def checked(kind: type[Optimizer], options: Options) -> bool:
     return CHECKED[key]
 
 
-def bare_step(kind: type[Optimizer]) -> Callable[[Optimizer], Any]:
+def bare_step(kind: type[Optimizer], options: Options) -> Callable[[Optimizer], Any]:
     """``kind.step`` without what torch wraps around it, profiling and hooks, which costs more than a small step."""
     step: Callable[[Optimizer], Any] = inspect.unwrap(kind.step)
-    return step
+    return partial(descend, step) if kind is torch.optim.SGD and options.keys() <= {"lr"} else step
+
+
+def descend(step: Callable[[Optimizer], Any], optimizer: Optimizer) -> None:
+    """A step of SGD with nothing but a rate, unless a policy asks for a momentum: as torch, with less overhead."""
+    for group in optimizer.param_groups:
+        if group["momentum"]:
+            step(optimizer)
+            return
+    for group in optimizer.param_groups:
+        for tensor in group["params"]:
+            tensor.add_(tensor.grad, alpha=-group["lr"])
 
 
 def is_elementwise(kind: type[Optimizer], options: Options) -> bool:
@@ -259,7 +270,7 @@ def is_elementwise(kind: type[Optimizer], options: Options) -> bool:
     weights, gradients = torch.randn(2, 2, 3, generator=generator)
     try:
         fused = {**options, **fused_option(kind, options)}
-        flat = stepped(kind, weights.reshape(-1), gradients.reshape(-1), fused, bare_step(kind))
+        flat = stepped(kind, weights.reshape(-1), gradients.reshape(-1), fused, bare_step(kind, options))
     except Exception:  # a class may refuse vectors in any way; whether that is all is seen below
         flat = None
     try:
