@@ -21,7 +21,7 @@ def chain(learner: Learner, rounds: int) -> None:
 
 
 def test_values_become_the_returns() -> None:
-    learner = Learner(replace(PRESETS["tuned"], copy_every=20, rate=1e-2, updates=1.0, batch=16), seed=0)
+    learner = Learner(replace(PRESETS["tuned"], copied=0.05, rate=1e-2, updates=1.0, batch=16), seed=0)
     chain(learner, 100)
     values = learner.online(torch.tensor(LEFT))
     assert values[0].item() == pytest.approx(-2.0, abs=0.3)
@@ -43,12 +43,12 @@ def test_the_settings_of_the_paper() -> None:
 
 def test_the_paper_acts_with_the_copy_and_bootstraps_from_the_original() -> None:
     learner = Learner(PRESETS["paper"], seed=0)
-    assert learner.acting is learner.target
     state = (0.5,) * 40
     for _ in range(4):
         learner.learn(Transition(state, 1, -1.0, state, 0.8))
     rows = torch.tensor([state])
     assert not learner.online(rows).equal(learner.target(rows))
+    assert learner.network() == learner.target.plain()
     assert learner._bootstrap(rows).equal(learner.online(rows).amax(1))
     learner.learn(Transition(state, 1, -1.0, state, 0.8))
     assert learner.online(rows).equal(learner.target(rows))
@@ -59,7 +59,7 @@ def test_the_paper_stays_finite_under_large_inputs() -> None:
     for number in range(400):
         state = (number / 100, 2.3, -0.5, 4.0) * 10
         learner.learn(Transition(state, number % 3, -10.0, state, 0.8))
-    assert all(torch.isfinite(parameter).all() for parameter in learner.online.parameters())
+    assert torch.isfinite(learner.online.parameters).all()
 
 
 def test_returns_of_several_steps() -> None:

@@ -1,11 +1,13 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
 from polyrhythm.policies.rlp_file import Learned, dump
+from polyrhythm.policies.rlp_views import VIEWS
 from polyrhythm.rl import learn
 from polyrhythm.rl.dqn import PRESETS, Preset
 from polyrhythm.rl.episode import Episode
@@ -66,6 +68,36 @@ def test_the_file_says_how_it_was_learned_and_runs(tmp_path: Path, tiny: Family)
     assert learned.conditions.workers == (3, 3)
     assert {tag for tag, _ in seen} == {"train/time_per_unit", "train/loss", "validation/asp_by_learned"}
     assert Episode(draw(tiny, 9), RLP(str(out))).run().reached
+
+
+def test_the_number_of_cores_changes_nothing(tmp_path: Path) -> None:
+    one, two = (Study(preset("tuned", 6), tmp_path / f"{jobs}.json", jobs=jobs).run() for jobs in (1, 2))
+    assert one == two
+
+
+def test_a_batch_is_played_while_the_last_is_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, events = Study(preset("tuned", 6), tmp_path / "policy.json", jobs=1), list[str]()
+
+    def noted(name: str) -> None:
+        whole = getattr(Study, name)
+
+        def noting(*given: Any) -> Any:
+            events.append(name)
+            return whole(*given)
+
+        monkeypatch.setattr(Study, name, noting)
+
+    monkeypatch.setattr(learn, "CHECK", 6)
+    noted("_begun")
+    noted("_learn_batch")
+    study.run()
+    assert events == ["_begun", "_begun", "_learn_batch", "_begun", "_learn_batch", "_learn_batch"]
+
+
+def test_a_margin_keeps_to_the_fallback(tmp_path: Path) -> None:
+    careful = replace(preset("tuned", 0), margin=1e3)
+    learned = Study(careful, tmp_path / "policy.json", jobs=1).run()
+    assert learned.network.best((0.5,) * 14) == VIEWS["phase"].actions.index("1")
 
 
 def test_resuming_needs_the_same_study(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ Preset `paper` is the RLP paper to the letter (section 3.3, algorithm 2, section
 bootstraps from theta itself, actions are taken by theta*, which is copied from theta every 5 updates, and theta* is the
 result. That is the reverse of DQN. Before it, Q is regressed on the undiscounted time left in episodes of BSP, ASP and
 SSP. Preset `tuned` has what makes it work: double DQN, ``y = R + g Q(s', argmax_b Q(s', b; theta); theta*)``, no
-discount but an end, n-step returns, a large replay, Adam, bounded features and macro actions (the view "phase").
+discount but an end, returns of up to 16 steps, a large replay, Adam, a theta* that is the running mean of theta,
+bounded features and macro actions (the view "phase"), and a margin by which an action must beat the fallback's.
 
 Where the paper leaves something open: numbers are counted in units (`rlp_views.UNITS`, times in 100 s) and the norm of
 a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite.
@@ -23,10 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
+from polyrhythm.policies.rlp_file import Layer, Network
 from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.rl.mlp import MLP
+from polyrhythm.training.flat import FlatLayout
+from polyrhythm.training.optimizer import FlatOptimizer
 
 HIDDEN = (64, 32)
 """Units of the hidden layers."""
@@ -46,9 +50,11 @@ class Preset:
         epsilon: probability of a random action, at the start and, linearly, at the end.
         replay: transitions that are kept; batch: of one update; updates: per transition.
         copy_every: updates from one copy of theta to theta* to the next.
+        copied: share of theta in what theta* becomes then; below 1 theta* is a running mean.
         rate: learning rate of SGD or, if `adam`, of Adam.
         double: double DQN; otherwise the paper's reversed roles.
         steps: of an n-step return.
+        margin: by how much an action must be better than the fallback's to be taken in its place, once learned.
         pretraining: instances whose episodes under fixed rules or actions come first.
         episodes: after them.
     """
@@ -62,10 +68,12 @@ class Preset:
     batch: int
     updates: float
     copy_every: int
+    copied: float
     rate: float
     adam: bool
     double: bool
     steps: int
+    margin: float
     pretraining: int
     episodes: int
 
@@ -83,29 +91,42 @@ PRESETS = {
             batch=32,
             updates=1.0,
             copy_every=5,
+            copied=1.0,
             rate=0.01,
             adam=False,
             double=False,
             steps=1,
+            margin=0.0,
             pretraining=100,
             episodes=1000,
         ),
         Preset(
             name="tuned",
             view="phase",
-            families=("staleness", "paper", "workers-other", "hidden-0", "hidden-3", "staleness"),
+            families=(
+                "staleness",
+                "paper",
+                "workers-other",
+                "hidden-0",
+                "hidden-3",
+                "hidden-4",
+                "moderate",
+                "hidden-2",
+            ),
             gamma=1.0,
             epsilon=(0.5, 0.1),
             replay=30_000,
-            batch=64,
-            updates=3.0,
-            copy_every=200,
+            batch=256,
+            updates=0.5,
+            copy_every=1,
+            copied=0.005,
             rate=1e-3,
             adam=True,
             double=True,
-            steps=4,
-            pretraining=48,
-            episodes=384,
+            steps=16,
+            margin=0.02,
+            pretraining=96,
+            episodes=768,
         ),
     )
 }
@@ -170,15 +191,6 @@ class Replay:
         vars(self).update(state)
 
 
-def q_network(inputs: int, actions: int) -> nn.Sequential:
-    """Two hidden layers with leaky rectifiers."""
-    widths = (inputs, *HIDDEN)
-    layers: list[nn.Module] = []
-    for index, width in enumerate(HIDDEN):
-        layers += [nn.Linear(widths[index], width), nn.LeakyReLU(SLOPE)]
-    return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], actions))
-
-
 class Learner:
     """Both networks, the replay and the optimizer.
 
@@ -189,7 +201,7 @@ class Learner:
     Example:
         >>> learner = Learner(PRESETS["tuned"], seed=0)
         >>> state = (0.1,) * 14
-        >>> for _ in range(100):
+        >>> for _ in range(400):
         ...     learner.learn(Transition(state, 1, -1.0, state, 0.0))
         >>> round(learner.online(torch.tensor(state))[1].item())
         -1
@@ -198,22 +210,23 @@ class Learner:
     def __init__(self, preset: Preset, seed: int) -> None:
         view = VIEWS[preset.view]
         self.preset, self.actions = preset, len(view.actions)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.online, self.target = (q_network(view.inputs, self.actions) for _ in range(2))
-        self.target.load_state_dict(self.online.state_dict())
-        kind = torch.optim.Adam if preset.adam else torch.optim.SGD
-        self.optimizer = kind(self.online.parameters(), lr=preset.rate)
-        self.replay = Replay(preset.replay, view.inputs)
         self.generator = torch.Generator().manual_seed(seed)
+        widths = (view.inputs, *HIDDEN, self.actions)
+        self.online, self.target = (MLP(widths, self.generator) for _ in range(2))
+        self._copy()
+        kind = torch.optim.Adam if preset.adam else torch.optim.SGD
+        layout = FlatLayout.of({"parameters": self.online.parameters})
+        self.optimizer = FlatOptimizer(kind, {"lr": preset.rate}, self.online.parameters, layout)
+        self.replay = Replay(preset.replay, view.inputs)
         self.updates = 0
         self.owed = 0.0
         self.loss = math.nan
 
-    def learn(self, transition: Transition) -> None:
-        """Remember a transition, and make the updates that it is worth."""
-        self.replay.add(transition)
-        self.owed += self.preset.updates
+    def learn(self, *transitions: Transition) -> None:
+        """Remember transitions, and make the updates that they are worth."""
+        for transition in transitions:
+            self.replay.add(transition)
+        self.owed += self.preset.updates * len(transitions)
         while self.owed >= 1:
             self.owed -= 1
             self.update()
@@ -222,50 +235,43 @@ class Learner:
         """One mini-batch from the replay."""
         rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator)
         replay = self.replay
-        with torch.no_grad():
-            following = self._bootstrap(replay.following[rows])
+        following = self._bootstrap(replay.following[rows])
         goals = replay.rewards[rows] + replay.discounts[rows] * following
         self._descend(replay.states[rows], replay.actions[rows], goals)
         self.updates += 1
         if self.updates % self.preset.copy_every == 0:
-            self.target.load_state_dict(self.online.state_dict())
+            self._copy(self.preset.copied)
 
     def regress(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
         """Pre-training: one pass over known values, in random mini-batches; both networks start from what it gives."""
         for rows in torch.split(torch.randperm(len(states), generator=self.generator), self.preset.batch):
             self._descend(states[rows], actions[rows], goals[rows])
-        self.target.load_state_dict(self.online.state_dict())
+        self._copy()
+
+    def _copy(self, share: float = 1.0) -> None:
+        self.target.parameters.lerp_(self.online.parameters, share)
 
     def _bootstrap(self, states: Tensor) -> Tensor:
         if not self.preset.double:
-            return self.online(states).amax(1)  # type: ignore[no-any-return]
+            return self.online(states).amax(1)
         best = self.online(states).argmax(1, keepdim=True)
-        return self.target(states).gather(1, best).squeeze(1)  # type: ignore[no-any-return]
+        return self.target(states).gather(1, best).squeeze(1)
 
     def _descend(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
-        values = self.online(states).gather(1, actions.unsqueeze(1)).squeeze(1)
-        loss = (values - goals).square().mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.online.parameters(), CLIP)
-        self.optimizer.step()
-        self.loss = loss.item()
-
-    @property
-    def acting(self) -> nn.Sequential:
-        """The network that acts: theta* as the paper has it, theta otherwise."""
-        return self.online if self.preset.double else self.target
+        self.loss, gradient = self.online.gradient(states, actions, goals)
+        norm = torch.linalg.vector_norm(gradient).item()
+        self.optimizer.step(gradient.mul_(CLIP / norm) if norm > CLIP else gradient)
 
     def network(self) -> Network:
-        """The acting network in plain Python."""
-        return plain_network(self.acting)
+        """Theta*, which acts, in plain Python."""
+        return self.target.plain()
 
     def state(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
         return {
-            "online": self.online.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "online": self.online.parameters,
+            "target": self.target.parameters,
+            "optimizer": self.optimizer.optimizer.state_dict(),
             "replay": self.replay.state(),
             "generator": self.generator.get_state(),
             "updates": self.updates,
@@ -274,20 +280,24 @@ class Learner:
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse."""
-        self.online.load_state_dict(state["online"])
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.online.parameters.copy_(state["online"])
+        self.target.parameters.copy_(state["target"])
+        self.optimizer.optimizer.load_state_dict(state["optimizer"])
         self.replay.load(state["replay"])
         self.generator.set_state(state["generator"])
         self.updates, self.owed = state["updates"], state["owed"]
 
 
-def plain_network(module: nn.Sequential) -> Network:
-    """The linear layers as numbers."""
-    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
-    return Network(
-        tuple(Layer(tuple(map(tuple, layer.weight.tolist())), tuple(layer.bias.tolist())) for layer in linear)
-    )
+def favouring(network: Network, action: int, margin: float) -> Network:
+    """The network with `margin` on top of the value of an action.
+
+    >>> from polyrhythm.policies.rlp_file import Layer
+    >>> favouring(Network((Layer(((1.0,), (1.0,)), (0.0, 0.0)),)), 1, 0.5).values([2.0])
+    [2.0, 2.5]
+    """
+    *first, last = network.layers
+    bias = tuple(value + margin * (at == action) for at, value in enumerate(last.bias))
+    return Network((*first, Layer(last.weights, bias)))
 
 
 class Greedy:

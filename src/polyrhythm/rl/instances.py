@@ -115,8 +115,11 @@ FAMILIES = {
     for family in (
         Family("paper", hidden=(0, 1, 2, 3), learning_rate=0.01, target=0.8),
         Family("staleness"),
+        Family("moderate", hidden=(1, 2), learning_rate=0.05, target=0.85),
         Family("hidden-0", hidden=(0,), learning_rate=0.6),
+        Family("hidden-2", hidden=(2,), learning_rate=0.1),
         Family("hidden-3", hidden=(3,), learning_rate=0.08, target=0.85),
+        Family("hidden-4", hidden=(4,), learning_rate=0.03, target=0.8),
         Family("hidden-6", hidden=(6,), learning_rate=0.02, target=0.8),
         Family("workers-2", workers=(2,)),
         Family("workers-5", workers=(5,)),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies.rlp_file import Conditions, Learned, Network, dump
 from polyrhythm.policies.rlp_views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
-from polyrhythm.rl.dqn import Learner, Preset, Transition, n_step, plain_network
+from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
-from polyrhythm.rl.rollout import Played, Recorder, Rollout, play_all, run_recorded
+from polyrhythm.rl.rollout import Played, Recorder, Rollout, play_ahead, play_all, run_recorded
 
 TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 """BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
@@ -29,9 +31,11 @@ PASSES = 20
 """Times that the paper's pre-training sees its samples; the paper does not say, and one is too few."""
 BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
-CHECK = 96
+AHEAD = 2
+"""Batches under way: a batch is played with the network that has learned from all but so many less one."""
+CHECK = 192
 """Episodes from one validation to the next."""
-VALIDATION = 4
+VALIDATION = 6
 """Instances of each family that validate."""
 VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
@@ -103,7 +107,7 @@ class Study:
         self.pretrained = False
         self.units: list[float] = []
         self.curve: list[list[float]] = []
-        self.best: dict[str, Any] = {}
+        self.best: Tensor | None = None
         self.score = -math.inf
         self.baseline: list[float] = []
 
@@ -124,11 +128,10 @@ class Study:
             self._validate()
             self.save()
         while self.done < self.preset.episodes:
-            self._online() if self.paper else self._batch()
-            if self.done % CHECK < (1 if self.paper else BATCH) or self.done >= self.preset.episodes:
-                self._validate()
-                self.save()
-            self.tell(self.done, self.preset.episodes)
+            until = min(self.done - self.done % CHECK + CHECK, self.preset.episodes)
+            self._one_by_one(until) if self.paper else self._explore(until)
+            self._validate()
+            self.save()
         learned = self.learned()
         self.out.write_text(dump(learned), encoding="utf-8")
         return learned
@@ -174,48 +177,67 @@ class Study:
                 self._learn_from(rollout.instance, played, unit_s)
 
     def _played(self, rollouts: list[Rollout]) -> Iterator[tuple[Rollout, Played]]:
-        """Episodes, some at a time."""
-        for start in range(0, len(rollouts), 2 * BATCH):
-            part = rollouts[start : start + 2 * BATCH]
-            yield from zip(part, play_all(part, self.jobs), strict=True)
-            self.tell(min(start + 2 * BATCH, len(rollouts)), len(rollouts))
+        """Episodes as they are ready."""
+        for done, pair in enumerate(zip(rollouts, play_ahead(rollouts, self.jobs), strict=True), start=1):
+            yield pair
+            self.tell(done, len(rollouts))
 
     # Episodes.
 
-    @property
-    def epsilon(self) -> float:
-        """Probability of a random action now."""
+    def _epsilon(self, number: int) -> float:
+        """Probability of a random action in the episode of this number."""
         first, last = self.preset.epsilon
-        return first + (last - first) * min(1.0, self.done / max(1, self.preset.episodes))
+        return first + (last - first) * min(1.0, number / max(1, self.preset.episodes))
 
-    def _batch(self) -> None:
-        """Some episodes on instances whose unit is known, on all cores; then learn from them."""
-        network = self.learner.network()
-        numbers = [self.done + offset for offset in range(BATCH)]
-        indices = [number % self.preset.pretraining for number in numbers]
-        how = {"network": network, "epsilon": self.epsilon, "hold": HOLD}
+    def _explore(self, until: int) -> None:
+        """Episodes up to this number, on instances whose unit is known, in batches.
+
+        While the networks learn from one batch the other cores play the next, whatever the number of cores is.
+        """
+        ahead: deque[tuple[list[Rollout], Iterator[Played]]] = deque()
+        for start in range(self.done, until, BATCH):
+            ahead.append(self._begun(range(start, min(start + BATCH, until))))
+            if len(ahead) == AHEAD:
+                self._learn_batch(*ahead.popleft())
+        while ahead:
+            self._learn_batch(*ahead.popleft())
+
+    def _begun(self, numbers: range) -> tuple[list[Rollout], Iterator[Played]]:
+        """Episodes that are played with the present network."""
+        network, pool = self.learner.network(), self.preset.pretraining
         rollouts = [
-            self._rollout(self._instance(index), seed=number, **how)
-            for number, index in zip(numbers, indices, strict=True)
+            self._rollout(
+                self._instance(number % pool), seed=number, network=network, epsilon=self._epsilon(number), hold=HOLD
+            )
+            for number in numbers
         ]
+        return rollouts, play_ahead(rollouts, self.jobs)
+
+    def _learn_batch(self, rollouts: list[Rollout], every: Iterator[Played]) -> None:
         ratios = []
-        for index, rollout, played in zip(indices, rollouts, play_all(rollouts, self.jobs), strict=True):
-            self._learn_from(rollout.instance, played, self.units[index])
-            ratios.append(played.end_s / self.units[index])
-        self.done += BATCH
+        for rollout, played in zip(rollouts, every, strict=True):
+            unit_s = self.units[rollout.seed % self.preset.pretraining]
+            self._learn_from(rollout.instance, played, unit_s)
+            ratios.append(played.end_s / unit_s)
+        self.done += len(rollouts)
         self._note("train/time_per_unit", fmean(ratios))
         self._note("train/loss", self.learner.loss)
+        self.tell(self.done, self.preset.episodes)
 
     def _learn_from(self, instance: Instance, played: Played, unit_s: float) -> None:
         self.ranges.see(instance, played)
         preset = self.preset
-        for transition in n_step(played.choices, played.rewards(unit_s), preset.gamma, preset.steps):
-            self.learner.learn(transition)
+        self.learner.learn(*n_step(played.choices, played.rewards(unit_s), preset.gamma, preset.steps))
+
+    def _one_by_one(self, until: int) -> None:
+        """Episodes up to this number in which the networks learn at every iteration, as algorithm 2 has it."""
+        while self.done < until:
+            self._online()
+            self.tell(self.done, self.preset.episodes)
 
     def _online(self) -> None:
-        """One episode in which the networks learn at every iteration, as algorithm 2 has it."""
         instance = self._instance(self.preset.pretraining + self.done)
-        agent = Online(self.learner, self.epsilon, np.random.default_rng((self.seed, self.done)))
+        agent = Online(self.learner, self._epsilon(self.done), np.random.default_rng((self.seed, self.done)))
         recorder = Recorder(agent)
         agent.recorder = recorder
         policy = Acting(given=blank("paper"), agent=recorder)
@@ -233,19 +255,24 @@ class Study:
         names = tuple(dict.fromkeys(self.preset.families))
         pool = [draw(family_named(name), VALIDATION_SEED + index) for name in names for index in range(VALIDATION)]
         if not self.baseline:
-            asp = VIEWS[self.preset.view].actions.index("self" if self.paper else "1")
-            self.baseline = self._times(
-                [Rollout(each, self.preset.view, action=asp, folder=self.folder) for each in pool]
-            )
-        network = self.learner.network()
-        times = self._times([Rollout(each, self.preset.view, network=network, folder=self.folder) for each in pool])
+            self.baseline = self._times([self._rollout(each, action=self._asp) for each in pool])
+        network = self._favouring(self.learner.network())
+        times = self._times([self._rollout(each, network=network) for each in pool])
         score = geometric_mean(self.baseline[at] / times[at] for at in range(len(names)))
         self.curve.append([float(self.done), score])
         self._note("validation/asp_by_learned", score)
         # The paper returns the last network, whatever it has come to.
         if self.paper or score >= self.score:
             self.score = score
-            self.best = {key: value.clone() for key, value in self.learner.acting.state_dict().items()}
+            self.best = self.learner.target.parameters.clone()
+
+    @property
+    def _asp(self) -> int:
+        """The action that is the fallback."""
+        return VIEWS[self.preset.view].actions.index("self" if self.paper else "1")
+
+    def _favouring(self, network: Network) -> Network:
+        return favouring(network, self._asp, self.preset.margin)
 
     def _rollout(self, instance: Instance, **how: Any) -> Rollout:
         return Rollout(instance, self.preset.view, folder=self.folder, **how)
@@ -263,11 +290,7 @@ class Study:
 
     def learned(self) -> Learned:
         """What has been learned so far."""
-        acting = self.learner.acting
-        present = {key: value.clone() for key, value in acting.state_dict().items()}
-        acting.load_state_dict(self.best or present)
-        network: Network = plain_network(acting)
-        acting.load_state_dict(present)
+        network = self._favouring(self.learner.target.plain(self.best))
         training = {
             "command": self.command,
             "preset": self.preset.name,
@@ -326,8 +349,7 @@ class Online:
         self._learn(observation, self.recorder.episode.engine.calendar.now_s, self.learner.preset.gamma)
         if self.rng.random() < self.epsilon:
             return int(self.rng.integers(self.learner.actions))
-        with torch.no_grad():
-            return int(self.learner.acting(torch.tensor(observation)).argmax())
+        return int(self.learner.target(torch.tensor(observation)).argmax())
 
     def end(self, end_s: float) -> None:
         """The episode is over: nothing follows its last choice."""

@@ -1,6 +1,6 @@
 """Episodes played for learning and for comparison, on all cores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import joblib
@@ -132,6 +132,13 @@ def run_recorded(recorder: Recorder, episode: Episode) -> Played:
 
 def play_all(rollouts: Sequence[Rollout], jobs: int) -> list[Played]:
     """Play many, on so many cores (-1 is all), in their order."""
+    return list(play_ahead(rollouts, jobs))
+
+
+def play_ahead(rollouts: Sequence[Rollout], jobs: int) -> Iterator[Played]:
+    """As `play_all`, but other cores begin at once, whenever the results are asked for; one core plays when asked."""
     if jobs == 1:
-        return [play(rollout) for rollout in rollouts]
-    return list(joblib.Parallel(n_jobs=jobs)(joblib.delayed(play)(rollout) for rollout in rollouts))
+        return map(play, rollouts)
+    calls = (joblib.delayed(play)(rollout) for rollout in rollouts)
+    played: Iterator[Played] = joblib.Parallel(jobs, return_as="generator", pre_dispatch="all", batch_size=1)(calls)
+    return played

@@ -1,0 +1,39 @@
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from polyrhythm.policies.rlp_file import SLOPE
+from polyrhythm.rl.mlp import MLP
+
+WIDTHS = (5, 7, 4, 3)
+
+
+def mlp(seed: int = 0) -> MLP:
+    return MLP(WIDTHS, torch.Generator().manual_seed(seed))
+
+
+def module_of(parameters: Tensor) -> nn.Module:
+    module = nn.Sequential(nn.Linear(5, 7), nn.LeakyReLU(SLOPE), nn.Linear(7, 4), nn.LeakyReLU(SLOPE), nn.Linear(4, 3))
+    vector_to_parameters(parameters, module.parameters())
+    return module
+
+
+def test_the_gradient_is_that_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs, goals = torch.randn(6, 5, generator=generator), torch.randn(6, generator=generator)
+    outputs = torch.tensor([0, 1, 2, 0, 0, 1])
+    ours = mlp()
+    module = module_of(ours.parameters.clone())
+    torch.testing.assert_close(ours(inputs), module(inputs))
+    loss = (module(inputs).gather(1, outputs.unsqueeze(1)).squeeze(1) - goals).square().mean()
+    theirs = parameters_to_vector(torch.autograd.grad(loss, list(module.parameters())))
+    value, gradient = ours.gradient(inputs, outputs, goals)
+    torch.testing.assert_close(gradient, theirs)
+    torch.testing.assert_close(torch.tensor(value), loss.detach())
+
+
+def test_in_plain_python_it_is_the_same() -> None:
+    ours, other = mlp(), mlp(seed=2)
+    x = torch.randn(5, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(torch.tensor(ours.plain().values(x.tolist())), ours(x))
+    torch.testing.assert_close(torch.tensor(ours.plain(other.parameters).values(x.tolist())), other(x))
