@@ -32,6 +32,7 @@ class FakeJob:
         skip: float = 0.0,
         leave: float = 0.0,
     ):
+        self.tick_s = 0.001 if seed % 2 else 1.0
         self.samples, self.batch_size, self.epochs = samples, batch_size, epochs
         self.random, self.skip, self.leave = random.Random(seed), skip, leave
         self.ticks, self.ahead = 0, ahead
@@ -41,8 +42,9 @@ class FakeJob:
         self.applied: Counter[tuple[int, int]] = Counter()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
+        self.records: dict[tuple[tuple[Any, ...], int], control.Record] = {}
         self.cut_phases: set[int] = set()
-        self.coordinator = Coordinator(parse(policy), workers, self, lambda: float(self.ticks), epochs)
+        self.coordinator = Coordinator(parse(policy), workers, self, lambda: self.clock, epochs)
         self.workers: dict[int, FakeWorker] = {}
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
@@ -51,6 +53,10 @@ class FakeJob:
             self.workers[rank] = FakeWorker(self, rank, ahead)
         for rank, message in self.mail:
             self.workers[rank].inbox.append(message)
+
+    @property
+    def clock(self) -> float:
+        return self.ticks * self.tick_s
 
     # -- office ----------------------------------------------------------------------------------------------------
 
@@ -97,8 +103,8 @@ class FakeJob:
                 self._act(self.random.choice(able))
 
     def _ring(self) -> None:
-        due = [time_s for time_s in self.alarms if time_s <= self.ticks]
-        self.alarms = [time_s for time_s in self.alarms if time_s > self.ticks]
+        due = [time_s for time_s in self.alarms if time_s <= self.clock]
+        self.alarms = [time_s for time_s in self.alarms if time_s > self.clock]
         for _ in due:
             self.coordinator.alarm()
 

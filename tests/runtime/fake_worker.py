@@ -36,6 +36,7 @@ class FakeWorker:
         self.inbox: deque[control.ToWorker] = deque()
         self.held: list[Lease] = []
         self.stale: list[Lease] = []
+        self.untold: list[control.Stepped] = []
         self.offers: dict[tuple[Any, ...], list[Lease]] = {}
         self.travelling: list[Travelling] = []
         self.phase: control.Phase | None = None
@@ -79,7 +80,7 @@ class FakeWorker:
         return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:
-        self.phase, self.leases = phase, deque[Lease]()
+        self.phase, self.leases, self.records = phase, deque[Lease](), tuple[control.Record, ...]()
         policy = parse(phase.policy)
         self.roams, self.asks_first = venue_of(policy) == "hub", policy.traits.cancels
         self.measures = policy.traits.venue == "replicated"
@@ -152,6 +153,7 @@ class FakeWorker:
 
     def _exchange(self, key: tuple[Any, ...], offer: list[Lease]) -> Generator[Any, Any, bool]:
         """Take part in a collective; whether it succeeded."""
+        self._flush()
         self.offers[key] = list(offer)
         return bool((yield key))
 
@@ -159,6 +161,7 @@ class FakeWorker:
         assert self.phase is not None
         self.plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
         self.schedule.start(self.plan)
+        self.records, self.token = (), control.Token(-1, stop=False)
         self.travelling.clear()
         while not self.schedule.done:
             if self._leaves():
@@ -175,15 +178,17 @@ class FakeWorker:
         batch = self.schedule.batch()
         samples = sum(lease.samples for lease in batch)
         self.held.extend(batch)
-        if self.measures:
-            self._tell(control.Measured(step, samples, self.job.random.random()))
-        token = (yield None) if self.measures or not last else control.Token(step, stop=False)
-        assert isinstance(token, control.Token), token
-        assert token.step == step, (token, step)
-        if self.measures and token.records is None:
-            self._poison(step + 1)
+        if self.measures and not (yield from self._exchange_records(step)):
+            self.held = [lease for lease in self.held if lease not in batch]
+            self._poison(step)
             return False
-        sync = self.schedule.advance(token.records)
+        if not last and self.token.step < step:
+            token = yield None
+            assert isinstance(token, control.Token), token
+            assert token.step >= step, (token, step)
+            self.token = token
+        stop = self.token.stop and self.token.step == step
+        sync = self.schedule.advance(self.records or None)
         self.reached, self.shared = 0, False
         if gradients:
             if not (yield from self._exchange(self._key(step), self.held)):
@@ -191,11 +196,24 @@ class FakeWorker:
                 self._poison(step)
                 return False
             self.reached = step + 1
-        elif not (yield from self._combine(step, sync, batch, token.stop or last)):
+        elif not (yield from self._combine(step, sync, batch, stop or last)):
             self._poison(step + 1, self.reached, self.shared)
             return False
-        self._tell(control.Stepped(step, samples, 1.0, self.reached, self.shared))
-        return token.stop
+        made = control.Stepped(step, samples, 1.0, self.reached, self.shared, records=self.records, at_s=self.job.clock)
+        self.untold.append(made)
+        if last or step == self.token.step:
+            self._flush()
+        return stop
+
+    def _exchange_records(self, step: int) -> Generator[Any, Any, bool]:
+        """Tell the others what this rank has measured; whether it knows what they have."""
+        assert self.phase is not None
+        key = self._key(step, "records")
+        self.job.records[key, self.rank] = control.Record(self.job.random.random())
+        if not (yield from self._exchange(key, [])):
+            return False
+        self.records = tuple(self.job.records[key, member] for member in self.phase.members)
+        return True
 
     def _combine(
         self, step: int, sync: Sync | None, batch: Sequence[Lease], closing: bool
@@ -243,11 +261,18 @@ class FakeWorker:
     def _poison(self, completed: int, exchanged: int = 0, shared: bool = False) -> None:
         assert self.phase is not None
         self.poisoned = True
-        self._tell(control.Poisoned(self.phase.number, completed, "", exchanged, shared))
+        self._tell(control.Poisoned(self.phase.number, completed, "", exchanged, shared, self.records))
 
     def _tell_at_end(self, epoch: int) -> None:
         assert self.phase is not None
         self._tell(control.AtEnd(epoch, self.phase.number))
 
     def _tell(self, message: control.ToHub) -> None:
+        self._flush()
         self.job.coordinator.receive(self.rank, message)
+
+    def _flush(self) -> None:
+        """Tell of steps that were held back."""
+        untold, self.untold = self.untold, []
+        for message in untold:
+            self.job.coordinator.receive(self.rank, message)

@@ -76,6 +76,18 @@ def test_messages_and_payloads_arrive_in_order(pair: Pair) -> None:
     assert not pair.left.sending
 
 
+def test_what_is_held_goes_in_front_of_the_next_message_or_when_it_is_told_to(pair: Pair) -> None:
+    held, sent, last = Push(1, 0), Push(2, 0), Push(3, 0)
+    pair.left.hold(held)
+    pair.left.send(sent)
+    pair.until(lambda: len(pair.log.messages) == 2)
+    pair.left.send_held()
+    pair.left.hold(last)
+    pair.left.send_held()
+    pair.until(lambda: len(pair.log.messages) == 3)
+    assert pair.log.messages == [held, sent, last]
+
+
 def test_both_directions_at_once_do_not_wait_for_each_other(pair: Pair) -> None:
     size = 32 * 2**20
     pair.log.limit = pair.back.limit = size

@@ -46,6 +46,7 @@ def worker(rank: int, port: int) -> dict[str, Any]:
         "module": module_mean(epoch),
         "gradients": gradients(epoch),
         "census": collectives.take_census(epoch, Census(rank, 2**32 - 1 - rank, 2**64 - 1)),
+        "records": records(epoch),
         "handover": {name: handed_over(epoch, build) for name, build in OPTIMIZERS.items()},
         "other optimizer": other_optimizer(epoch),
         "afterwards": afterwards(epoch),
@@ -117,9 +118,18 @@ def take_over_and_go_on(epoch: Epoch, model: nn.Module, optimizer: torch.optim.O
     collectives.all_reduce(epoch, torch.zeros(1))
 
 
+def records(epoch: Epoch) -> list[bytes]:
+    """Records at once; the second exchange is not mistaken for the first."""
+    epoch.open_mesh()
+    epoch.gather(b"first")
+    return epoch.gather(bytes([epoch.rank]))
+
+
 def afterwards(epoch: Epoch) -> str:
     """Every collective of an epoch that was given up says so."""
     epoch.abort("enough")
+    with pytest.raises(GroupError, match=r"epoch 'all' among \(0, 1, 2\) failed: "):
+        epoch.gather(b"late")
     with pytest.raises(GroupError) as error:
         collectives.mean(epoch, torch.zeros(1))
     return str(error.value)
@@ -132,6 +142,7 @@ def test_collectives_of_the_session(store: TCPStore) -> None:
         check_module(result["module"])
         check_gradients(result["gradients"])
         assert result["census"] == [Census(rank, 2**32 - 1 - rank, 2**64 - 1) for rank in range(SIZE)]
+        assert result["records"] == [b"\0", b"\1", b"\2"]
         assert "allreduce in epoch 'all' among (0, 1, 2) failed: " in result["afterwards"]
         for name in OPTIMIZERS:
             assert equal(result["handover"][name], trained_alone(OPTIMIZERS[name])), name

@@ -169,6 +169,17 @@ def test_scripts_may_leave_their_loops_early(
     processed_once(job)
 
 
+def test_a_policy_shows_its_last_state() -> None:
+    job = FakeJob("selsync:0.05", 2, 60, 3, EPOCHS, seed=1)
+    job.run({})
+    ((policy, cluster, entries),) = job.traces
+    state = policy.init(cluster)
+    for entry in entries:
+        state, _ = policy.decide(state, entry.event)
+    assert job.coordinator.figures == policy.figures(state)
+    assert 0 < job.coordinator.figures["lssr"] < 1
+
+
 @pytest.mark.parametrize("tick", range(20, 90, 10))
 def test_a_schedule_counts_what_was_processed_before_its_phase(tick: int) -> None:
     """A phase that starts behind a third of the workload, because a worker has died, starts with local steps."""

@@ -38,6 +38,7 @@ def test_every_position_once_and_something_for_everyone(
     batches = [[positions(plan.batch(step, member)) for member in range(members)] for step in range(plan.steps)]
     assert Counter(p for step in batches for batch in step for p in batch) == Counter(positions(whole))
     sizes = [[len(batch) for batch in step] for step in batches]
+    assert sizes == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
     assert all(size == batch_size for step in sizes[:-1] for size in step)
     assert 1 <= min(sizes[-1]) <= max(sizes[-1]) <= min(sizes[-1]) + 1
     done = min(cut, plan.steps)

@@ -89,6 +89,11 @@ class ShardedWorkload(Workload):
         self._next = {worker: shards.part(worker, 0) for worker in range(len(shards.sizes))}
         self._back: dict[int, list[Lease]] = {worker: [] for worker in self._next}
 
+    @property
+    def shared(self) -> bool:
+        """Each worker takes from its own shard."""
+        return False
+
     def attend(self, workers: Iterable[int]) -> None:
         """These workers read their own shards from now on, and nobody else."""
         self._present = set(workers)

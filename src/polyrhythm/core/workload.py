@@ -50,6 +50,11 @@ class Workload:
             if getattr(self, name) < 1:
                 raise PolyrhythmError(f"{name} must be at least 1 but got {getattr(self, name)}")
 
+    @property
+    def shared(self) -> bool:
+        """Whether all workers take from one queue, so that it does not matter who takes what."""
+        return True
+
     def attend(self, workers: Iterable[int]) -> None:
         """These workers are there now, and no others; here all share one queue."""
 

@@ -86,6 +86,11 @@ class Arbiter:
         self.tell(report)
         return ticket
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the policy has to show of itself; see `Policy.figures`."""
+        return self.policy.figures(self._state)
+
     def leave(self, worker: int, time_s: float, reason: LeftReason) -> int:
         """A worker is gone for the policy; how many steps on its own replica are lost with it."""
         lost = 0

@@ -39,6 +39,11 @@ class Arbitration:
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the policy has to show of itself."""
+        return self._arbiter.figures
+
     def start(self) -> None:
         """Let all workers that stand in the epoch join."""
         for member in self._job.members.values():

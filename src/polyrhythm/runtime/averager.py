@@ -94,6 +94,11 @@ class Averager:
         self.reached = 0
         self.velocity: Tensor | None = None
 
+    @property
+    def travelling(self) -> bool:
+        """Whether an exchange is under way."""
+        return bool(self._travelling)
+
     def start(self) -> None:
         """What the module holds now, equal on all members, are the global parameters from which replicas start."""
         if self._global is self._flat:

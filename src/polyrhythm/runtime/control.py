@@ -2,11 +2,13 @@
 
 A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under an **arbitrated** policy each step needs a
 `Go` and ends in a `Pushed`. Under a **scheduled** one (lockstep) the steps follow from `Lockstep`: each ends in a
-`Stepped`, and one `Token` a step, sent a whole step ahead, says whether to stop behind it; replicas are averaged
-before a stop, as at the end of an epoch. Under a **replicated** one the token of a step answers everyone's `Measured`
-and has them all. A `Phase` starts whenever the policy or the membership changes.
+`Stepped`, and a `Token`, sent a whole step ahead, says how far to go and whether to stop there; replicas are averaged
+before a stop, as at the end of an epoch. Under a **replicated** one it is the same, and a `Stepped` also has the
+`Record`s that the members have exchanged among themselves. A `Phase` starts whenever the policy or the membership
+changes.
 """
 
+from struct import Struct
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -149,13 +151,23 @@ class Record(NamedTuple):
     loss: float | None = None
 
 
-class Measured(Message):
-    """The gradients of step `step` are there, and nothing has been made of them yet."""
+RECORD = Struct("<?d?d")
 
-    step: int
-    samples: int
-    grad_sq_norm: float | None = None
-    loss: float | None = None
+
+def packed(record: Record) -> bytes:
+    """A record in as many bytes as any other."""
+    norm, loss = record
+    return RECORD.pack(norm is not None, norm or 0.0, loss is not None, loss or 0.0)
+
+
+def unpacked(data: bytes) -> Record:
+    """The record of these bytes.
+
+    >>> unpacked(packed(Record(grad_sq_norm=4.0)))
+    Record(grad_sq_norm=4.0, loss=None)
+    """
+    has_norm, norm, has_loss, loss = RECORD.unpack(data)
+    return Record(norm if has_norm else None, loss if has_loss else None)
 
 
 class Stepped(Message):
@@ -163,7 +175,9 @@ class Stepped(Message):
 
     By now the parameters of everyone contain the first `exchanged` steps of all; 0 adds none. `shared` says that they
     contain this step of all, whatever they do of those before. Of `step_s` the worker computed, and for `wait_s` it
-    waited for others in the exchange. `skipped` says that the script made no optimizer step.
+    waited for others in the exchange. `skipped` says that the script made no optimizer step. `records` are what the
+    members have measured in it, in their order, if the policy decides from that. It was complete at `at_s` of the
+    worker's own clock.
     """
 
     step: int
@@ -173,14 +187,14 @@ class Stepped(Message):
     shared: bool = False
     skipped: bool = False
     wait_s: float = 0.0
-    loss: float | None = None
-    grad_sq_norm: float | None = None
+    records: tuple[Record, ...] = ()
+    at_s: float | None = None
 
 
 class Poisoned(Message):
     """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
 
-    Exchanges of its last step may have succeeded before; `exchanged` and `shared` are as in `Stepped`.
+    Exchanges of its last step may have succeeded before; `exchanged`, `shared` and `records` are as in `Stepped`.
     """
 
     phase: int
@@ -188,6 +202,7 @@ class Poisoned(Message):
     detail: str = ""
     exchanged: int = 0
     shared: bool = False
+    records: tuple[Record, ...] = ()
 
 
 class AtEnd(Message):
@@ -216,19 +231,7 @@ class SwitchTo(Message):
 
 
 ToHub: TypeAlias = (
-    Ready
-    | Agreed
-    | Pushed
-    | LocalStep
-    | Merged
-    | Skipped
-    | Measured
-    | Stepped
-    | Poisoned
-    | AtEnd
-    | Uploaded
-    | SwitchTo
-    | Bye
+    Ready | Agreed | Pushed | LocalStep | Merged | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
 )
 
 
@@ -261,14 +264,10 @@ class Lockstep(Message):
 
 
 class Token(Message):
-    """Whether to wait for a `Phase` behind step `step`.
-
-    In a replicated phase with what the members have measured, in their order; without, one of them is gone.
-    """
+    """Steps up to `step` may be made, and told of together; whether to wait for a `Phase` behind it."""
 
     step: int
     stop: bool
-    records: tuple[Record, ...] | None = None
 
 
 class Go(Message):

@@ -28,7 +28,6 @@ from polyrhythm.runtime.control import (
     Bye,
     EpochDone,
     LocalStep,
-    Measured,
     Merged,
     Phase,
     Poisoned,
@@ -45,7 +44,6 @@ from polyrhythm.runtime.control import (
 from polyrhythm.runtime.course import Course
 from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, workload_of
 from polyrhythm.runtime.lockstep import LockstepRun, count_samples
-from polyrhythm.runtime.measured import MeasuredRun
 from polyrhythm.runtime.modes import AmongWorkers, Mode, make_mode
 from polyrhythm.runtime.replica_run import ReplicaRun
 from polyrhythm.runtime.venue import venue_of
@@ -92,6 +90,11 @@ class Coordinator:
         self._awaited.discard(worker)
 
     @property
+    def figures(self) -> dict[str, float]:
+        """What the policy of the latest phase has to show of itself."""
+        return self._mode.figures if self._mode else {}
+
+    @property
     def awaits(self) -> bool:
         """Whether a worker that has not connected is expected."""
         return bool(self._awaited)
@@ -118,8 +121,6 @@ class Coordinator:
                 self._meet()
             case Skipped() if isinstance(self._mode, Arbitration):
                 self._mode.skipped(worker, message)
-            case Measured() if isinstance(self._mode, MeasuredRun):
-                self._mode.measured(worker, message)
             case Stepped() if isinstance(self._mode, LockstepRun):
                 self._mode.stepped(worker, message)
             case Poisoned():
@@ -145,9 +146,8 @@ class Coordinator:
         member = self.job.members.get(worker)
         if member is None:
             return
-        level = logging.INFO if reason == "finished" else logging.WARNING
         where = f"phase {self.phase} ({self.policy.spec}), epoch {self.job.epoch}"
-        log.log(level, "rank %d %s in %s", worker, WORDS[reason], where)
+        (log.info if reason == "finished" else log.warning)("rank %d %s in %s", worker, WORDS[reason], where)
         was_present = worker in self.job.present
         del self.job.members[worker]
         if self._stepping and was_present:

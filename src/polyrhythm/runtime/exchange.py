@@ -17,6 +17,7 @@ from polyrhythm.core import Outer
 from polyrhythm.runtime.averager import Averager, Stake
 from polyrhythm.runtime.collectives import broadcast, mean, mean_gradients
 from polyrhythm.runtime.compressed import mean_compressed_gradients
+from polyrhythm.runtime.control import Record, packed, unpacked
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.group import BACKEND, SwitchGroup
 from polyrhythm.runtime.handover import hand_over_tensors
@@ -160,6 +161,14 @@ class Exchange:
                 self._replica.import_state(state)
         elif self.state_rule == "reset" and stake.adopts:
             self._replica.optimizer.state.clear()
+
+    def exchange_records(self, own: Record) -> tuple[Record, ...]:
+        """What the members have measured in a step, in their order.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        return tuple(map(unpacked, self.epoch.gather(packed(own))))
 
     def average_gradients(self, stake: Stake) -> None:
         """Give the optimizer's next step the mean gradient of those who have a stake.

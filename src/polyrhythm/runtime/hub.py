@@ -86,7 +86,7 @@ class Hub:
         try:
             self.loop.run()
         finally:
-            self._recorder.close()
+            self._recorder.close(self.coordinator.figures)
             self.loop.close()
 
     # -- what the coordinator asks (see `Office`) --------------------------------------------------------------------

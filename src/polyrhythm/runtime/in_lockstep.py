@@ -1,8 +1,8 @@
 """A worker's side of steps in lockstep: everyone makes the same number of them and knows what the policy decides.
 
-Under a **scheduled** policy a rank knows it from clocks alone. Under a **replicated** one each tells the hub what it
-has measured once its gradients are there, and gets everyone's figures back before its optimizer steps, so that the mean
-gradient can take the place of its own.
+Under a **scheduled** policy a rank knows it from clocks alone. Under a **replicated** one the members tell each other
+what they have measured once their gradients are there, before their optimizers step, so that the mean gradient can take
+the place of a rank's own.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from typing import Any
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.averager import Stake
-from polyrhythm.runtime.control import Lockstep, Measured, Phase, Stepped, Token, ToWorker
+from polyrhythm.runtime.control import Lockstep, Phase, Record, Stepped, Token, ToWorker
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.station import Station
@@ -24,15 +24,15 @@ class InLockstep:
     def __init__(self, station: Station, policy: Policy[Any], cluster: Cluster, phase: Phase) -> None:
         self._station = station
         self._measures = policy.traits.venue == "replicated"
-        self._needs_norm = "grad_sq_norm" in policy.traits.needs
-        self._norm = 0.0 if self._needs_norm else None
+        self._needs = policy.traits.needs
+        self._own = Record()
+        self._records: tuple[Record, ...] = ()
         self._members = phase.members
         self._index = phase.members.index(station.rank)
         self._schedule = Schedule(policy, cluster, phase.members, station.rank)
         self._tokens: deque[Token] = deque()
         self._steps = 0
         self._drawn = 0
-        self._stop = False
         self._decided: tuple[int, bool, Sync | None] | None = None
         self._failure: tuple[int, str] | None = None
 
@@ -55,13 +55,11 @@ class InLockstep:
     def before_step(self, samples: int) -> None:
         """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
         station = self._station
-        if not self._reduced():
+        if not (self._reduced() and self._measured()):
             station.void = True
             station.hide_gradients()
             return
-        if self._needs_norm:
-            self._norm = station.replica.grad_sq_norm()
-        self._decide(samples)
+        self._decide()
 
     def after_step(self, samples: int) -> None:
         """Combine the replicas if the policy wants it, there is a stop, or the epoch ends."""
@@ -69,8 +67,8 @@ class InLockstep:
 
     def skip_step(self, samples: int) -> None:
         """For the others it is a step all the same."""
-        if self._reduced(skipped=True):
-            self._decide(samples)
+        if self._reduced(skipped=True) and self._exchange_records():
+            self._decide()
         self._complete(samples, skipped=True)
 
     def end_epoch(self, version: int) -> None:
@@ -82,6 +80,7 @@ class InLockstep:
         plan = Strides(message.ranges, len(self._members), message.batch_size)
         self._schedule.start(plan)
         self._steps, self._drawn = plan.steps, 0
+        self._records = ()
         self._tokens.clear()
         self._prepare(from_gradients=True)
         self._station.may_step = True
@@ -106,15 +105,33 @@ class InLockstep:
             self._failure = self._schedule.step, failed
         return self._failure is None
 
-    def _decide(self, samples: int) -> None:
+    def _measured(self) -> bool:
+        """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""
+        if not self._measures:
+            return True
+        station, needs = self._station, self._needs
+        norm = station.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
+        self._own = Record(norm, station.losses.take() if "loss" in needs else None)
+        return self._exchange_records()
+
+    def _exchange_records(self) -> bool:
+        """The same; a rank that makes no step says once more what it has said in the last."""
+        if not self._measures:
+            return True
+        station = self._station
+        start = station.clock()
+        try:
+            self._records = station.exchange.exchange_records(self._own)
+        except GroupError as error:
+            self._failure = self._schedule.step, str(error)
+        station.exchanged_s += station.clock() - start
+        return self._failure is None
+
+    def _decide(self) -> None:
         """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""
         schedule, station = self._schedule, self._station
         step, gradients = schedule.step, schedule.exchange == "gradients"
-        token = self._measure(step, samples) if self._measures else None
-        if token is not None and token.records is None:
-            self._failure = step + 1, "a worker is gone"
-            return
-        sync = schedule.advance(token.records if token else None)
+        sync = schedule.advance(self._records or None)
         self._decided = step, gradients, sync
         if sync is not None and sync.what == "gradients" and not gradients:
             try:
@@ -122,18 +139,8 @@ class InLockstep:
             except GroupError as error:
                 self._failure = step + 1, str(error)
 
-    def _measure(self, step: int, samples: int) -> Token:
-        """Tell what this rank has measured, and wait for what everyone has."""
-        station = self._station
-        station.link.send(Measured(step, samples, self._norm))
-        start = station.clock()
-        token = self._token(step)
-        station.exchanged_s += station.clock() - start
-        self._stop = token.stop
-        return token
-
     def _token(self, step: int) -> Token:
-        """The hub's word on this step; in a scheduled phase it is normally there already."""
+        """The hub's word on this step; it is normally there already."""
         while not self._tokens or self._tokens[0].step < step:
             if self._tokens:
                 self._tokens.popleft()
@@ -144,30 +151,40 @@ class InLockstep:
     def _complete(self, samples: int, skipped: bool) -> None:
         station = self._station
         if self._failure is not None:
-            station.poison(*self._failure)
+            station.poison(*self._failure, records=self._records)
             return
         assert self._decided is not None, "a step is decided before it is complete"
         step, gradients, sync = self._decided
         last = step + 1 >= self._steps
-        stop = not last and (self._stop if self._measures else self._token(step).stop)
+        token = None if last else self._token(step)
+        stop = token is not None and token.stop and token.step == step
         shared = not gradients and sync is not None and sync.what == "gradients"
         waited_from = station.clock()
         try:
             if not gradients:
                 self._combine(step, sync, stop or last)
         except GroupError as error:
-            station.poison(step + 1, str(error), station.exchange.averager.reached, shared)
+            station.poison(step + 1, str(error), station.exchange.averager.reached, shared, self._records)
             return
         wait_s = station.exchanged_s + station.clock() - waited_from
         station.tally.waited_s += wait_s
         reached = step + 1 if gradients else station.exchange.averager.reached
-        station.link.send(Stepped(step, samples, station.computed_s, reached, shared, skipped, wait_s))
-        self._prepare(gradients)
         station.started_s = station.clock()
+        figures = station.computed_s, reached, shared, skipped, wait_s
+        self._tell(Stepped(step, samples, *figures, self._records, station.started_s), token)
+        self._prepare(gradients)
         if stop:
             station.wait()
         elif last:
             station.may_step = False
+
+    def _tell(self, made: Stepped, token: Token | None) -> None:
+        """Let the hub know of a step; together with the next word if that comes before an exchange, or a stop.
+
+        Who stands in an exchange has told of all before, so that the hub knows whether it can succeed.
+        """
+        link, apart = self._station.link, not self._measures and self._schedule.exchange == "replicas"
+        (link.hold if token is None or (apart and made.step < token.step) else link.send)(made)
 
     def _combine(self, step: int, sync: Sync | None, closing: bool) -> None:
         """Carry out what was decided about replicas; before a stop and at the end all become equal.
@@ -176,6 +193,8 @@ class InLockstep:
         leaves its steps to others.
         """
         exchange, averager, equal = self._station.exchange, self._station.exchange.averager, False
+        if sync is not None or closing or averager.travelling:
+            self._station.link.flush()
         averager.merge(step)
         if sync is not None and sync.what != "gradients":
             exchange.combine(Stake.of(sync, self._station.rank), step)

@@ -14,6 +14,12 @@ class Link(Protocol):
     def send(self, message: ToHub) -> None:
         """Send to the hub."""
 
+    def hold(self, message: ToHub) -> None:
+        """Send to the hub in front of the next message."""
+
+    def flush(self) -> None:
+        """Send what is held."""
+
     def receive(self) -> ToWorker:
         """Wait for the hub's next message."""
 

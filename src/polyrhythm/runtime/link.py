@@ -72,6 +72,14 @@ class HubLink:
         """Send to the hub."""
         self._hub.send(message)
 
+    def hold(self, message: ToHub) -> None:
+        """Send to the hub in front of the next message."""
+        self._hub.hold(message)
+
+    def flush(self) -> None:
+        """Send what is held."""
+        self._hub.send_held()
+
     def receive(self) -> ToWorker:
         """Wait for the hub's next message, as long as the hub lives."""
         if not self._inbox:

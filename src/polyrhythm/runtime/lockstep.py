@@ -1,9 +1,10 @@
 """A phase under a scheduled policy: every rank knows the decisions from clocks alone and takes them by itself.
 
 The coordinator only follows: it shows the policy the same steps, for the trace and the ledger, and decides where all
-stop. A rank completes step s only with ``Token(s)``. Token 0 is sent at the start and token s + 1 when the first rank
-has completed step s, a whole step before anyone needs it; so the wait for it is free, and all ranks stop at the same
-step. A rank that is told to stop, or is at the end of the plan, averages its replica with the others' first.
+stop. A rank completes a step only with a `Token` that covers it: for a window of one step or, where steps are short,
+several. The first is sent at the start and the next when the first rank has completed all that are covered, a whole
+step before anyone needs it; so the wait for it is free, and all ranks stop at the same step. A rank that is told to
+stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
 import math
@@ -17,15 +18,18 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Lockstep, Poisoned, Stepped, Token
 from polyrhythm.runtime.job import Job, Member
+from polyrhythm.runtime.pace import Pace
 from polyrhythm.runtime.strides import Strides, plan_of
 
 
 @dataclass(slots=True)
 class Progress:
-    """One rank: steps that it has completed, those that the policy has not seen yet, and whether it stands still."""
+    """One rank: steps that it has completed, those that the policy has not seen yet with their times, and whether it
+    stands still.
+    """
 
     completed: int = 0
-    unseen: deque[Stepped] = field(default_factory=deque)
+    unseen: deque[tuple[float, Stepped]] = field(default_factory=deque)
     poisoned: bool = False
     started: int = 0
 
@@ -48,13 +52,19 @@ class LockstepRun:
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the policy has to show of itself."""
+        return self._arbiter.figures
+
     def start(self) -> None:
         """Send the plan for what is left of the epoch; let all workers that stand in it join."""
         self._members = self._job.present
         self._progress = {worker: Progress() for worker in self._members}
         self._lost = {}
         self._stop_at: int | None = None
-        self._tokens = 0
+        self._granted = -1
+        self._pace = Pace(self._job.clock())
         self._exchanged = 0
         self._shared = set()
         self._losses_told = 0
@@ -73,7 +83,7 @@ class LockstepRun:
         assert message.step == progress.completed, (
             f"rank {worker} went from step {progress.completed} to {message.step}"
         )
-        self._complete(progress, message)
+        self._complete(progress, message, self._pace.time_of(worker, message.at_s, self._job.clock()))
         self._exchanged = max(self._exchanged, message.exchanged)
         if message.shared:
             self._shared.add(message.step)
@@ -90,7 +100,7 @@ class LockstepRun:
         if message.shared:
             self._shared.add(message.completed - 1)
         for step in range(progress.completed, message.completed):
-            self._complete(progress, self._inferred(worker, step))
+            self._complete(progress, self._inferred(worker, step), self._job.clock())
         progress.poisoned = True
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
@@ -226,9 +236,9 @@ class LockstepRun:
         common = max([self._exchanged, *(step + 1 for step in self._shared)])
         return max((p.completed for _, p in self._live()), default=common)
 
-    def _complete(self, progress: Progress, message: Stepped) -> None:
+    def _complete(self, progress: Progress, message: Stepped, time_s: float) -> None:
         progress.completed += 1
-        progress.unseen.append(message)
+        progress.unseen.append((time_s, message))
         if message.skipped:
             self._job.skipped_samples += message.samples
         else:
@@ -242,7 +252,7 @@ class LockstepRun:
         """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""
         for worker, progress in self._progress.items():
             for step in range(progress.completed, self._exchanged):
-                self._complete(progress, self._inferred(worker, step))
+                self._complete(progress, self._inferred(worker, step), self._job.clock())
         while self._show_one_each():
             pass
 
@@ -259,20 +269,30 @@ class LockstepRun:
             self._job.office.cut(f"rank {max(self._lost)} is gone")
 
     def _send_tokens(self) -> None:
-        """Send the tokens that are due; the last step of the plan needs none, because the epoch ends there."""
+        """Send the token that is due; the last step of the plan needs none, because the epoch ends there."""
         assert self.plan is not None
-        while self._stop_at is None and self._tokens <= min(self._furthest(), self.plan.steps - 2):
-            stop = (self._stopping and self._tokens > 0) or self._tokens == self.last_step
-            if stop:
-                self._stop_at = self._tokens
-            for worker, _ in self._live():
-                self._job.office.send(worker, Token(self._tokens, stop))
-            self._tokens += 1
+        last = self.plan.steps - 2
+        if self._stop_at is not None or self._granted >= min(self._furthest(), last):
+            return
+        first, stop = self._granted + 1, self._stopping and self._granted >= 0
+        end = first if stop else min(self._granted + self._pace.window(self._furthest(), self._job.clock()), last)
+        if self.last_step is not None and first <= self.last_step <= end:
+            end, stop = self.last_step, True
+        self._granted, self._stop_at = end, end if stop else None
+        for worker, _ in self._live():
+            self._job.office.send(worker, Token(end, stop))
 
     def _show_policy(self) -> None:
-        """Show the policy every step whose worker it has let go."""
-        while self._show_one_each():
-            pass
+        """Show the policy what the ranks have done in the order in which they did, as far as nothing can be missing."""
+        while heads := self._heads():
+            self._show(min(heads, key=lambda worker: self._progress[worker].unseen[0][0]))
+
+    def _heads(self) -> list[int]:
+        """Workers whose next step can be shown; none if that of a live one is still to be heard of."""
+        running = [w for w, account in self._job.ledger.accounts.items() if account.running is not None]
+        heads = [worker for worker in running if self._progress[worker].unseen]
+        awaited = any(not self._progress[worker].unseen and worker not in self._lost for worker in running)
+        return [] if awaited else heads
 
     def _show_one_each(self) -> bool:
         """Show it the next step of each worker, in their order; whether there was any."""
@@ -280,19 +300,22 @@ class LockstepRun:
         for worker, progress in self._progress.items():
             account = self._job.ledger.accounts.get(worker)
             if progress.unseen and account is not None and account.running is not None:
-                self._arbiter.report(self._report(worker, account.clock + 1, progress.unseen.popleft()))
+                self._show(worker)
                 shown = True
         return shown
 
-    def _report(self, worker: int, clock: int, message: Stepped) -> Report:
+    def _show(self, worker: int) -> None:
+        time_s, message = self._progress[worker].unseen.popleft()
+        clock = self._job.ledger.accounts[worker].clock + 1
+        self._arbiter.report(self._report(worker, clock, time_s, message))
+
+    def _report(self, worker: int, clock: int, time_s: float, message: Stepped) -> Report:
         return Report(
             worker,
             clock,
-            self._job.clock(),
+            time_s,
             message.samples,
             message.step_s,
-            loss=message.loss,
-            grad_sq_norm=message.grad_sq_norm,
             wait_s=message.wait_s,
         )
 

@@ -1,65 +1,40 @@
 """A phase in lockstep whose policy decides from what all members have measured in the same step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyrhythm.core import Report
-from polyrhythm.runtime.control import Measured, Record, Stepped, Token
+from polyrhythm.runtime.control import Poisoned, Record, Stepped
 from polyrhythm.runtime.lockstep import LockstepRun
 
 
-@dataclass(slots=True)
-class Question:
-    """What a rank has measured in the step that it stands in, until it is answered."""
-
-    step: int
-    record: Record
-
-
 class MeasuredRun(LockstepRun):
-    """Answers the measurements of a step once all are there, so that every rank comes to the same decision.
+    """Follows ranks that tell each other what they have measured, and so come to the same decision by themselves.
 
-    The answer is the token too: a stop is decided with it. If a rank is lost, nobody gets everyone's figures any more;
-    whoever asks then makes its step alone and waits for a new phase.
+    Whoever completes a step has everyone's records of it, and tells the hub. Of a step that only some complete, because
+    a rank was lost while they told each other, the others make nothing.
     """
 
     def start(self) -> None:
         """Send the plan for what is left of the epoch."""
-        self._questions: dict[int, Question] = {}
-        self._records: dict[tuple[int, int], Record] = {}
+        self._records: dict[int, tuple[Record, ...]] = {}
         super().start()
 
-    def measured(self, worker: int, message: Measured) -> None:
-        """The gradients of a rank are there."""
-        record = Record(message.grad_sq_norm, message.loss)
-        self._questions[worker] = Question(message.step, record)
-        self._records[worker, message.step] = record
-        self._send_tokens()
+    def stepped(self, worker: int, message: Stepped) -> None:
+        """A rank has completed a step."""
+        self._records[message.step] = message.records
+        super().stepped(worker, message)
 
-    def _send_tokens(self) -> None:
-        """Answer all who ask, if everyone does or one of them is lost."""
-        asking = {worker: q for worker, q in self._questions.items() if worker not in self._lost}
-        if self._lost:
-            for worker, question in asking.items():
-                self._job.office.send(worker, Token(question.step, stop=True))
-            self._questions.clear()
-        elif len(asking) == len(self._members):
-            self._answer(asking)
+    def poisoned(self, worker: int, message: Poisoned) -> None:
+        """A rank stands still because an exchange has failed; it may have completed a step before."""
+        if message.records:
+            self._records[message.completed - 1] = message.records
+        super().poisoned(worker, message)
 
-    def _answer(self, asking: dict[int, Question]) -> None:
-        assert self.plan is not None
-        step = asking[self._members[0]].step
-        assert all(question.step == step for question in asking.values()), f"ranks measure different steps: {asking}"
-        stop = (self._stopping or step == self.last_step) and step < self.plan.steps - 1
-        if stop:
-            self._stop_at = step
-        token = Token(step, stop, tuple(asking[worker].record for worker in self._members))
-        for worker in self._members:
-            self._job.office.send(worker, token)
-        self._questions.clear()
-
-    def _report(self, worker: int, clock: int, message: Stepped) -> Report:
-        norm, loss = self._records.pop((worker, message.step))
-        return replace(super()._report(worker, clock, message), grad_sq_norm=norm, loss=loss)
+    def _report(self, worker: int, clock: int, time_s: float, message: Stepped) -> Report:
+        norm, loss = self._records[message.step][self._members.index(worker)]
+        if worker == self._members[-1]:
+            self._records.pop(message.step - 1, None)
+        return replace(super()._report(worker, clock, time_s, message), grad_sq_norm=norm, loss=loss)
 
     def _show_policy(self) -> None:
         """Show the policy the steps as the ranks do: those of all members with one number, in their order."""

@@ -221,7 +221,7 @@ class Participant:
         station.exchange.part()
         if not on_servers or phase.contributors:
             try:
-                self._meet(phase)
+                self._meet(phase, policy.traits.venue == "replicated")
             except GroupError as error:
                 station.poisoned = True
                 station.link.send(Poisoned(phase.number, 0, str(error)))
@@ -241,9 +241,11 @@ class Participant:
         cluster = Cluster(len(phase.members), *counts, dataset_samples=self._dataset_samples)
         return InLockstep(self._station, policy, cluster, phase)
 
-    def _meet(self, phase: Phase) -> None:
+    def _meet(self, phase: Phase, measures: bool) -> None:
         station = self._station
         station.link.meet(station.exchange, phase.members, phase.number)
+        if measures:
+            station.exchange.epoch.open_mesh()
         if phase.contributors:
             station.exchange.agree(phase.members, phase.contributors)
             station.link.send(Agreed(phase.number))

@@ -77,8 +77,8 @@ class Recorder:
         if self._gauge is not None and worker not in self._job.ledger.accounts:
             self._gauge.lost(worker, self._job.clock())
 
-    def close(self) -> None:
-        """The job is over."""
+    def close(self, policy_figures: dict[str, float]) -> None:
+        """The job is over; what its policy has to show of itself."""
         self._close_trace()
         settings = self._settings
         if self._gauge is None or settings.figures is None:
@@ -86,6 +86,7 @@ class Recorder:
         blank = RunResult(
             scenario=settings.job, policy=settings.policy, seed=0, venue="local", workers=settings.workers, batch_size=0
         )
+        self._gauge.meter.policy_figures = policy_figures
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
         Path(settings.figures).write_bytes(msgspec.json.encode(figures))
 

@@ -61,7 +61,7 @@ class Schedule:
         assert self.plan is not None
         self._sync = None
         for index, worker in enumerate(self._members):
-            samples = sum(lease.samples for lease in self.plan.batch(self.step, index))
+            samples = self.plan.size(self.step, index)
             clock = self._ledger.accounts[worker].clock + 1
             loss, norm = (records[index].loss, records[index].grad_sq_norm) if records else (None, None)
             self._arbiter.report(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.control import Phase, Poisoned, ToWorker
+from polyrhythm.runtime.control import Phase, Poisoned, Record, ToWorker
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.line import Link, Tally
 from polyrhythm.runtime.losses import Losses
@@ -77,17 +77,21 @@ class Station:
             self.replica.show_gradients()
             self.hidden = False
 
-    def poison(self, completed: int, detail: str, exchanged: int = 0, shared: bool = False) -> None:
+    def poison(
+        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Record, ...] = ()
+    ) -> None:
         """Tell the hub that the phase has failed here, and wait for the next."""
-        self.declare_poisoned(completed, detail, exchanged, shared)
+        self.declare_poisoned(completed, detail, exchanged, shared, records)
         self.wait()
 
-    def declare_poisoned(self, completed: int, detail: str, exchanged: int = 0, shared: bool = False) -> None:
+    def declare_poisoned(
+        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Record, ...] = ()
+    ) -> None:
         """Tell the hub that the phase has failed here; whoever waits goes on waiting."""
         assert self.phase is not None
         self.poisoned = True
         self.exchange.part()
-        self.link.send(Poisoned(self.phase.number, completed, detail, exchanged, shared))
+        self.link.send(Poisoned(self.phase.number, completed, detail, exchanged, shared, records))
 
 
 class Side(Protocol):

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 
 from polyrhythm.core.workload import Lease, Workload
@@ -38,12 +39,12 @@ class Strides:
                 f"{self.samples} samples cannot feed {self.members} workers in lockstep; use fewer workers or more data"
             )
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Samples of all ranges."""
         return self.starts[-1]
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps until every position is taken."""
         full, rest = divmod(self.samples, self.members * self.batch_size)
@@ -65,6 +66,14 @@ class Strides:
         share, larger = divmod(stop - start, self.members)
         first = start + member * share + min(member, larger)
         return self._cut(first, first + share + (member < larger))
+
+    def size(self, step: int, member: int) -> int:
+        """Samples of one member in one step."""
+        if step < self.steps - 1:
+            return self.batch_size
+        start, stop = self._bounds(step)
+        share, larger = divmod(stop - start, self.members)
+        return share + (member < larger)
 
     def rest(self, steps: int) -> tuple[Lease, ...]:
         """What is left after so many steps."""
@@ -95,6 +104,8 @@ def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> Stri
         PolyrhythmError: if there is not a sample for each.
     """
     workload.attend(members)
+    if workload.shared:
+        return Strides(tuple(joined(workload.gather(workload.left, members[0]))), len(members), batch_size)
     even = Strides((Lease(0, 0, workload.left),), len(members), batch_size)
     ranges: list[Lease] = []
     for step in range(even.steps):

@@ -1,0 +1,89 @@
+"""Records that members of an epoch exchange at once, over the connections between every two of them."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from polyrhythm.runtime.channel import connect
+from polyrhythm.runtime.mesh import Mesh, place
+from polyrhythm.runtime.nodes import ADDRESS
+
+SIZE = 3
+LIMIT = timedelta(seconds=20)
+
+Found = TypeVar("Found")
+
+
+def together(act: Callable[[int], Found]) -> list[Found]:
+    """What each member finds, all at once."""
+    with ThreadPoolExecutor(SIZE) as pool:
+        return list(pool.map(act, range(SIZE)))
+
+
+def meshes() -> list[Mesh]:
+    store = HashStore()
+    return together(lambda rank: Mesh(store, rank, SIZE, LIMIT))
+
+
+def gathered(members: list[Mesh], records: list[bytes]) -> list[list[bytes]]:
+    return together(lambda rank: members[rank].gather(records[rank]))
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_everyone_has_everyones_records(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS, address)
+    members = meshes()
+    for step in range(3):
+        records = [bytes([rank, step]) for rank in range(SIZE)]
+        assert gathered(members, records) == [records] * SIZE
+    for member in members:
+        member.close()
+
+
+def test_who_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    members = meshes()
+
+    def act(rank: int) -> None:
+        if rank == 0:
+            members[0].end()
+            return
+        with pytest.raises(ConnectionError):
+            members[rank].gather(b"here")
+
+    together(act)
+    for member in members:
+        member.close()
+
+
+def test_a_stranger_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 hears from somebody who does not know the secret before it hears from the others."""
+    monkeypatch.setenv(ADDRESS, "127.0.0.1")
+    store, shown = HashStore(), threading.Event()
+
+    def act(rank: int) -> list[bytes]:
+        if rank:
+            strange(store, shown)
+        mesh = Mesh(store, rank, SIZE, LIMIT)
+        gathered = mesh.gather(bytes([rank]))
+        mesh.close()
+        return gathered
+
+    assert together(act) == [[b"\0", b"\1", b"\2"]] * SIZE
+
+
+def strange(store: HashStore, shown: threading.Event) -> None:
+    """Once, call rank 0 with a wrong secret, and wait to be hung up on."""
+    if shown.is_set():
+        return
+    shown.set()
+    address, _ = store.get(place(0)).decode().split(" ")
+    with connect(address, LIMIT.total_seconds()) as sock:
+        sock.sendall(bytes(64))
+        sock.shutdown(socket.SHUT_WR)
