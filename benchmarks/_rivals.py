@@ -2,13 +2,14 @@
 
 import multiprocessing
 import os
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from torch.distributed import rpc
 from torch.futures import Future
 
+from polyrhythm.runtime.channel import connect, listen
+
 Opener: TypeAlias = Callable[[int, ExitStack], Callable[[], None]]
 """Takes the number of parameters, and a stack on which servers end."""
 
 SPAWN = multiprocessing.get_context("spawn")
 RATE = 1e-6
 """Learning rate of every server; small, so that nothing grows."""
+ECHO_BYTES = 32
+"""A frame that says that a gradient is in its slot."""
 
 
 def free_port() -> int:
@@ -71,6 +76,37 @@ def gloo(size: int, stack: ExitStack) -> Callable[[], None]:
         dist.recv(out, 1)
 
     return exchange
+
+
+def serve_echo(address: str, ready: Connection) -> None:
+    """Send back what comes, with nothing around it: what a round trip costs on this machine whoever makes it."""
+    selector = selectors.DefaultSelector()
+    listener = listen(address)
+    selector.register(listener, selectors.EVENT_READ)
+    ready.send(None)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                continue
+            peer = cast("socket.socket", key.fileobj)
+            if message := peer.recv(ECHO_BYTES):
+                peer.send(message)
+            else:
+                selector.unregister(peer)
+
+
+class EchoWorker:
+    """A client of `serve_echo`."""
+
+    def __init__(self, address: str, rank: int, size: int) -> None:
+        del rank, size
+        self._socket = connect(address, 10.0)
+
+    def decide(self) -> None:
+        """One round trip of a message as long as a push."""
+        self._socket.send(bytes(ECHO_BYTES))
+        self._socket.recv(ECHO_BYTES)
 
 
 class FlatModel(nn.Module):

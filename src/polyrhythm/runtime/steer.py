@@ -13,7 +13,7 @@ from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Hello, Rejected, Welcome
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long the hub may take to answer."""
 
 

@@ -1,7 +1,7 @@
 """Run a function in several real worker processes: results and tracebacks collected, a hard time limit, no orphans.
 
-The processes are forked from a server process that has already imported torch, so that a worker starts in tens of
-milliseconds instead of seconds.
+The processes are forked from a server process that has already imported torch and what a session needs, so that a
+worker starts in tens of milliseconds instead of seconds.
 """
 
 import faulthandler
@@ -18,7 +18,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple
 
-PRELOAD = ("torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo", "polyrhythm.testing.processes")
+PRELOAD = (
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch._dynamo",
+    "pytest",
+    "polyrhythm.testing.processes",
+    "polyrhythm.runtime.session",
+    "polyrhythm.runtime.hub",
+)
 
 
 class Outcome(NamedTuple):
