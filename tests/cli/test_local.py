@@ -47,7 +47,7 @@ def test_real_workers_fill_the_table_the_results_and_the_page(call: Call, tiny: 
     outputs = ["--json", results, "--report", page, "--trace", traces]
     done = call("compare", tiny, "--on", "local", "--time-scale", 0.1, "--policies", "bsp,asp", *outputs)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "2 real workers on this host (delays are injected, links are not emulated)" in done.stdout
+    assert "2 real workers on this host (delays and bandwidth_gbps are emulated)" in done.stdout
     runs = json.loads(results.read_text(encoding="utf-8"))["results"]
     assert [(run["policy"], run["venue"], run["status"]) for run in runs] == [
         ("bsp", "local", "ok"),

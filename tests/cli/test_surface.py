@@ -54,6 +54,10 @@ SURFACE = {
         "--set",
         "--help",
     },
+    "calibrate": {
+        *("scenario", "--out", "--policies", "--seeds", "--epochs", "--time-scale", "--json", "--report", "--set"),
+        "--help",
+    },
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
     "ctl": {"job", "action", "policy", "--at", "--token", "--help"},

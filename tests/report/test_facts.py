@@ -14,7 +14,7 @@ def test_the_conditions_are_said_in_words() -> None:
 
 def test_real_workers_are_called_so() -> None:
     said = facts([result(venue="local")])
-    assert said["cluster"].startswith("3 real workers on this host (delays are injected, links are not emulated)")
+    assert said["cluster"].startswith("3 real workers on this host (delays and bandwidth_gbps are emulated)")
 
 
 def test_the_other_convention_and_none() -> None:

@@ -64,6 +64,15 @@ def test_every_sample_is_processed_and_accounted_for(task: Task, tmp_path: Path)
     assert result.trace_path == str(path)
 
 
+@pytest.mark.parametrize("policy", ["asp", "bsp"])
+def test_workers_with_thin_links_talk_over_tcp(task: Task, policy: str) -> None:
+    thin = Emulation([0.001], bytes_per_s=50e6)
+    result = run_local(run(policy, QUICK, thin), task)
+    check_accounts(result)
+    assert result.server_busy_s is not None
+    assert result.server_busy_s > 0
+
+
 def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> None:
     result = run_local(run("asp", QUICK, Emulation([0.001], deaths=(Death(9, step=2),))), task)
     assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)

@@ -12,6 +12,7 @@ from polyrhythm.core.workload import Lease, Workload
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Limits, Network, Scenario, Straggler, TimingWorkload
 from polyrhythm.sim.compute import streams
 from polyrhythm.sim.engine import Engine, Job
+from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import NOTHING, Evaluation, Numerics, StepResult, TimingOnly
 from polyrhythm.telemetry import Meter, RunResult
@@ -56,12 +57,14 @@ def clusters(draw: st.DrawFn) -> Scenario:
         latency_s=draw(st.sampled_from([0.0, 0.25])),
         duplex=draw(st.sampled_from(["full", "half"])),
         averaging=draw(st.sampled_from(["server", "ring"])),
+        service_s=draw(st.sampled_from([0.0, 0.0, 0.3])),
     )
     someone = st.integers(0, workers - 1)
     return Scenario(
         devices=[Device(compute_s=draw(st.integers(1, 4)), bandwidth_gbps=gbps) for _ in range(workers)],
         compute=Compute(distribution="normal", deviation=draw(st.sampled_from([0.0, 0.2]))),
         network=network,
+        epoch_end_s=draw(st.sampled_from([None, None, 0.5])),
         faults=Faults(
             stragglers=[Straggler(workers=[draw(someone)], start_s=3, duration_s=20, slowdown=3, extra_latency_s=0.5)],
             leaves=draw(st.lists(leaves(someone), max_size=3)),
@@ -90,9 +93,12 @@ def engine_of(scenario: Scenario, policy: Policy[Any], numerics: Numerics | None
         bandwidths=scenario.bandwidths,
         network=scenario.network,
         plan=plan(scenario.faults, scenario.workers, seed),
-        workload=Workload(min(10, samples), samples),
+        workload=Workload(min(10, samples), samples)
+        if scenario.epoch_end_s is None
+        else MeetingWorkload(min(10, samples), samples, even=policy.traits.venue != "arbitrated"),
         numerics=numerics or TimingOnly(),
         limit_s=scenario.limits.time_s,
+        epoch_end_s=scenario.epoch_end_s or 0.0,
     )
     return Engine(job, Meter())
 

@@ -72,6 +72,21 @@ def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
     assert simulate(replayed, parse("bsp")).steps == 40
 
 
+def test_measured_times_are_quantiles() -> None:
+    durations = draw(Compute(distribution="measured", measured_s=[[3.0, 1.0, 2.0], [5.0]]), [9.0, 9.0], count=20_000)
+    assert (durations[0].min(), durations[0].max()) == (pytest.approx(1, abs=0.01), pytest.approx(3, abs=0.01))
+    assert np.quantile(durations[0], [0.25, 0.5, 0.75]) == pytest.approx([1.5, 2.0, 2.5], abs=0.03)
+    assert (durations[1] == 5.0).all()
+
+
+def test_measured_times_go_with_their_distribution_and_with_every_worker() -> None:
+    for fields in ({"distribution": "measured"}, {"measured_s": [[1.0]]}):
+        with pytest.raises(ScenarioError, match=r"compute.measured_s goes with distribution = 'measured'"):
+            Compute(**fields)
+    with pytest.raises(ScenarioError, match="has 1 lists but the devices are 2 workers"):
+        streams(Compute(distribution="measured", measured_s=[[1.0]]), [1.0, 1.0], 0)
+
+
 def test_a_trace_must_have_steps_of_everyone(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     simulate(Scenario(devices=[Device(count=2)]), parse("bsp"), trace=path)

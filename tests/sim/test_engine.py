@@ -106,6 +106,16 @@ def test_bsp_round_is_the_slowest_step_with_jitter(seed: int) -> None:
     assert simulate(scenario, parse("bsp"), seed=seed).duration_s == pytest.approx(sum(rounds))
 
 
+def test_a_server_sees_to_one_push_after_the_other() -> None:
+    scenario = cluster(1.0, 1.0, 1.0, samples=3, network=Network(service_s=0.5))
+    assert arrivals(scenario, "asp") == [(0, 1.5), (1, 2.0), (2, 2.5)]
+
+
+def test_a_ring_takes_its_time_beside_its_bytes() -> None:
+    scenario = cluster(1.0, 2.0, samples=4, network=Network(averaging="ring", averaging_s=0.25))
+    assert simulate(scenario, parse("bsp")).duration_s == 2 * (2.0 + 0.25)
+
+
 def test_asp_does_not_wait() -> None:
     result = simulate(cluster(1.0, 2.0, samples=9), parse("asp"))
     assert (result.steps_by_worker, result.duration_s) == ({0: 6, 1: 3}, 6.0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrhythm import __version__
+from polyrhythm.cli.calibrate import calibrate
 from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.jobs import ctl, run
@@ -38,6 +39,7 @@ app.command()(search)
 app.command()(search_cost)
 app.command()(reproduce)
 app.command()(learn)
+app.command()(calibrate)
 
 ScenarioName = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")

@@ -107,6 +107,7 @@ def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -
             [duration_s * time_scale for duration_s in islice(stream, count)],
             tuple(slow_time(slow, time_scale) for slow in faults.slow.get(worker, ())),
             tuple(death(leave, time_scale) for leave in faults.leaves if leave.worker == worker),
+            scenario.bandwidths[worker] / time_scale,
         )
         for worker, stream in enumerate(durations)
     ]
@@ -147,4 +148,4 @@ def not_played(scenario: "Scenario") -> list[str]:
     """What of the scenario real workers leave out, beside its links; one line each."""
     faults = scenario.faults
     late = [slow.extra_latency_s for slow in faults.stragglers] + [s.extra_latency_s for s in faults.random_stragglers]
-    return ["faults.*.extra_latency_s is not played on real workers, whose links are not emulated"] if any(late) else []
+    return ["faults.*.extra_latency_s is not played on real workers, whose links have no latency"] if any(late) else []

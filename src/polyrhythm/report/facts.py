@@ -7,7 +7,7 @@ from polyrhythm.telemetry.result import RunResult
 
 WORKERS = {
     "simulated": "workers",
-    "local": "real workers on this host (delays are injected, links are not emulated)",
+    "local": "real workers on this host (delays and bandwidth_gbps are emulated)",
 }
 """What the workers are, by venue."""
 

@@ -18,6 +18,7 @@ import msgspec
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.frames import MAX_BODY, FrameParser, Payload, encode
+from polyrhythm.runtime.pacing import pace_own
 
 MAX_QUEUED = 4096
 """Frames that wait for a peer that does not read; one more and it is given up."""
@@ -277,6 +278,8 @@ def connect(address: str, timeout_s: float) -> socket.socket:
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     sock.settimeout(timeout_s)
+    if family != socket.AF_UNIX:
+        pace_own(sock)
     try:
         sock.connect(target)
     except OSError as error:

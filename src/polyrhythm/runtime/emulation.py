@@ -38,11 +38,13 @@ class Emulation(msgspec.Struct, frozen=True):
         step_s: delay of each full mini-batch on top of its real computation, from the start again at the end.
         slow: when it is slower than that.
         deaths: when it is no more.
+        bytes_per_s: rate of its link in each direction; with one it talks over TCP, not over shared memory.
     """
 
     step_s: Sequence[float]
     slow: tuple[SlowTime, ...] = ()
     deaths: tuple[Death, ...] = ()
+    bytes_per_s: float = inf
 
 
 class Pacer:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.nodes import ADDRESS
+from polyrhythm.runtime.pacing import pace_own
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -34,10 +35,13 @@ class GlooSockets:
         self._listeners = set(listeners)
 
     def meet(self, store: Store, rank: int, size: int) -> None:
-        """Exchange listeners with the other members, over the group's own store."""
+        """Exchange listeners with the other members, over their common store; an emulated link is thin from now on."""
         store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
         for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
             self._listeners |= set(listing.decode().split(",")) - {""}
+        for _, connection in self._connections():
+            with connection:
+                pace_own(connection)
 
     def duplicate(self) -> list[socket.socket]:
         """A duplicate of each connection, which keeps it open until closed."""

@@ -19,6 +19,8 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         compensation: what is done about staleness.
         shards: parameter servers.
         listen: further addresses, such as ``tcp:10.0.0.1:29400``.
+        rates: bytes/s that the hub sends at most over a connection made to one of those addresses; see
+            `polyrhythm.runtime.pacing`.
         averaged_state: what becomes of the optimizers' states when replicas are averaged, see
             `polyrhythm.training.config.TrainingConfig`.
         delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
@@ -40,6 +42,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shards: int = 1
     listen: tuple[str, ...] = ()
     full_duplex: bool = False
+    rates: dict[str, float] = {}
     compress: str = "none"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0

@@ -2,7 +2,7 @@
 
 The workers run `polyrhythm.runtime.trainer` in the environment of ``polyrhythm run``. The hub measures; the model is
 evaluated at the end of each epoch, but after the job, from parameters that a worker has kept, so that time stands still
-for it as in the simulator. Links are not emulated: the workers share this host's memory.
+for it as in the simulator. Workers share this host's memory, but for those with a thin link of their own.
 """
 
 import math
@@ -28,10 +28,12 @@ import torch
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
-from polyrhythm.runtime.rendezvous import die_with_parent, free_port, start_hub
+from polyrhythm.runtime.pacing import RATE
+from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
 from polyrhythm.runtime.trainer import DIVERGED, Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -125,10 +127,14 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
     spec = run.policy.spec
     plan = Plan(run.training, spec, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
+    rates = [emulation.bytes_per_s for emulation in run.emulations]
+    doors = {rate: f"tcp:127.0.0.1:{free_port()}" for rate in sorted({*rates} - {math.inf})}
     settings = HubSettings(
         job=uuid.uuid4().hex[:12],
         policy=spec,
         workers=len(run.emulations),
+        listen=tuple(doors.values()),
+        rates={door: rate for rate, door in doors.items()},
         epochs=epochs,
         lr_convention=run.training.lr_convention,
         compensation=run.training.compensation,
@@ -139,7 +145,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         figures=str(folder / "figures.json"),
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
-    with Crew(settings, folder, mortal) as crew:
+    with Crew(settings, folder, mortal, links=rates) as crew:
         return crew.wait()
 
 
@@ -151,11 +157,18 @@ class Crew:
         folder: what the workers are given, and where each process logs.
         mortal: ranks that may be killed: by themselves, or by the hub when they hang.
         work: what each worker runs; its exit code.
+        links: rate of each worker's link, if they are not all unlimited; the settings' `rates` have a door for each.
     """
 
     def __init__(
-        self, settings: HubSettings, folder: Path, mortal: Collection[int], work: Callable[[Path], int] = main
+        self,
+        settings: HubSettings,
+        folder: Path,
+        mortal: Collection[int],
+        work: Callable[[Path], int] = main,
+        links: Sequence[float] = (),
     ) -> None:
+        self._links = links
         self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
         self._workers: dict[int, BaseProcess] = {}
 
@@ -165,7 +178,7 @@ class Crew:
         port = free_port()
         try:
             for rank in range(self._settings.workers):
-                environment = worker_environment(self._settings, self._settings.workers, rank, port)
+                environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
                 arguments = (self._work, self._folder, environment, self._log(f"worker-{rank}"))
                 self._workers[rank] = nursery().Process(target=live, args=arguments)
                 self._workers[rank].start()
@@ -212,6 +225,15 @@ class Crew:
         if not ended(self._hub, GRACE_S if self._workers else 0.0):
             self._hub.kill()
             self._hub.wait()
+
+    def _link(self, rank: int) -> dict[str, str]:
+        """The way to the hub of a worker whose link is thin."""
+        doors = {rate: door for door, rate in self._settings.rates.items()}
+        rate = self._links[rank] if self._links else math.inf
+        if rate not in doors:
+            return {}
+        address = Address(doors[rate], self._settings.job, self._settings.token)
+        return {HUB: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

@@ -1,6 +1,7 @@
 """What a hub writes down about its job: a trace of each phase, and what was measured."""
 
 import logging
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,9 +32,12 @@ class Recorder:
         self._gauge = Gauge(self.stragglers) if settings.figures is not None else None
         self._trace: TextIO | None = None
         self._writer: TraceWriter | None = None
+        self._idle_until_s = 0.0
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int) -> None:
         """Open the phase's trace."""
+        if number == 1:
+            self._idle_until_s = time.process_time()
         if self._gauge is not None:
             push_bytes = message_bytes * parse_compression(self._settings.compress).ratio
             self._gauge.begin_phase(venue_of(policy) != "servers", message_bytes, push_bytes)
@@ -87,6 +91,7 @@ class Recorder:
             scenario=settings.job, policy=settings.policy, seed=0, venue="local", workers=settings.workers, batch_size=0
         )
         self._gauge.meter.policy_figures = policy_figures
+        blank.server_busy_s = time.process_time() - self._idle_until_s
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
         Path(settings.figures).write_bytes(msgspec.json.encode(figures))
 

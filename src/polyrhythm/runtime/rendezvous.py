@@ -18,6 +18,7 @@ from polyrhythm.runtime.channel import connect, listen
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
+from polyrhythm.runtime.pacing import pace
 
 HUB = "POLYRHYTHM_HUB"
 """Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
@@ -97,6 +98,9 @@ def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool =
     with ExitStack() as stack:
         addresses = (hub_address(settings.job), *settings.listen)
         listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+        for listener, address in zip(listeners, addresses, strict=True):
+            if address in settings.rates:
+                pace(listener, settings.rates[address])
         descriptors = [listener.fileno() for listener in listeners]
         process = subprocess.Popen(
             [sys.executable, "-m", "polyrhythm.runtime.hub", *map(str, descriptors)],

@@ -12,6 +12,7 @@ from polyrhythm.core.workload import Workload
 from polyrhythm.errors import ScenarioError
 from polyrhythm.sim.compute import streams
 from polyrhythm.sim.engine import Job
+from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import Numerics, TimingOnly
 from polyrhythm.sim.scenario import Scenario
@@ -30,7 +31,7 @@ def build_numerics(scenario: Scenario, seed: int) -> Numerics:
 
 def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> Job:
     """The parts of a run."""
-    workload = build_workload(scenario, numerics)
+    workload = build_workload(scenario, numerics, policy)
     return Job(
         policy=policy,
         cluster=Cluster(
@@ -44,10 +45,11 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
         numerics=numerics,
         limit_s=scenario.limits.time_s,
         switch_cost_s=scenario.switch_cost_s,
+        epoch_end_s=scenario.epoch_end_s or 0.0,
     )
 
 
-def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
+def build_workload(scenario: Scenario, numerics: Numerics, policy: Policy[Any]) -> Workload:
     """All that is to be processed, within the limit."""
     dataset = numerics.train_samples
     if scenario.training is None or dataset is None:
@@ -56,7 +58,11 @@ def build_workload(scenario: Scenario, numerics: Numerics) -> Workload:
     else:
         total = scenario.training.workload_samples(dataset)
     total = min(total, scenario.limits.samples or total)
-    return Workload(dataset, total) if numerics.shards is None else ShardedWorkload(numerics.shards, total)
+    if numerics.shards is not None:
+        return ShardedWorkload(numerics.shards, total)
+    if scenario.epoch_end_s is not None:
+        return MeetingWorkload(dataset, total, even=policy.traits.venue != "arbitrated")
+    return Workload(dataset, total)
 
 
 def blank_result(

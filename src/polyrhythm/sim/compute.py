@@ -3,17 +3,18 @@
 A stream is a function of (seed, worker) alone, so nobody's durations depend on who else draws, or on the order of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from math import isinf, log, sqrt
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from polyrhythm.core import Report, Trace
 from polyrhythm.errors import ScenarioError
-from polyrhythm.sim.units import Deviation, Seconds, Share
+from polyrhythm.sim.units import Deviation, PositiveSeconds, Seconds, Share
 
 Draw: TypeAlias = Callable[[int], np.ndarray]
 """Draws so many durations in seconds."""
@@ -56,14 +57,19 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     A mini-batch of another size than `batch_size` takes proportionally longer or shorter.
     """
 
-    distribution: Literal["constant", "normal", "log-normal", "trace"] = "constant"
-    """constant, normal (cut off at a tenth of the mean), log-normal, or trace: as recorded in a trace."""
+    distribution: Literal["constant", "normal", "log-normal", "trace", "measured"] = "constant"
+    """constant, normal (cut off at a tenth of the mean), log-normal, trace: as recorded in a trace, or measured: as
+    `measured_s` says."""
 
     deviation: Deviation = 0.0
     """Standard deviation as a share of the mean, for normal and log-normal."""
 
     trace: str | None = None
     """File of the trace whose step durations are replayed, worker by worker, from the start again at its end."""
+
+    measured_s: list[Annotated[list[PositiveSeconds], Meta(min_length=1)]] | None = None
+    """Measured times of a mini-batch in seconds, one list a worker: durations are drawn from the distribution that has
+    these as evenly spaced quantiles. `polyrhythm calibrate` writes it."""
 
     sleep: Sleep | None = None
     """Random extra sleep; none: nobody sleeps."""
@@ -73,6 +79,11 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
             raise ScenarioError(
                 f"compute.trace goes with distribution = 'trace' but got trace {self.trace!r} "
                 f"and distribution {self.distribution!r}; give both or neither"
+            )
+        if (self.distribution == "measured") != (self.measured_s is not None):
+            raise ScenarioError(
+                f"compute.measured_s goes with distribution = 'measured' but the distribution is "
+                f"{self.distribution!r}; give both or neither"
             )
         if self.distribution == "constant" and self.deviation:
             raise ScenarioError(
@@ -91,14 +102,22 @@ def streams(config: Compute, means_s: list[float], seed: int) -> list[Iterator[f
     """
     if config.trace is not None:
         return replayed(config.trace, len(means_s))
-    seeds = (np.random.default_rng(np.random.SeedSequence((seed, worker))) for worker in range(len(means_s)))
-    return [stream(config, mean_s, rng) for mean_s, rng in zip(means_s, seeds, strict=True)]
+    if config.measured_s is not None and len(config.measured_s) != len(means_s):
+        raise ScenarioError(
+            f"compute.measured_s has {len(config.measured_s)} lists but the devices are {len(means_s)} workers; "
+            "give one list a worker"
+        )
+    rngs = [np.random.default_rng(np.random.SeedSequence((seed, worker))) for worker in range(len(means_s))]
+    measured: Sequence[list[float] | None] = config.measured_s or [None] * len(means_s)
+    return [stream(config, *about) for about in zip(means_s, rngs, measured, strict=True)]
 
 
-def stream(config: Compute, mean_s: float, rng: np.random.Generator) -> Iterator[float]:
+def stream(
+    config: Compute, mean_s: float, rng: np.random.Generator, measured_s: list[float] | None = None
+) -> Iterator[float]:
     """One worker's durations."""
-    draw = sleeping(config.sleep, base(config, mean_s, rng), rng) if config.sleep else base(config, mean_s, rng)
-    return blocks(draw)
+    draw = base(config, mean_s, rng) if measured_s is None else quantiles(measured_s, rng)
+    return blocks(sleeping(config.sleep, draw, rng) if config.sleep else draw)
 
 
 def blocks(draw: Draw) -> Iterator[float]:
@@ -117,6 +136,13 @@ def base(config: Compute, mean_s: float, rng: np.random.Generator) -> Draw:
         variance = log(1 + config.deviation**2)
         return lambda size: rng.lognormal(log(mean_s) - variance / 2, sqrt(variance), size)
     return lambda size: np.full(size, mean_s)
+
+
+def quantiles(times_s: list[float], rng: np.random.Generator) -> Draw:
+    """Durations whose quantile function goes through these times, evenly spaced, with straight lines between them."""
+    ordered = np.sort(times_s)
+    shares = np.linspace(0.0, 1.0, len(ordered))
+    return lambda size: np.interp(rng.random(size), shares, ordered)
 
 
 def sleeping(sleep: Sleep, draw: Draw, rng: np.random.Generator) -> Draw:

@@ -26,11 +26,12 @@ from polyrhythm.core import (
     TraceWriter,
     Wake,
 )
-from polyrhythm.errors import PolicyError, ScenarioError
+from polyrhythm.errors import PolicyError
 from polyrhythm.sim.calendar import Calendar, Timer
+from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.sim.faults import Leave
 from polyrhythm.sim.job import Job as Job
-from polyrhythm.sim.job import carriage
+from polyrhythm.sim.job import carriage, deadlock
 from polyrhythm.sim.seat import Seat
 from polyrhythm.sim.steps import Steps
 from polyrhythm.sim.transport import Transport
@@ -68,7 +69,7 @@ class Engine:
         self.held_until_s = 0.0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
-        self.stopped = False
+        self.stopped = self.apart = False
 
     def obey_traits(self) -> None:
         """Let messages go as the policy's traits say."""
@@ -317,6 +318,22 @@ class Engine:
             seat = self.leaving.popleft()
             if seat.finished:
                 self._ask(self._retire(seat))
+        if isinstance(self.workload, MeetingWorkload):
+            self._end_epoch(self.workload)
+
+    def _end_epoch(self, workload: MeetingWorkload) -> None:
+        """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
+        if self.seats or not self.retired or not workload.left:
+            return
+        workers, self.retired = tuple(sorted(set(self.retired))), []
+        if self.apart:
+            self.numerics.sync(Sync(workers, "parameters"), [])
+        self.apart = False
+        workload.open_next()
+        self.calendar.at(self.calendar.now_s + self.job.epoch_end_s, self._begin_epoch, Timer(workers))
+
+    def _begin_epoch(self, timer: Timer) -> None:
+        self._join(timer.about)
 
     def _retire(self, seat: Seat) -> Left:
         tickets = self.ledger.settle(seat.worker)
@@ -327,6 +344,7 @@ class Engine:
             self.meter.samples += sum(lease.samples for lease in seat.gradients)
         clock, _ = self.ledger.leave(seat.worker)
         self.retired.append(seat.worker)
+        self.apart |= bool(seat.local)
         self._vacate(seat)
         return Left(seat.worker, self.calendar.now_s, clock, "finished")
 
@@ -360,7 +378,8 @@ class Engine:
     def _vacate(self, seat: Seat) -> None:
         self.transport.leave_average(seat)
         self.steps.book(seat)
-        self.meter.leave(seat.worker, self.calendar.now_s)
+        if not (seat.finished and isinstance(self.workload, MeetingWorkload)):  # else it waits for the next epoch
+            self.meter.leave(seat.worker, self.calendar.now_s)
         seat.serial += 1
         seat.finished = False
         del self.seats[seat.worker]
@@ -371,16 +390,7 @@ class Engine:
         """Nothing is scheduled any more, or the time is up; with work left the former is somebody's mistake."""
         if self.calendar.appointments or self.calendar.now_s >= self.job.limit_s or not self.workload.left:
             return
-        if not self.seats:
-            raise ScenarioError(
-                f"all workers have left and {self.workload.left} samples are not processed; "
-                "let one come back (faults.leaves.back_after_s) or stay"
-            )
-        waiting = ", ".join(map(str, sorted(self.seats)[:8])) + (", ..." if len(self.seats) > 8 else "")
-        raise PolicyError(
-            f"policy {self.policy.spec} is deadlocked at {self.calendar.now_s:g} s: workers {waiting} wait, none runs, "
-            f"and {self.workload.left} samples are left; release somebody when the last report or Left arrives"
-        )
+        raise deadlock(self.policy, self.calendar.now_s, sorted(self.seats), self.workload.left)
 
     def close(self) -> None:
         """The end: drop what is in flight and what nobody combined."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.workload import Workload
+from polyrhythm.errors import PolicyError, PolyrhythmError, ScenarioError
 from polyrhythm.sim.faults import Plan
 from polyrhythm.sim.links import Network
 from polyrhythm.sim.numerics import Numerics
@@ -26,6 +27,7 @@ class Job:
     numerics: Numerics
     limit_s: float = math.inf
     switch_cost_s: float = 0.0
+    epoch_end_s: float = 0.0
 
 
 class Carriage(NamedTuple):
@@ -50,3 +52,17 @@ def carriage(policy: Policy[Any], network: Network) -> Carriage:
     arbitrated = traits.venue == "arbitrated"
     ring = network.averaging == "ring" and not arbitrated
     return Carriage(ring, traits.venue != "scheduled", arbitrated, traits.waits)
+
+
+def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left: int) -> PolyrhythmError:
+    """The error of a run in which nothing will happen any more although samples are left."""
+    if not waiting:
+        return ScenarioError(
+            f"all workers have left and {samples_left} samples are not processed; "
+            "let one come back (faults.leaves.back_after_s) or stay"
+        )
+    named = ", ".join(map(str, waiting[:8])) + (", ..." if len(waiting) > 8 else "")
+    return PolicyError(
+        f"policy {policy.spec} is deadlocked at {now_s:g} s: workers {named} wait, none runs, "
+        f"and {samples_left} samples are left; release somebody when the last report or Left arrives"
+    )

@@ -37,6 +37,12 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     latency_s: Seconds = 0.0
     """Time from the last byte sent to its arrival, in seconds, in each direction."""
 
+    service_s: Seconds = 0.0
+    """Time that the server works on each push, one after the other in order of arrival, before it counts; seconds."""
+
+    averaging_s: Seconds | None = None
+    """What a ring all-reduce takes beside its bytes, in seconds; none: the latency of its 2 (m - 1) hops."""
+
     duplex: Literal["full", "half"] = "full"
     """full: a server sends and receives at the full rate at once. half: both directions share it."""
 
@@ -54,6 +60,13 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
             return None
         ingress: SharedLink[Any] = SharedLink(self.server_bytes_per_s)
         return ingress, ingress if self.duplex == "half" else SharedLink(self.server_bytes_per_s)
+
+
+def all_reduce_s(network: Network, workers: int, size: float, bytes_per_s: float, latency_s: float) -> float:
+    """Duration of a ring all-reduce on a network; see `ring_s` for the arguments."""
+    if network.averaging_s is None:
+        return ring_s(workers, size, bytes_per_s, latency_s)
+    return ring_s(workers, size, bytes_per_s) + network.averaging_s
 
 
 def ring_s(workers: int, size: float, bytes_per_s: float, latency_s: float = 0.0) -> float:

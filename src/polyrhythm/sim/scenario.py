@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from polyrhythm.errors import ScenarioError
 from polyrhythm.sim.compute import Compute
 from polyrhythm.sim.faults import Faults
 from polyrhythm.sim.links import BYTES_PER_GIGABIT, Network
@@ -81,6 +82,10 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     switch_cost_s: Seconds = 0.0
     """Time for which everyone stands still when a policy switches from one rule to another."""
 
+    epoch_end_s: Seconds | None = None
+    """Time from the moment at which all workers have come to the end of an epoch until they begin the next one
+    together, as real ones do; none: nobody waits there."""
+
     faults: Faults = Faults()
     """What goes wrong."""
 
@@ -95,6 +100,11 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
     def __post_init__(self) -> None:
         self.faults.check(self.workers)
+        if self.epoch_end_s is not None and self.training is not None and self.training.partition != "shared":
+            raise ScenarioError(
+                f"epoch_end_s needs epochs that all share, but training.partition is {self.training.partition!r}; "
+                "take one of them away"
+            )
 
     @property
     def workers(self) -> int:

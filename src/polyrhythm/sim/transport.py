@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from polyrhythm.core import Sync
 from polyrhythm.sim.calendar import Calendar, Handler
-from polyrhythm.sim.links import Network, SharedLink, ring_s
+from polyrhythm.sim.links import Network, SharedLink, all_reduce_s
 from polyrhythm.sim.seat import Average, Carrier, Parcel, Seat
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.compression import NOTHING, Compression
@@ -40,6 +41,7 @@ class Transport:
     Attributes:
         ring: whether averages go round a ring instead of through the server.
         arbitrated: whether somebody has to tell the workers when they average.
+        served_s: when the server is done with all pushes that have come.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Transport:
         self.calendar, self.network, self.meter = calendar, network, meter
         self.ring = self.arbitrated = False
         self.has_average, self.compression = has_average, compression
+        self.served_s = 0.0
         self.push_bytes = network.message_bytes * compression.ratio
         self.pull_bytes = network.message_bytes * compression.pull_ratio
         self.ingress: SharedLink[Addressee] | None
@@ -66,12 +69,17 @@ class Transport:
 
     def push(self, seat: Seat, then: Handler) -> None:
         """A gradient or replica travels to the servers."""
-        self._send(seat, self.ingress, self.push_bytes, then)
+        self._send(seat, self.ingress, self.push_bytes, partial(self._serve, then) if self.network.service_s else then)
 
     def pulled(self, seat: Seat) -> None:
         """Book the end of a pull."""
         seat.end_transfer(self.calendar.now_s)
         self.meter.bytes_pulled += self.pull_bytes
+
+    def _serve(self, then: Handler, seat: Seat) -> None:
+        """A push has come: the server sees to it behind those that came before."""
+        self.served_s = max(self.served_s, self.calendar.now_s) + self.network.service_s
+        self.calendar.at(self.served_s, then, seat)
 
     def pushed(self, seat: Seat) -> None:
         """Book the end of a push."""
@@ -180,7 +188,7 @@ class Transport:
             carrier.begin("transfer", self.calendar.now_s)
         latency_s = max(self._latency_s(carrier) for carrier in carriers)
         bandwidth = min(carrier.bandwidth for carrier in carriers)
-        duration_s = ring_s(len(carriers), size, bandwidth, latency_s)
+        duration_s = all_reduce_s(self.network, len(carriers), size, bandwidth, latency_s)
         if duration_s > 0:
             self.calendar.at(self.calendar.now_s + duration_s, self._went_round, average)
         else:

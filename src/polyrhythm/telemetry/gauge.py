@@ -79,8 +79,7 @@ class Gauge:
         """One event, and what the policy decided."""
         match event:
             case Joined(workers=workers, time_s=time_s):
-                self.meter.join([worker for worker in workers if worker not in self.meter.live], time_s)
-                self.meter.stragglers.stand(workers, time_s)
+                self.meter.join(workers, time_s)
             case Report():
                 self._report(event)
             case Left():

@@ -61,8 +61,11 @@ class Meter:
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     def join(self, workers: Iterable[int], time_s: float) -> None:
-        """Workers are live from now on."""
+        """Workers are live from now on; those that stood at the end of an epoch go on."""
         for worker in workers:
+            if worker in self.live:
+                self.stragglers.stand((worker,), time_s)
+                continue
             self.activities.setdefault(worker, Activity()).joined_s = time_s
             self.live.add(worker)
             self.stragglers.join(worker, time_s)

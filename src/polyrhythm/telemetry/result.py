@@ -24,6 +24,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     Fractions are of the time that workers were live, so that compute + transfer + idle = 1. `updates` counts changes
     of the global parameters, `steps` mini-batches. Staleness is that of applied gradients. `samples` are those that
     workers drew themselves; by data injection they received `injected_samples` more, from source to receiver.
+    `server_busy_s` is processor time of the process that decides and holds the parameters.
     Everything but `wall_s` is a function of the scenario, the policy and the seed when `venue` is "simulated".
     """
 
@@ -68,6 +69,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     bytes_pulled: int = 0
     bytes_total: int = 0
     bytes_per_s: float = 0.0
+    server_busy_s: float | None = None
 
     injected_samples: int = 0
     injected_bytes: int = 0

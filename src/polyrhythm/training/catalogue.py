@@ -1,7 +1,7 @@
 """Names of the built-in tasks and their models, known without importing torch."""
 
 TASKS: dict[str, tuple[str, ...]] = {
-    "digits": ("mlp", "cnn"),
+    "digits": ("mlp", "cnn", "wide"),
     "fashion-mnist": ("cnn", "mlp", "resnet20", "resnet32"),
     "cifar10": ("resnet20", "resnet32", "cnn", "mlp"),
     "text": ("transformer",),

@@ -13,6 +13,7 @@ def vision_model(name: str, channels: int, side: int) -> Callable[[int], nn.Modu
     builders: dict[str, Callable[[], nn.Module]] = {
         "mlp": partial(mlp, channels, side),
         "cnn": partial(cnn, channels, side),
+        "wide": partial(mlp, channels, side, hidden=4096),  # a large message that takes little computing
         "resnet20": partial(resnet, channels, depth=20),
         "resnet32": partial(resnet, channels, depth=32),
     }

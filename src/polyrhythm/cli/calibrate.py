@@ -1,0 +1,191 @@
+"""Measures what real workers cost, writes it down as a scenario, and holds the simulator against real runs of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+import typer
+
+from polyrhythm.cli.experiment import Experiment, check
+from polyrhythm.cli.group import FAILED, complain
+from polyrhythm.cli.outputs import Outputs, check_writable
+from polyrhythm.cli.specs import read_override, split_policies
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.telemetry.result import RunResult
+
+if TYPE_CHECKING:
+    from polyrhythm.report.agreement import Agreement
+    from polyrhythm.sim import Scenario
+    from polyrhythm.sim.calibration import Costs
+
+SEED = 1_000_000
+"""Of the measured runs: none of those that they are held against."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a call asks for: the scenario, the real runs it is held against, and how everything is played."""
+
+    scenario: "Scenario"
+    policies: Sequence[str]
+    seeds: Sequence[int]
+    epochs: float
+    time_scale: float
+
+    def experiment(self, scenario: "Scenario", policies: Sequence[str], seeds: Sequence[int]) -> Experiment:
+        """Runs of a scenario without outputs of their own."""
+        return Experiment("", scenario, policies, seeds, None, Outputs())
+
+
+class Findings(NamedTuple):
+    """What came out of a calibration."""
+
+    costs: "Costs"
+    scenario: "Scenario"
+    real: list[RunResult]
+    simulated: list[RunResult]
+
+
+def calibrate(
+    ctx: typer.Context,
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file; it must train.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Write the calibrated scenario.")] = None,
+    policies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Run these in both shells, and say how far the simulator is off.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Seeds of the runs in both shells, from 0 on.")] = 1,
+    epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
+    time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
+    ] = None,
+) -> None:
+    """Measure steps, messages and averages in short real runs on this host, and write them as a scenario."""
+    from polyrhythm.cli.local import check_playable
+    from polyrhythm.sim import load_scenario
+
+    loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale)
+    if time_scale <= 0:
+        raise PolyrhythmError(f"--time-scale must be more than 0 but got {time_scale:g}")
+    check_playable(loaded)
+    check(Experiment(ctx.obj, loaded, wanted.policies, wanted.seeds, None, Outputs(json=json, report=report)))
+    if out:
+        check_writable("--out", out)
+    findings = investigate(wanted)
+    tell(findings)
+    write(ctx.obj, findings, out, json, report)
+    if any(run.status != "ok" for run in (*findings.real, *findings.simulated)):
+        raise typer.Exit(FAILED)
+
+
+def investigate(wanted: Wanted) -> Findings:
+    """Measure, and run in both shells whatever is to be compared."""
+    from polyrhythm.cli.local import compare_on_workers
+    from polyrhythm.sim import sweep
+    from polyrhythm.sim.calibration import calibrated
+
+    costs = measured(wanted)
+    made = calibrated(wanted.scenario, costs)
+    real: list[RunResult] = []
+    if wanted.policies:
+        runs = wanted.experiment(wanted.scenario, wanted.policies, wanted.seeds)
+        compare_on_workers(runs, real, None, wanted.time_scale)
+    return Findings(costs, made, real, sweep(made, wanted.policies, wanted.seeds, jobs=1) if wanted.policies else [])
+
+
+def measured(wanted: Wanted) -> "Costs":
+    """The costs in short runs without faults.
+
+    Raises:
+        PolyrhythmError: if one of them fails; why.
+    """
+    from polyrhythm.cli.local import compare_on_workers
+    from polyrhythm.core import Trace
+    from polyrhythm.sim import Faults
+    from polyrhythm.sim.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
+
+    scenario, results = wanted.scenario, list[RunResult]()
+    assert scenario.training is not None, "check_playable has seen it"
+    training = msgspec.structs.replace(scenario.training, epochs=wanted.epochs, samples=None)
+    steady = msgspec.structs.replace(scenario, faults=Faults(), training=training)
+    with TemporaryDirectory(prefix="polyrhythm-") as folder:
+        runs = wanted.experiment(steady, [STEPS, ALL_REDUCE, MESSAGES], [SEED])
+        compare_on_workers(runs, results, Path(folder), wanted.time_scale)
+        for run in results:
+            if run.status != "ok" or run.trace_path is None:
+                raise PolyrhythmError(f"the run under {run.policy} that was to be measured {run.status}: {run.message}")
+        traces = {run.policy: Trace.load(str(run.trace_path)) for run in results}
+    last = results[-1]
+    rates = [rate / wanted.time_scale for rate in scenario.bandwidths]
+    return measure(traces, rates, last.bytes_pushed / last.steps, last.server_busy_s or 0.0)
+
+
+def tell(findings: Findings) -> None:
+    """Print what was measured and, if it was asked for, how far the simulator is off."""
+    from polyrhythm.cli.terminal import console, print_figures
+    from polyrhythm.report.agreement import HEADINGS, rows, verdict
+
+    for name, value in facts(findings.costs).items():
+        console().print(f"{name:<16}  {value}", markup=False, soft_wrap=True)
+    pairs = compared(findings)
+    if pairs:
+        print_figures(HEADINGS, rows(pairs))
+        console().print(verdict(pairs), markup=False, soft_wrap=True)
+    for run in (*findings.real, *findings.simulated):
+        if run.status != "ok":
+            complain(f"{run.policy}, seed {run.seed}, {run.venue}: {run.status}: {run.message}")
+
+
+def compared(findings: Findings) -> "list[Agreement]":
+    """The runs in both shells side by side."""
+    from polyrhythm.report.agreement import agreements
+
+    return agreements(findings.real, findings.simulated)
+
+
+def facts(costs: "Costs") -> dict[str, str]:
+    """The costs by name, for a reader."""
+    middle = [sorted(times)[len(times) // 2] for times in costs.compute_s]
+    return {
+        "steps, median": ", ".join(f"{1e3 * time_s:.2f}" for time_s in middle) + " ms, by worker",
+        "message": f"{1e3 * costs.latency_s:.3f} ms and {costs.message_bytes:,.0f} bytes",
+        "link": ", ".join(dict.fromkeys(f"{rate * 8e-6:g} Mbit/s" for rate in costs.bandwidths)),
+        "server": f"{1e3 * costs.service_s:.3f} ms of processor time for a push",
+        "all-reduce": f"{1e3 * costs.averaging_s:.3f} ms beside its bytes",
+        "end of an epoch": f"{1e3 * costs.epoch_end_s:.1f} ms",
+    }
+
+
+def write(command: str, findings: Findings, out: Path | None, json: Path | None, report: Path | None) -> None:
+    """Write what was asked for."""
+    from polyrhythm.sim import scenario_toml
+
+    if out:
+        out.write_text(scenario_toml(findings.scenario), encoding="utf-8")
+    if json:
+        json.write_bytes(as_json(command, findings))
+    if report:
+        report.write_text(as_page(command, findings), encoding="utf-8")
+
+
+def as_json(command: str, findings: Findings) -> bytes:
+    """Everything as one object; what is not finite is null."""
+    errors = [{**pair._asdict(), "error": pair.error} for pair in compared(findings)]
+    value = {"command": command, **findings._asdict(), "agreement": errors}
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def as_page(command: str, findings: Findings) -> str:
+    """Costs, errors and the scenario on one page."""
+    from polyrhythm.report.agreement import HEADINGS, rows, verdict
+    from polyrhythm.report.document import Document, Grid, Part, render_document
+
+    pairs = compared(findings)
+    parts = [Part("Simulated against real", verdict(pairs), [Grid(HEADINGS, rows(pairs))])] if pairs else []
+    return render_document(Document(f"Calibration: {findings.scenario.name}", command, facts(findings.costs), parts))

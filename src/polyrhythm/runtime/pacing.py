@@ -1,0 +1,47 @@
+"""Emulated thin links: the kernel holds what a process sends over a TCP connection down to a rate.
+
+It needs no rights, and each connection is held down by itself: so it plays the network card of a worker that sends
+over one connection at a time, as in a push or a ring. What competes for a link is not played. Linux only, where the
+first ten segments of a connection leave at once, 650 kB over loopback, and later one of 64 kB after a pause: messages
+should be longer.
+"""
+
+import os
+import socket
+
+from polyrhythm.errors import PolyrhythmError
+
+RATE = "POLYRHYTHM_LINK_BYTES_PER_S"
+"""Environment variable of a worker with the rate of its emulated link, in bytes/s; without it nothing is held down."""
+
+OPTION = 47
+"""SO_MAX_PACING_RATE of Linux, which Python's socket module does not name."""
+
+LARGEST = 2**32 - 2
+"""Larger rates do not fit into the option, and mean none."""
+
+
+def pace(connection: socket.socket, bytes_per_s: float) -> None:
+    """Let no more than so many bytes a second out of a TCP connection, or of those that a listening socket accepts.
+
+    Raises:
+        PolyrhythmError: where the system cannot.
+
+    >>> with socket.socket() as connection:
+    ...     pace(connection, 25e6)
+    ...     connection.getsockopt(socket.SOL_SOCKET, OPTION)
+    25000000
+    """
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, OPTION, max(1, int(min(bytes_per_s, LARGEST))))
+    except OSError as error:
+        raise PolyrhythmError(
+            f"links of {bytes_per_s:g} bytes/s cannot be emulated here: {error.strerror}; use Linux, or take "
+            "bandwidth_gbps away"
+        ) from error
+
+
+def pace_own(connection: socket.socket) -> None:
+    """The same at the rate of this worker's link, if it has one."""
+    if rate := os.environ.get(RATE):
+        pace(connection, float(rate))

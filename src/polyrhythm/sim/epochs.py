@@ -1,0 +1,74 @@
+"""Epochs whose end is a meeting point of all workers, as it is for real ones."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from polyrhythm.core.workload import Lease, Workload
+
+
+@dataclass(slots=True)
+class MeetingWorkload(Workload):
+    """A queue of mini-batches that hands out those of one epoch until the next one is opened.
+
+    Args:
+        even: whether all who are there make as many steps in an epoch, as in lockstep, and share the last one out.
+        opened: epochs that are open.
+
+    Example:
+        >>> work = MeetingWorkload(dataset_samples=5, total_samples=8)
+        >>> [work.lease(3) for _ in range(3)]
+        [Lease(epoch=0, start=0, stop=3), Lease(epoch=0, start=3, stop=5), None]
+        >>> work.open_next()
+        >>> work.lease(3), work.left
+        (Lease(epoch=1, start=0, stop=3), 0)
+        >>> work = MeetingWorkload(dataset_samples=9, total_samples=9, even=True)
+        >>> work.join((0, 1))
+        >>> [lease.samples if (lease := work.lease(3, worker)) else 0 for worker in (0, 0, 0, 1, 1)]
+        [3, 2, 0, 3, 1]
+    """
+
+    even: bool = False
+    opened: int = 1
+    members: set[int] = field(default_factory=set)
+    steps: Counter[int] = field(default_factory=Counter)
+    planned_from: int = 0
+
+    def lease(self, samples: int, worker: int = 0) -> Lease | None:
+        """The next mini-batch of at most `samples` of the open epochs."""
+        if not self.returned:
+            share = self._share(samples, worker) if self.even else samples
+            samples = min(share, self._end - self.handed_out)
+        return Workload.lease(self, samples, worker) if samples > 0 else None
+
+    def join(self, workers: Iterable[int]) -> None:
+        """These share what is left of the epoch, too."""
+        self.members.update(workers)
+        self._plan()
+
+    def leave(self, worker: int) -> None:
+        """The others share it."""
+        self.members.discard(worker)
+        self._plan()
+
+    def open_next(self) -> None:
+        """All workers stand at the end of an epoch: the next one begins."""
+        self.opened += 1
+        self._plan()
+
+    @property
+    def _end(self) -> int:
+        return min(self.opened * self.dataset_samples, self.total_samples)
+
+    def _plan(self) -> None:
+        self.steps.clear()
+        self.planned_from = self.handed_out
+
+    def _share(self, samples: int, worker: int) -> int:
+        """Samples of a worker's next step: a whole mini-batch, its part of the rest, or none."""
+        whole, rest = divmod(self._end - self.planned_from, samples * len(self.members))
+        step, index = self.steps[worker], sorted(self.members).index(worker)
+        self.steps[worker] += 1
+        if step < whole:
+            return samples
+        return rest // len(self.members) + (index < rest % len(self.members)) if step == whole else 0

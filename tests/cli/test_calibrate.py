@@ -1,0 +1,80 @@
+"""``polyrhythm calibrate``: real processes are measured, and the simulator is held against them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from polyrhythm.sim import load_scenario
+
+Call = Callable[..., Result]
+
+TINY = """
+[[devices]]
+count = 1
+compute_s = 0.002
+
+[[devices]]
+count = 1
+compute_s = 0.004
+bandwidth_gbps = 1.0
+
+[[faults.stragglers]]
+workers = [1]
+start_s = 1e6
+slowdown = 2
+
+[training]
+task = "digits"
+train_samples = 64
+test_samples = 50
+batch_size = 8
+epochs = 1
+learning_rate = 0.05
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return str(path)
+
+
+def test_costs_are_measured_written_and_held_against_real_runs(call: Call, tiny: str, tmp_path: Path) -> None:
+    out, results, page = tmp_path / "made.toml", tmp_path / "out.json", tmp_path / "out.html"
+    outputs = ["--out", out, "--json", results, "--report", page]
+    done = call("calibrate", tiny, "--policies", "asp", *outputs)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "largest error" in done.stdout
+    made = load_scenario(str(out))
+    assert made.compute.measured_s is not None
+    assert all(max(times) >= least for times, least in zip(made.compute.measured_s, (0.002, 0.004), strict=True))
+    assert made.network.message_bytes == 19_240
+    assert made.devices[1].bandwidth_gbps >= 1.0
+    assert made.faults == load_scenario(tiny).faults
+    written = json.loads(results.read_text(encoding="utf-8"))
+    assert [pair["policy"] for pair in written["agreement"]] == ["asp"]
+    assert [(run["venue"], run["samples"]) for run in (*written["real"], *written["simulated"])] == [
+        ("local", 64),
+        ("simulated", 64),
+    ]
+    assert "Simulated against real" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "training=none"], "trains a model, but the scenario has no training table"),
+        (["--time-scale", "0"], "--time-scale must be more than 0 but got 0"),
+        (["--policies", "apx"], "unknown policy 'apx'"),
+        (["--out", "/dev/null/x.toml"], "--out '/dev/null/x.toml' cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_runs(call: Call, tiny: str, words: list[str], message: str) -> None:
+    done = call("calibrate", tiny, *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,59 @@
+"""Epochs that end for all workers at once, as on real ones."""
+
+import pytest
+
+from polyrhythm.core import Decisions, Event, Joined, Left, Report
+from polyrhythm.errors import ScenarioError
+from polyrhythm.policies import parse
+from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
+from polyrhythm.training.config import TrainingConfig
+from tests.sim.clusters import Recorder
+
+ALIKE = Scenario(
+    devices=[Device(compute_s=1.0), Device(compute_s=2.0)],
+    workload=TimingWorkload(batch_size=1, samples=12, dataset_samples=6),
+    epoch_end_s=0.5,
+)
+
+
+def events(spec: str) -> list[Event]:
+    log: list[tuple[Event, Decisions]] = []
+    simulate(ALIKE, Recorder(parse(spec), log))
+    return [event for event, _ in log]
+
+
+def test_all_begin_an_epoch_together_behind_the_last_step_of_the_one_before() -> None:
+    told = events("asp")
+    joined = [event for event in told if isinstance(event, Joined)]
+    assert [event.workers for event in joined] == [(0, 1), (0, 1)]
+    second = told.index(joined[1])
+    assert [event.reason for event in told[:second] if isinstance(event, Left)] == ["finished"] * 2
+    last_s = max(event.time_s for event in told[:second] if isinstance(event, Report))
+    assert (last_s, joined[1].time_s) == (4.0, 4.5)
+
+
+def test_in_lockstep_all_make_as_many_steps_and_share_the_last_one() -> None:
+    reports = [event for event in events("local:2") if isinstance(event, Report)]
+    assert [[report.samples for report in reports if report.worker == worker] for worker in (0, 1)] == [[1] * 6] * 2
+    odd = Scenario(devices=ALIKE.devices, workload=TimingWorkload(batch_size=4, samples=13), epoch_end_s=0.0)
+    assert simulate(odd, parse("bsp")).duration_s == 2.0 + 2.0 * 2 / 4
+
+
+def test_who_waits_at_the_end_of_an_epoch_is_idle() -> None:
+    result = simulate(ALIKE, parse("asp"))
+    assert (result.duration_s, result.samples, result.steps_by_worker) == (8.5, 12, {0: 8, 1: 4})
+    assert result.idle_fraction_by_worker == pytest.approx({0: 1 - 8 / 8.5, 1: 1 - 8 / 8.5})
+
+
+def test_replicas_are_equal_at_the_end_of_an_epoch() -> None:
+    training = TrainingConfig(train_samples=64, test_samples=50, batch_size=8, epochs=3, eval_every_samples=64)
+    apart = Scenario(devices=[Device(count=2)], training=training)
+    meeting = Scenario(devices=[Device(count=2)], training=training, epoch_end_s=0.0)
+    assert simulate(apart, parse("local:4")).curve == simulate(meeting, parse("local:4")).curve
+    differ = [simulate(scenario, parse("local:100")).curve[-1].loss for scenario in (apart, meeting)]
+    assert differ[0] != differ[1]
+
+
+def test_only_epochs_that_all_share_can_end_for_all() -> None:
+    with pytest.raises(ScenarioError, match=r"training.partition is 'seldp'"):
+        Scenario(devices=[Device()], epoch_end_s=0.0, training=TrainingConfig(partition="seldp"))
