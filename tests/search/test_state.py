@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.search.plan import Knob, Outcome, Plan, Trial
 from polyrhythm.search.state import SearchState, cost_of, next_trials, progress_of, tell
-from tests.search.jobs import knee, searched
+from tests.search.jobs import knee, searched, share_of
 
 ALGORITHM_1 = Plan(error_rate=0.5, early=0.0, two_sided=True)
 FIRST_FAILURE = Plan(error_rate=0.5, early=0.0, walk="first-failure")
@@ -56,6 +57,39 @@ def test_stopping_early_gives_the_same_answer_with_fewer_runs(seed: int) -> None
     assert len(early.outcomes) < len(whole.outcomes)
     assert cost_of(early).share < 0.9 < cost_of(whole).share == pytest.approx(1.0)
     assert cost_of(early).algorithm_1_s == pytest.approx(cost_of(whole).spent_s)
+
+
+def scripted(*rows: tuple[float, float, float]) -> Callable[[Trial], Outcome]:
+    """A job with these accuracies at 100, 50, 25 ... % under BSP."""
+
+    def run(trial: Trial) -> Outcome:
+        return Outcome(trial, rows[SHARES.index(share_of(trial))][trial.run], 1.0, 1.0)
+
+    return run
+
+
+SHARES = (1.0, 0.5, 0.25, 0.375)
+GOOD, BAD = (0.9, 0.901, 0.902), (0.85, 0.85, 0.85)
+TWO_STEPS = Plan(settings=2, error_rate=0.5)
+
+
+def counts(state: SearchState) -> dict[float, int]:
+    return {share: len(state.of(f"switch:bsp@{share:g},asp")) for share in SHARES[1:3]}
+
+
+def test_what_passes_for_now_makes_all_its_runs_only_if_it_is_the_answer() -> None:
+    onward = searched(TWO_STEPS, scripted(GOOD, GOOD, GOOD))
+    assert (progress_of(onward).best, counts(onward)) == (0.25, {0.5: 2, 0.25: 3})
+    back = searched(TWO_STEPS, scripted(GOOD, GOOD, BAD))
+    assert (progress_of(back).best, counts(back)) == (0.5, {0.5: 3, 0.25: 1})
+
+
+def test_an_answer_that_fails_in_the_end_is_none() -> None:
+    """Its third run collapses, so the walk is made again, as Algorithm 1 would have made it."""
+    state = searched(TWO_STEPS, scripted(GOOD, GOOD, (0.9, 0.901, 0.6)))
+    progress = progress_of(state)
+    assert (progress.best, counts(state)) == (0.5, {0.5: 3, 0.25: 3})
+    assert [visited.verdict.passed for visited in progress.visited] == [True, False]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6))

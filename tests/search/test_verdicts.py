@@ -33,8 +33,12 @@ def test_more_runs_are_needed_until_all_are_there() -> None:
     assert verdict(MEANS, 0.9) is None
 
 
-def test_a_run_that_diverged_fails_the_candidate_at_once() -> None:
-    assert verdict_of(MEANS, Sample(0.9, 0.0, 1), Noise(), outcomes(0.9, 0.0, diverged=1)) == Verdict(False, 2)
+def test_a_run_that_diverged_fails_the_candidate_at_once_or_after_all_runs() -> None:
+    early, target = Plan(error_rate=0.5, early=0.01), Sample(0.9, 0.0, 1)
+    assert verdict_of(early, target, Noise(), outcomes(0.9, 0.0, diverged=1)) == Verdict(False, 2)
+    assert verdict_of(MEANS, target, Noise(), outcomes(0.9, 0.0, diverged=1)) is None
+    whole = Plan(error_rate=0.5, early=0.0, beta=0.9)
+    assert verdict_of(whole, target, Noise(), outcomes(0.9, 0.0, 0.9, diverged=1)) == Verdict(False, 3)
 
 
 def test_a_hopeless_candidate_gets_no_more_runs() -> None:
@@ -52,12 +56,22 @@ def test_the_first_runs_that_suffice_decide() -> None:
     assert verdict(plan, 0.9, 0.86, 0.99, 0.99) == Verdict(False, 1)
 
 
+def test_a_candidate_that_is_sure_to_pass_does_so_for_now() -> None:
+    plan, target, noise = Plan(error_rate=0.5, early=0.01), Sample(0.9, 0.0, 1), Noise(8e-6, 4)
+    assert verdict_of(plan, target, noise, outcomes(0.9)) is None, "one run shows nothing of its own spread"
+    assert verdict_of(plan, target, noise, outcomes(0.9, 0.901)) == Verdict(True, 2, certain=False)
+    assert verdict_of(plan, target, noise, outcomes(0.9, 0.901), confirm=True) is None
+    assert verdict_of(plan, target, noise, outcomes(0.9, 0.901, 0.86), confirm=True) == Verdict(False, 3)
+    assert verdict_of(plan, target, Noise(), outcomes(0.9, 0.9)) is None, "runs that agree may share their seed"
+
+
 def accepted(plan: Plan, mean: float, noise: float, seed: int) -> float:
     """Share of candidates of this mean that pass against targets of 0.9."""
     rng, passed, count = random.Random(seed), 0, 2000
     for _ in range(count):
         target = Sample.of([rng.gauss(0.9, noise) for _ in range(plan.runs)])
-        found = verdict_of(plan, target, Noise().plus(target), outcomes(*(rng.gauss(mean, noise) for _ in range(3))))
+        runs = outcomes(*(rng.gauss(mean, noise) for _ in range(3)))
+        found = verdict_of(plan, target, Noise().plus(target), runs, confirm=True)
         passed += found is not None and found.passed
     return passed / count
 

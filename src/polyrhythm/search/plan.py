@@ -76,7 +76,8 @@ class Plan:
         two_sided: also reject a candidate that is better than the target by more than beta, as Algorithm 1 does.
         error_rate: largest probability of accepting a candidate that is worse than the target by beta or more, see
             `verdicts`; 0.5 is Algorithm 1's comparison of means.
-        early: a candidate gets no more runs once its chance to pass is below this, as far as can be foreseen; 0: never.
+        early: a candidate gets no more runs once its chance to pass is below this, as far as can be foreseen, nor once
+            its chance to fail is, unless it is the answer; 0: never.
     """
 
     knob: Knob = Knob()

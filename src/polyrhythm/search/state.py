@@ -5,7 +5,7 @@ the plan and the outcomes, in whatever order these come in, so a search that was
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from polyrhythm.errors import PolyrhythmError
@@ -86,10 +86,21 @@ def next_trials(state: SearchState, at_most: int = 1) -> tuple[Trial, ...]:
 
 
 def progress_of(state: SearchState) -> Progress:
-    """Walk through the candidates as far as the outcomes reach."""
+    """Walk through the candidates as far as the outcomes reach; what passes only for now is not the answer yet."""
     target = target_of(state)
     if target is None:
         return Progress(None)
+    confirmed: set[float] = set()
+    while True:
+        progress = walked(state, target, confirmed)
+        answers = [visited for visited in progress.visited if visited.position == progress.best]
+        if not progress.done or all(answer.verdict.certain for answer in answers):
+            return progress
+        confirmed.add(progress.best)
+
+
+def walked(state: SearchState, target: Sample, confirmed: Container[float]) -> Progress:
+    """One walk, in which what is to be `confirmed` makes all its runs."""
     noise = Noise().plus(target) if target.size > 1 else Noise()
     visited: list[Visited] = []
 
@@ -99,7 +110,7 @@ def progress_of(state: SearchState) -> Progress:
         if spec == state.plan.knob.target_spec:  # a whole number that was rounded to the safe end
             verdict: Verdict | None = Verdict(True, 0)
         else:
-            verdict = judged(state, spec, target, noise)
+            verdict = verdict_of(state.plan, target, noise, state.of(spec), position in confirmed)
         if verdict is not None:
             noise = noise.plus(decisive(state, spec, verdict)) if verdict.runs else noise
             visited.append(Visited(position, spec, verdict))
@@ -127,11 +138,6 @@ def walk(plan: Plan, judge: Callable[[float], Verdict | None]) -> tuple[float, f
         else:
             lower = position
     return upper, None
-
-
-def judged(state: SearchState, spec: str, target: Sample, noise: Noise) -> Verdict | None:
-    """The verdict on a policy from its runs so far."""
-    return verdict_of(state.plan, target, noise, state.of(spec))
 
 
 def decisive(state: SearchState, spec: str, verdict: Verdict) -> Sample:

@@ -13,8 +13,10 @@ too; one that bisects may test up to M bad candidates, which bounds it by M * e.
 **Early.** After k < R runs the mean of all R is predicted: the mean so far plus noise of Student's t with the pooled
 spread of all runs at hand. If that leaves it a chance below `early` to pass, the candidate is hopeless and its other
 runs are not made. (Stochastic curtailment: Lan, Simon and Halperin 1982, with the predictive distribution of normal
-noise of one variance.) A candidate is never accepted early: past the knee the spread grows, often by single runs that
-collapse, and a lucky first run says nothing about that, whereas a collapsed one has spoilt the mean for good.
+noise of one variance.) If after two runs or more the chance is above ``1 - early``, the candidate passes for now, and
+the walk goes on below it. It is never the answer like that: past the knee the spread grows, often by single runs that
+collapse, about which a lucky few say nothing. So what the walk ends with makes all its runs, and if it fails then the
+walk is made again with that known.
 """
 
 import math
@@ -24,6 +26,9 @@ from dataclasses import dataclass
 from scipy.special import stdtr, stdtrit
 
 from polyrhythm.search.plan import Outcome, Plan
+
+UNKNOWN = 2.0
+"""More than any probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,16 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a candidate passed, after how many runs."""
+    """Whether a candidate passed, after how many runs; `certain` is false where it only passes for now."""
 
     passed: bool
     runs: int
+    certain: bool = True
 
 
-def verdict_of(plan: Plan, target: Sample, noise: Noise, outcomes: Sequence[Outcome]) -> Verdict | None:
+def verdict_of(
+    plan: Plan, target: Sample, noise: Noise, outcomes: Sequence[Outcome], confirm: bool = False
+) -> Verdict | None:
     """The verdict on a candidate, or None while more runs are needed.
 
     Args:
@@ -75,15 +83,20 @@ def verdict_of(plan: Plan, target: Sample, noise: Noise, outcomes: Sequence[Outc
         noise: pooled spread without this candidate.
         outcomes: of the candidate's runs 0, 1, ... as far as they are there. The first few that are enough decide, so
             it does not matter how many there are or in which order they came.
+        confirm: it takes all runs to pass.
     """
     for count, outcome in enumerate(outcomes[: plan.runs], start=1):
-        if outcome.diverged:
+        if outcome.diverged and plan.early:
             return Verdict(False, count)
         sample = Sample.of([o.accuracy for o in outcomes[:count]])
         if count == plan.runs:
-            return Verdict(passes(plan, target, sample), count)
-        if chance_to_pass(plan, target, noise, sample) < plan.early:
+            sound = not any(o.diverged for o in outcomes[:count])
+            return Verdict(sound and passes(plan, target, sample), count)
+        chance = chance_to_pass(plan, target, noise, sample)
+        if chance < plan.early:
             return Verdict(False, count)
+        if count > 1 and not confirm and UNKNOWN > chance > 1 - plan.early:
+            return Verdict(True, count, certain=False)
     return None
 
 
@@ -109,10 +122,10 @@ def margin(plan: Plan, target: Sample, sample: Sample) -> float:
 
 
 def chance_to_pass(plan: Plan, target: Sample, noise: Noise, sample: Sample) -> float:
-    """Probability that the candidate passes after all its runs; 1 where the spread is not known."""
+    """Probability that the candidate passes after all its runs; `UNKNOWN` where the spread is."""
     pooled = noise.plus(sample)
     if not pooled.freedom or pooled.squares == 0:
-        return 1.0  # runs that all agree may share their seed, which says nothing of the noise of other policies
+        return UNKNOWN  # runs that all agree may share their seed, which says nothing of the noise of other policies
     deviation = math.sqrt(pooled.squares / pooled.freedom)
     left = plan.runs - sample.size
     scale = deviation * left / plan.runs * math.sqrt(1 / sample.size + 1 / left)
