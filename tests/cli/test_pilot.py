@@ -1,11 +1,12 @@
 """run --policy sync-switch, with trials that are formulas."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from polyrhythm.cli import pilot
-from polyrhythm.cli.pilot import Pilot, accuracy_in, read_pilot, resolved
+from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, resolved
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.search.plan import Outcome, Trial
 from tests.search.jobs import knee
@@ -79,6 +80,20 @@ def test_a_script_that_is_no_file_is_refused(words: list[str]) -> None:
     words[6] = "none.py"
     with pytest.raises(PolyrhythmError, match=r"'none\.py' is no file"):
         resolved(words)
+
+
+def test_a_pilot_that_diverges_fails_and_costs_what_it_ran(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_pilot(words)
+    assert found is not None
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$4 $5" = "--on-divergence end" ] && exit 3\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    outcome = piloted_trial(found, TRIAL)
+    assert outcome.diverged
+    assert outcome.spent_s == outcome.time_s > 0
 
 
 def test_the_last_accuracy_counts() -> None:

@@ -61,6 +61,10 @@ class FakeJob:
     # -- office ----------------------------------------------------------------------------------------------------
 
     def send(self, worker: int, message: control.ToWorker) -> None:
+        if isinstance(message, control.Phase) and message.back_to is not None:
+            self._forget(self.coordinator.job.epoch)
+        if isinstance(message, control.Ended):
+            self.workers[worker].ended, self.workers[worker].alive = message.reason, False
         if worker in self.workers and len(self.workers) >= self.coordinator.job.planned:
             self.workers[worker].inbox.append(message)
         else:
@@ -89,7 +93,7 @@ class FakeJob:
     # -- the world -------------------------------------------------------------------------------------------------
 
     def run(self, events: dict[int, str], limit: int = 100_000) -> None:
-        """Let workers act in random order; `events` maps ticks to "switch SPEC", "kill RANK" or "join RANK"."""
+        """Let workers act in random order; `events` maps ticks to what happens then, as "kill RANK"."""
         while any(w.alive and not w.finished for w in self.workers.values()):
             self.ticks += 1
             if self.ticks in events:
@@ -120,6 +124,11 @@ class FakeJob:
     def _event(self, what: str, argument: str) -> None:
         if what == "switch":
             self.coordinator.switch(parse(argument))
+        elif what == "diverge":
+            worker = self.workers[int(argument)]
+            if worker.phase is not None and worker.alive and not worker.finished:
+                message = control.Diverged(worker.phase.number, "is nan", rollback=True)
+                self.coordinator.receive(worker.rank, message)
         elif what == "join":
             self.coordinator.connect(int(argument))
             newcomer = FakeWorker(self, int(argument), self.ahead)
@@ -128,6 +137,10 @@ class FakeJob:
         elif self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
             self.workers[int(argument)].alive = False
             self.coordinator.lost(int(argument), "died")
+
+    def _forget(self, epoch: int) -> None:
+        """The job has gone back to the start of this epoch."""
+        self.applied = Counter({place: count for place, count in self.applied.items() if place[0] != epoch})
 
     def _count(self, leases: list[Lease]) -> None:
         for lease in leases:

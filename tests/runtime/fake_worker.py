@@ -33,6 +33,7 @@ class FakeWorker:
     def __init__(self, job: "FakeJob", rank: int, ahead: int) -> None:
         self.job, self.rank, self.ahead = job, rank, ahead
         self.alive, self.finished, self.poisoned, self.left = True, False, False, False
+        self.ended = ""
         self.inbox: deque[control.ToWorker] = deque()
         self.held: list[Lease] = []
         self.stale: list[Lease] = []
@@ -86,6 +87,8 @@ class FakeWorker:
         self.measures = policy.traits.venue == "replicated"
         if venue_of(policy) == "lockstep":
             self.schedule = Schedule(policy, self.job.traces[-1][1], phase.members, self.rank)
+        if phase.back_to is not None:
+            self.held.clear()
         if phase.contributors:
             if not (yield from self._exchange(("align", phase.number), self.held)):
                 self._poison(0)

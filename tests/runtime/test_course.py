@@ -25,6 +25,8 @@ SEQUENCES = [
     "switch:(selsync:0.05)@0.3,(k-sync:2)@0.3,bsp",
     "switch:bsp@0.5,(tuned:bsp,lr=0.5)",
     "switch:esync@0.5,asp",
+    "switch:asp@0.3,(k-async:2)@0.3,bsp,late=drop",
+    "switch:esync@0.5,asp,late=drop",
 ]
 
 
@@ -72,6 +74,15 @@ def test_asp_hands_over_once_its_share_is_applied() -> None:
     (first, _), (second, began) = phases(job)
     assert (first, second) == ("asp", "bsp")
     assert 30 <= began <= 30 + 3 * 2, "what was in flight is applied too"
+
+
+def test_steps_in_flight_may_be_dropped_at_a_switch() -> None:
+    job = FakeJob("switch:asp@0.25,bsp,late=drop", 3, 60, 2, EPOCHS, 5, 0)
+    job.run({})
+    (_, _), (second, began) = phases(job)
+    assert (second, began) == ("bsp", 30), "nothing but what was applied by then"
+    assert job.coordinator.job.ledger.dropped == {"cancelled": 2}
+    processed_once(job)
 
 
 def test_what_was_processed_before_decides_where_a_job_stands() -> None:

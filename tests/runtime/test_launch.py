@@ -65,6 +65,12 @@ with polyrhythm.session(model, optimizer) as session:
     print("samples", session.metrics["samples"])
 """
 
+DIVERGING = """
+with polyrhythm.session(model, optimizer) as session:
+    for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+        step(x * float("nan") if number == 2 else x, y)
+"""
+
 ORPHANED = """
 with polyrhythm.session(model, optimizer) as session:
     for epoch in range(10**6):
@@ -148,6 +154,12 @@ def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
     assert "no such device" in done.stderr
     assert "polyrhythm: rank 1 failed with exit code 1; 1 workers go on" in done.stderr
     assert "rank 1 ended before it joined; going on without it" in done.stderr
+
+
+def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None:
+    done = place.run(DIVERGING, "--nproc-per-node", "1", "--on-divergence", "end")
+    assert done.returncode == 3, done.stderr
+    assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
 
 
 @pytest.mark.parametrize(("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 128 + signal.SIGINT)])

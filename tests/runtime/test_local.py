@@ -87,6 +87,14 @@ def test_a_diverging_run_says_so(task: Task) -> None:
     assert "lower training.learning_rate" in result.message
 
 
+def test_a_run_that_goes_back_has_lost_samples(task: Task) -> None:
+    """Here BSP diverges as well, so that it ends there."""
+    result = run_local(run("asp", training=changed(learning_rate=1e30, rollback=True)), task)
+    assert result.status == "diverged"
+    assert re.search(r"the loss of rank \d is \S+: diverged after \d+ samples", result.message)
+    assert 0 < result.rolled_back_samples <= SAMPLES
+
+
 def crew(folder: Path, work: Callable[[Path], int]) -> Crew:
     """A hub, and a worker that does something else than training."""
     settings = HubSettings(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))

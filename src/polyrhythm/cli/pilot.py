@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from polyrhythm.search.store import Store
 
 NAME = "sync-switch"
+WATCHED = ("--on-divergence", "end")
+"""Flags of a pilot in front of those that are given: one that diverges fails at once."""
 METRIC = r"accuracy[ =:]+([0-9.]+|nan)"
 
 
@@ -165,12 +167,15 @@ def piloted_trial(pilot: Pilot, trial: "Trial") -> "Outcome":
     """
     from polyrhythm.runtime.rendezvous import die_with_parent
     from polyrhythm.search.plan import Outcome
+    from polyrhythm.training.divergence import DIVERGED
 
-    command = [sys.executable, "-m", "polyrhythm", "run", *pilot.command(trial.spec, trial.run)]
+    command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
+    if process.returncode == DIVERGED:
+        return Outcome(trial, 0.0, time_s, time_s, diverged=True)
     if process.returncode:
         raise PolyrhythmError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
     accuracy = accuracy_in(output, pilot.options.metric, trial)

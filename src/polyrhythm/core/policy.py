@@ -139,10 +139,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A policy in force until the job has applied so many samples; without an end inf."""
+    """A policy in force until so many samples are applied (inf: to the end); then it may drop what is in flight."""
 
     policy: Policy[Any]
     end_samples: float = math.inf
+    drops: bool = False
 
 
 def text(value: Any) -> str:

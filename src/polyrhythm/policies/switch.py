@@ -89,9 +89,8 @@ class Switch(Policy[SwitchState]):
             # The last update of a whole workload would be a switch that nobody lives to see.
             end = math.inf if end > 1 - ROUNDING else end
             if part.share != 0:
-                stages.append(
-                    Stage(self._tuned(part.policy) if number else part.policy, end * cluster.workload_samples)
-                )
+                policy = self._tuned(part.policy) if number else part.policy
+                stages.append(Stage(policy, end * cluster.workload_samples, self.late == "drop"))
             if end == math.inf:
                 break
         return tuple(stages)

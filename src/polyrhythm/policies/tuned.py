@@ -80,7 +80,7 @@ class Tuned(Policy[TunedState]):
     def stages(self, cluster: Cluster) -> tuple[Stage, ...]:
         """Those of the policy within, each with these settings."""
         within = self.policy.stages(cluster)
-        return tuple(Stage(replace(self, policy=stage.policy), stage.end_samples) for stage in within)
+        return tuple(replace(stage, policy=replace(self, policy=stage.policy)) for stage in within)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of the policy within."""

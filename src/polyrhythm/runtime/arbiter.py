@@ -109,6 +109,12 @@ class Arbiter:
             self._settle(worker)
         self._hands.void(self.ledger.cancel(tuple(self.ledger.accounts)))
 
+    def drop_running(self) -> None:
+        """Apply what is pending of those who are under way, and cancel their steps."""
+        for worker in [worker for worker, account in self.ledger.accounts.items() if account.running is not None]:
+            self._settle(worker)
+            self._hands.void(self.ledger.cancel((worker,)))
+
     def _settle(self, worker: int) -> None:
         tickets = self.ledger.settle(worker)
         if tickets:

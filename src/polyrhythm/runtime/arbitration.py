@@ -22,7 +22,8 @@ class Arrival(NamedTuple):
 class Arbitration:
     """Runs one policy over pushes, one event at a time.
 
-    To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`.
+    To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`. At the end of a
+    rule that `drops` them it cancels them instead.
     """
 
     exchange: ClassVar[Exchange] = "gradients"
@@ -32,7 +33,7 @@ class Arbitration:
         self._job = job
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
-        self.end_samples = math.inf
+        self.end_samples, self.drops = math.inf, False
         self.stops_by_itself = False
         self._arrived: dict[Ticket, Arrival] = {}
         """Every gradient that has arrived and is not yet applied or dropped."""
@@ -71,6 +72,8 @@ class Arbitration:
             self._arrive_late(report)
         else:
             self._arbiter.report(report)
+        if self.drops and self.stops_by_itself:
+            self._arbiter.drop_running()
 
     def skipped(self, worker: int, message: Skipped) -> None:
         """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""

@@ -18,6 +18,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.messages import Value
 from polyrhythm.telemetry.stragglers import Arrival
 from polyrhythm.training.config import StateRule
+from polyrhythm.training.divergence import EXPLODED, OnDivergence
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -45,6 +46,8 @@ class JobInfo(Message):
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0
     full_duplex: bool = False
+    on_divergence: OnDivergence = "ignore"
+    divergence: float = EXPLODED
 
 
 class Pulse(Message):
@@ -224,6 +227,14 @@ class Uploaded(Message):
     phase: int
 
 
+class Diverged(Message):
+    """The loss of this worker in phase `phase` has diverged: it `why`; `rollback` asks to go back if that can be."""
+
+    phase: int
+    why: str
+    rollback: bool = False
+
+
 class SwitchTo(Message):
     """Change the policy of the running job."""
 
@@ -231,7 +242,19 @@ class SwitchTo(Message):
 
 
 ToHub: TypeAlias = (
-    Ready | Agreed | Pushed | LocalStep | Merged | Skipped | Stepped | Poisoned | AtEnd | Uploaded | SwitchTo | Bye
+    Ready
+    | Agreed
+    | Pushed
+    | LocalStep
+    | Merged
+    | Skipped
+    | Stepped
+    | Poisoned
+    | AtEnd
+    | Uploaded
+    | Diverged
+    | SwitchTo
+    | Bye
 )
 
 
@@ -240,7 +263,8 @@ class Phase(Message):
 
     First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
     all are equal already. Then `state` flows, from `source` if it is uploaded. `version` is that of the parameters; the
-    last three say, with the members, which cluster the policy is told of.
+    last three counts say, with the members, which cluster the policy is told of. With `back_to`, the contributor first
+    goes back to the state that it has kept of the start of that epoch.
     """
 
     number: int
@@ -253,6 +277,7 @@ class Phase(Message):
     batch_size: int
     workload_samples: int
     processed_samples: int
+    back_to: int | None = None
 
 
 class Lockstep(Message):
@@ -323,4 +348,10 @@ class Refused(Message):
     reason: str
 
 
-ToWorker: TypeAlias = Phase | Lockstep | Token | Go | Merge | Accepted | Cancelled | Over | EpochDone | Refused
+class Ended(Message):
+    """The job has diverged and ends for everyone; `reason` says where, and what it has cost."""
+
+    reason: str
+
+
+ToWorker: TypeAlias = Phase | Lockstep | Token | Go | Merge | Accepted | Cancelled | Over | EpochDone | Refused | Ended

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import LeftReason, Policy
-from polyrhythm.core.workload import Lease
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import BSP, parse
 from polyrhythm.runtime.arbitration import Arbitration
 from polyrhythm.runtime.control import (
     Agreed,
     AtEnd,
     Bye,
+    Diverged,
     EpochDone,
     LocalStep,
     Merged,
@@ -42,10 +42,12 @@ from polyrhythm.runtime.control import (
     Uploaded,
 )
 from polyrhythm.runtime.course import Course
+from polyrhythm.runtime.debts import Debts
 from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, workload_of
-from polyrhythm.runtime.lockstep import LockstepRun, count_samples
+from polyrhythm.runtime.lockstep import LockstepRun
 from polyrhythm.runtime.modes import AmongWorkers, Mode, make_mode
 from polyrhythm.runtime.replica_run import ReplicaRun
+from polyrhythm.runtime.rescue import Rescue
 from polyrhythm.runtime.venue import venue_of
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,8 @@ class Coordinator:
         self._stepping = self._stop_wanted = False
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
-        self._debts: dict[int, tuple[Lease, ...]] = {}
+        self._debts = Debts(self.job)
+        self._rescue = Rescue(self.job)
         self._mode: Mode | None = None
         self.next_policy: Policy[Any] | None = None
         self._uploading: int | None = None
@@ -108,7 +111,8 @@ class Coordinator:
 
     def receive(self, worker: int, message: ToHub) -> None:
         """A message of a live worker."""
-        self._resolve_debts(message)
+        self._debts.hear(message, self.phase)
+        self._rescue.hear(message, self.phase)
         match message:
             case Ready():
                 self._ready(worker, message)
@@ -135,6 +139,10 @@ class Coordinator:
                 self._uploaded(message.phase)
             case SwitchTo():
                 self.switch(parse(message.policy))
+            case Diverged():
+                if self._rescue.diverged(worker, message, self._stepping and message.phase == self.phase):
+                    self.course = Course(BSP(), self._epochs)
+                    self._request_stop()
             case Bye():
                 self.lost(worker, "removed" if self._steps(worker) else "finished")
             case _:
@@ -232,6 +240,7 @@ class Coordinator:
         else:
             self.job.workload.extend(ready.dataset_samples)
         self.job.epoch = ready.epoch
+        self._rescue.begin_epoch(self._phase_members)
         self._stepping = True
         due = self.next_policy or self.course.stage(self.job).policy
         if self._mode is None or due != self.policy or set(self.job.present) != set(self._phase_members):
@@ -242,7 +251,9 @@ class Coordinator:
     def _end_epoch(self) -> None:
         """All stand at the end; if a worker died with positions in hand, the others process those first."""
         assert self._mode is not None, "workers step in a phase"
-        if self._mode.may_end():
+        if self._mode.may_end() and self._rescue.goes_back:
+            self._start_phase()
+        elif self._mode.may_end():
             (self._start_steps if self.job.workload.left else self._finish_epoch)()
 
     def _finish_epoch(self) -> None:
@@ -258,9 +269,9 @@ class Coordinator:
             self._mode.take_back()
             replicas = "replicas" in self.policy.traits.exchanges
             self._contributors = self._mode.live if replicas else self._mode.sound[:1]
-            self._debts |= self._mode.debts()
+            self._debts.owe(self._mode.debts())
         self._mode.finish()
-        self._revoke_debts()
+        self._debts.revoke()
         self._mode, self._uploading, self._stepping = None, None, False
         self.job.skipped_samples += self.job.workload.left
         self.job.workload.drain()
@@ -311,8 +322,11 @@ class Coordinator:
 
     def _start_phase(self) -> None:
         """End the phase under way, if any, and start one on whoever is present."""
-        self.next_policy = self.course.stage(self.job).policy
         contributors = self._end_phase()
+        if self._rescue.goes_back:
+            contributors, self._home = self._rescue.go_back(), "workers"
+            self._debts.settle()
+        self.next_policy = self.course.stage(self.job).policy
         self.policy, self.next_policy = self.next_policy or self.policy, None
         on_servers = venue_of(self.policy) == "servers"
         state: StateFlow = "keep"
@@ -330,7 +344,8 @@ class Coordinator:
         cluster = self.job.cluster(self._epochs)
         self.job.office.begin_phase(self.phase, self.policy, cluster)
         self._mode = make_mode(self.job, self.policy, cluster)
-        self._mode.end_samples = self.course.stage(self.job).end_samples
+        stage = self.course.stage(self.job)
+        self._mode.end_samples, self._mode.drops = stage.end_samples, stage.drops
         self._phase_members = self.job.present
         self._contributors = contributors
         if contributors and isinstance(self._mode, ReplicaRun):
@@ -352,33 +367,18 @@ class Coordinator:
             self._mode.finish()
             return ()
         sound, apart = self._mode.sound, tuple(worker for worker in self._mode.apart if worker in present)
-        self._debts |= self._mode.debts()
+        self._debts.owe(self._mode.debts())
         self._mode.finish()
         following = (self.next_policy or self.policy).traits
         if apart or ("replicas" in self.policy.traits.exchanges and "gradients" in following.exchanges):
             return apart or old  # each has an optimizer state of its own, from which one is to be made
         return () if sound == present else (sound or old)[:1]
 
-    def _resolve_debts(self, message: ToHub) -> None:
-        """Whether the members of a new phase have agreed tells what becomes of what each had seen alone."""
-        if isinstance(message, Agreed) and message.phase == self.phase:
-            self._debts.clear()
-        elif isinstance(message, Poisoned) and message.completed == 0 and message.phase == self.phase:
-            self._revoke_debts()
-
-    def _revoke_debts(self) -> None:
-        """What only replicas of workers that are gone have seen is lost."""
-        for worker in set(self._debts) - set(self.job.members):
-            debts = self._debts.pop(worker)
-            self.job.samples -= count_samples(debts)
-            self.job.give_back([lease for lease in debts if lease.epoch == self.job.epoch])
-            self.job.skipped_samples += count_samples(lease for lease in debts if lease.epoch != self.job.epoch)
-
     def _send_phase(
         self, workers: tuple[int, ...], state: StateFlow, source: int, contributors: tuple[int, ...]
     ) -> None:
         cluster, members, version = self.job.cluster(self._epochs), self.job.present, self.job.version
-        counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples
+        counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples, self._rescue.epoch
         phase = Phase(self.phase, self.policy.spec, members, source, contributors, state, version, *counts)
         for worker in workers:
             self.job.office.send(worker, phase)

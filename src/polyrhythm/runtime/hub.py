@@ -224,7 +224,8 @@ class Hub:
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
         settings = self.settings
         averaging = settings.averaged_state, settings.delta_rate
-        info = JobInfo(shards, store, settings.pulse_s, settings.compress, *averaging, settings.full_duplex)
+        watching = settings.on_divergence, settings.divergence
+        info = JobInfo(shards, store, settings.pulse_s, settings.compress, *averaging, settings.full_duplex, *watching)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerDoor(self, hello.rank)
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from polyrhythm.training.config import StateRule
+from polyrhythm.training.divergence import EXPLODED, OnDivergence
 
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,8 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             `polyrhythm.training.config.TrainingConfig`.
         delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
         full_duplex: whether workers on other hosts pull while they push, where the policy lets them.
+        on_divergence: what becomes of a job whose loss is not finite or explodes, see
+            `polyrhythm.training.divergence`; `divergence` is the factor of its `LossWatch`.
         compress: what gradients and replicas travel as, see `polyrhythm.training.compression`.
         pulse_s: period of the workers' beats; `hang_s` without one is a hang.
         patience_s: how long to wait for the first worker.
@@ -46,6 +49,8 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     compress: str = "none"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0
+    on_divergence: OnDivergence = "ignore"
+    divergence: float = EXPLODED
     pulse_s: float = 0.5
     hang_s: float = 10.0
     patience_s: float = 120.0

@@ -111,7 +111,7 @@ class InLockstep:
             return True
         station, needs = self._station, self._needs
         norm = station.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
-        self._own = Record(norm, station.losses.take() if "loss" in needs else None)
+        self._own = Record(norm, station.loss if "loss" in needs else None)
         return self._exchange_records()
 
     def _exchange_records(self) -> bool:

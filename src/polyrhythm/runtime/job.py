@@ -86,7 +86,8 @@ class Job:
         office: see `Office`.
         clock: seconds since the job's start, the only clock that a decision sees.
 
-    `workload` is there from the first epoch on, when the workers have told the size of the data set.
+    `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
+    the job has diverged, and `rolled_back_samples` counts what was lost when it went back.
     """
 
     planned: int
@@ -100,6 +101,8 @@ class Job:
     version: int = 0
     samples: int = 0
     skipped_samples: int = 0
+    rolled_back_samples: int = 0
+    trouble: str = ""
 
     @property
     def present(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 from torch.distributed.run import get_args_parser
@@ -28,6 +28,7 @@ from polyrhythm.runtime.placed import become_worker, is_placed
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
+from polyrhythm.training.divergence import DIVERGED, OnDivergence
 
 RESTARTS = ("rdzv_conf", "max_restarts")
 """Flags of torchrun about restarts, which there are none of here; only their defaults are accepted."""
@@ -80,6 +81,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--averaged-state", choices=("keep", "average", "reset"), default="keep", help="states of averaged replicas"
     )
     ours.add_argument("--delta-rate", type=float, default=1.0, metavar="R", help="rate of deltas without an optimizer")
+    ours.add_argument(
+        "--on-divergence", choices=get_args(OnDivergence), default="ignore", help="when the loss is nan or explodes"
+    )
     ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
     ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
     ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
@@ -133,6 +137,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         compress=options.compress,
         averaged_state=options.averaged_state,
         delta_rate=options.delta_rate,
+        on_divergence=options.on_divergence,
         shards=options.shards,
         hang_s=options.hang_after,
         pulse_s=min(0.5, options.hang_after / 4),
@@ -173,7 +178,7 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Run a job to its end; its exit status: 0, or 1 if a worker failed by itself or none finished.
+    """Run a job to its end; its exit status: 0, 3 if it diverged, or 1 if a worker failed by itself or none finished.
 
     In a process that torchrun, Slurm or an operator has started as a worker, go on as that worker.
     """
@@ -187,6 +192,8 @@ def launch(arguments: Sequence[str]) -> int:
     port = free_port() if plan.node.count == 1 else plan.node.port + 1
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
     codes = Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
+    if DIVERGED in codes.values():
+        return DIVERGED
     return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
 
 

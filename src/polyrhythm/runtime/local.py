@@ -34,11 +34,12 @@ from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
-from polyrhythm.runtime.trainer import DIVERGED, Plan, Received, main, snapshot
+from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Quality, Task
+from polyrhythm.training.divergence import DIVERGED
 from polyrhythm.training.optimizer import check_options, configured_options, optimizer_class
 
 LOOK_S = 0.1
@@ -141,6 +142,8 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         compress=run.training.compression,
         averaged_state=run.training.averaged_state,
         delta_rate=run.training.delta_rate,
+        on_divergence="rollback" if run.training.rollback else "ignore",
+        divergence=run.training.divergence,
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
     )

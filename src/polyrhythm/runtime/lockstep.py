@@ -42,7 +42,7 @@ class LockstepRun:
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
         self.plan: Strides | None = None
-        self.end_samples = math.inf
+        self.end_samples, self.drops = math.inf, False
         self.last_step: int | None = None
         self._members: tuple[int, ...] = ()
         self._progress: dict[int, Progress] = {}

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import (
     Agreed,
     AtEnd,
+    Diverged,
+    Ended,
     EpochDone,
     Phase,
     Poisoned,
@@ -27,6 +29,7 @@ from polyrhythm.runtime.control import (
 )
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.guard import Guard
 from polyrhythm.runtime.in_lockstep import InLockstep
 from polyrhythm.runtime.line import Draw, Link, Tally
 from polyrhythm.runtime.pushing import Pushing
@@ -53,6 +56,7 @@ class Participant:
         replica: the script's model and optimizer.
         exchange: the model's side of collectives.
         clock: seconds, for durations only; that of `Exchange.launched_s`.
+        guard: watches the losses; none: nobody does.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Participant:
         replica: Replica,
         exchange: Exchange,
         clock: Callable[[], float] = time.perf_counter,
+        guard: Guard | None = None,
     ) -> None:
         self.rank = rank
+        self._guard = guard or Guard(replica)
         self.generation = 0
         steering = Steering(replica.optimizer)
         self._station = Station(rank, link, replica, exchange, clock, self._follow, steering)
@@ -101,6 +107,9 @@ class Participant:
         station = self._station
         if self._epoch >= 0 and not station.done:
             self._leave_early()
+        if self._guard.goes_back:
+            self.fetch_state()
+            self._guard.keep(ready.epoch)
         self._epoch, self._dataset_samples, self._position = ready.epoch, ready.dataset_samples, 0
         station.over = station.done = False
         self._own_samples = 0 if ready.shards else None
@@ -163,6 +172,8 @@ class Participant:
         computed_at_s = launched_s if launched_s > station.started_s else now_s
         station.computed_s, station.exchanged_s = computed_at_s - station.started_s, now_s - computed_at_s
         station.void = False
+        station.loss = station.losses.take()
+        self._watch(station.loss)
         station.steering.begin()
         self._side.before_step(samples)
 
@@ -182,6 +193,7 @@ class Participant:
     def skip_step(self, samples: int) -> None:
         """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
         station = self._station
+        station.losses.take()
         station.tally.skipped_steps += 1
         station.computed_s, station.exchanged_s = station.clock() - station.started_s, 0.0
         self._side.skip_step(samples)
@@ -194,6 +206,11 @@ class Participant:
         """Ask for another policy."""
         self._station.link.send(SwitchTo(policy))
 
+    def _watch(self, loss: float | None) -> None:
+        """Tell the hub if the losses have diverged; until it has decided what becomes of it, everything goes on."""
+        if (why := self._guard.see(loss)) and self.phase:
+            self._station.link.send(Diverged(self.phase.number, why, self._guard.goes_back))
+
     # -- following the hub -------------------------------------------------------------------------------------------
 
     def _follow(self, message: ToWorker) -> None:
@@ -201,6 +218,8 @@ class Participant:
             self._enter(message)
         elif isinstance(message, Refused):
             raise JobError(f"rank {self.rank} cannot take part: {message.reason}")
+        elif isinstance(message, Ended):
+            raise DivergedError(message.reason)
         elif isinstance(message, EpochDone):
             self._finish_epoch(message)
         elif not self._station.poisoned:  # else it belongs to a phase that has failed for this rank
@@ -217,8 +236,9 @@ class Participant:
         self.generation += 1
         self._side, station.poisoned = Pushing(station), False
         station.steering.settings = Settings()
-        station.losses.listen("loss" in policy.traits.needs)
+        station.losses.listen("loss" in policy.traits.needs or self._guard.listens)
         station.exchange.part()
+        self._go_back(phase)
         if not on_servers or phase.contributors:
             try:
                 self._meet(phase, policy.traits.venue == "replicated")
@@ -232,6 +252,14 @@ class Participant:
             self._side = Pushing(station, swaps=policy.traits.reads_early and station.link.full_duplex)
         else:
             self._side = self._side_of(policy, phase)
+
+    def _go_back(self, phase: Phase) -> None:
+        """If the phase goes on from a state that was kept: the contributor takes it, for all."""
+        if phase.back_to is None:
+            return
+        self._guard.start_again()
+        if self.rank in phase.contributors:
+            self._guard.go_back(phase.back_to)
 
     def _side_of(self, policy: Policy[Any], phase: Phase) -> Side:
         """How steps are made among members that hold the parameters themselves."""

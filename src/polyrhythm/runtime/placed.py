@@ -17,7 +17,7 @@ STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-pyt
 CARRIED = {"policy": "POLYRHYTHM_POLICY", "epochs": "POLYRHYTHM_EPOCHS", "compress": "POLYRHYTHM_COMPRESS"}
 """Settings that a worker which is there already passes on to the hub, and where it finds them."""
 
-HUBS_OWN = ("lr_convention", "compensation", "shards", "hang_s", "trace")
+HUBS_OWN = ("lr_convention", "compensation", "shards", "hang_s", "on_divergence", "trace")
 """Settings that only who starts the hub can give it."""
 
 

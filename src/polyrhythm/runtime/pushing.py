@@ -42,7 +42,6 @@ class Pushing(Granted):
         while self._go is not None and (message := station.link.poll()) is not None:
             station.follow(message)
         go, self._go = self._go, None
-        loss = station.losses.take()
         if go is None:  # cancelled; the Go behind it waits until the step is over
             station.void = True
             return
@@ -51,7 +50,7 @@ class Pushing(Granted):
         transfer_s = self._pulled_s + station.clock() - start
         settings, read = station.replica.settings(), station.version if self._swaps else None
         station.link.send(
-            Pushed(go.number, samples, station.computed_s, transfer_s, loss, settings=settings, read=read)
+            Pushed(go.number, samples, station.computed_s, transfer_s, station.loss, settings=settings, read=read)
         )
 
     def _send(self, number: int) -> None:

@@ -92,6 +92,7 @@ class Recorder:
         )
         self._gauge.meter.policy_figures = policy_figures
         blank.server_busy_s = time.process_time() - self._idle_until_s
+        blank.rolled_back_samples, blank.message = self._job.rolled_back_samples, self._job.trouble
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
         Path(settings.figures).write_bytes(msgspec.json.encode(figures))
 

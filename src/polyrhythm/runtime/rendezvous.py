@@ -19,6 +19,7 @@ from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.pacing import pace
+from polyrhythm.training.divergence import OnDivergence
 
 HUB = "POLYRHYTHM_HUB"
 """Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
@@ -30,7 +31,9 @@ PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the hub that the first of them starts."""
 
 
-def find_hub(policy: str, epochs: int, compress: str = "none") -> tuple[int, Address]:
+def find_hub(
+    policy: str, epochs: int, compress: str = "none", on_divergence: OnDivergence = "ignore"
+) -> tuple[int, Address]:
     """This worker's rank and the address of its job's hub.
 
     Raises:
@@ -54,6 +57,7 @@ def find_hub(policy: str, epochs: int, compress: str = "none") -> tuple[int, Add
                 workers=workers,
                 epochs=epochs,
                 compress=compress,
+                on_divergence=on_divergence,
                 token=node.token,
                 listen=node.listen,
             )

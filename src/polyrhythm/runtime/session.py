@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from torch import nn
@@ -24,10 +24,11 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Bye
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.guard import Guard
 from polyrhythm.runtime.injecting import Injector
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
@@ -37,6 +38,7 @@ from polyrhythm.runtime.partitioned import dealt_to
 from polyrhythm.runtime.rendezvous import find_hub, read_number
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.training.compression import Compression, parse_compression
+from polyrhythm.training.divergence import OnDivergence
 from polyrhythm.training.injection import Injection, check_injection, own_batch
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -47,7 +49,13 @@ class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, policy: str, epochs: int, compress: str = "none"
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        policy: str,
+        epochs: int,
+        compress: str = "none",
+        on_divergence: OnDivergence = "ignore",
     ) -> None:
         refuse_wrapped(model)
         self._replica = Replica(model, optimizer)
@@ -55,17 +63,19 @@ class Session:
         self._policy = policy
         self._epochs = epochs
         self._compress = parse_compression(compress).spec
+        self._on_divergence = checked_rule(on_divergence)
         self._handles: list[Any] = []
         self._first_epoch = 0
         self._loader: SessionLoader[Any] | None = None
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
-        self.rank, address = find_hub(self._policy, self._epochs, self._compress)
+        self.rank, address = find_hub(self._policy, self._epochs, self._compress, self._on_divergence)
         self._link = HubLink(address, self.rank, self._replica)
-        exchange = self._make_exchange()
+        exchange, info = self._make_exchange(), self._link.info
         self._exchange = exchange
-        self._participant = Participant(self.rank, self._link, self._replica, exchange)
+        guard = Guard(self._replica, info.on_divergence, info.divergence)
+        self._participant = Participant(self.rank, self._link, self._replica, exchange, guard=guard)
         self._accumulation = Accumulation(self._participant)
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
@@ -81,7 +91,7 @@ class Session:
         if error is not None:
             self._exchange.abandon(f"rank {self.rank} failed with {type(error).__name__}")
         self._exchange.close()
-        if kind is None:
+        if kind is None or issubclass(kind, DivergedError):
             self._link.send(Bye())
         self._link.close()
 
@@ -224,6 +234,7 @@ def session(
     *,
     epochs: int = 1,
     compress: str = "none",
+    on_divergence: OnDivergence = "ignore",
 ) -> Session:
     """A worker's part in a job that trains `model` under `policy`.
 
@@ -235,6 +246,11 @@ def session(
         compress: what gradients and replicas travel as, such as ``int8`` or ``topk:0.01``; see
             `polyrhythm.training.compression`. ``polyrhythm run --compress`` takes precedence.
 
+        on_divergence: what becomes of the job when a loss that the script calls ``backward()`` on is not finite, or
+            explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore"; "end", with a `DivergedError` on every
+            worker; "rollback", to the start of the epoch, and on under BSP, or the end if that was done before.
+            ``polyrhythm run --on-divergence`` takes precedence.
+
     Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in lockstep on
     gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas
     averages them too; under an asynchronous policy each worker keeps its own.
@@ -242,7 +258,16 @@ def session(
     Raises:
         PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
     """
-    return Session(model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress)
+    return Session(
+        model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress, on_divergence
+    )
+
+
+def checked_rule(rule: OnDivergence) -> OnDivergence:
+    """It is one of the three."""
+    if rule not in get_args(OnDivergence):
+        raise PolyrhythmError(f"on_divergence must be ignore, end or rollback but got {rule!r}")
+    return rule
 
 
 def refuse_wrapped(model: nn.Module) -> None:

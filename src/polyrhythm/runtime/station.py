@@ -31,8 +31,8 @@ class Station:
         steering: what the policy sets for the script's optimizer.
 
     `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
-    `started_s` is when it began. `void` says that nothing comes of it. `poisoned` says that an exchange has failed, so
-    that only a new phase concerns this worker.
+    `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it. `poisoned` says
+    that an exchange has failed, so that only a new phase concerns this worker.
     """
 
     rank: int
@@ -44,6 +44,7 @@ class Station:
     steering: Steering
     tally: Tally = field(default_factory=Tally)
     losses: Losses = field(default_factory=Losses)
+    loss: float | None = None
     phase: Phase | None = None
     version: int = UNREAD
     may_step: bool = False

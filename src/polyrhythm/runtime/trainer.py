@@ -19,13 +19,10 @@ from polyrhythm.runtime.emulation import Emulation, Pacer
 from polyrhythm.runtime.session import Session, session
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task, epoch_order
-from polyrhythm.training.divergence import LossWatch
+from polyrhythm.training.divergence import DIVERGED, LossWatch
 from polyrhythm.training.optimizer import build, configured_options, optimizer_class
 from polyrhythm.training.schedule import schedule_of
 from polyrhythm.training.tasks import build_task
-
-DIVERGED = 3
-"""Exit code of a worker whose loss is not finite any more, or has exploded."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,7 +52,7 @@ class Trainer:
         self.rate = config.learning_rate * (len(plan.emulations) if config.lr_convention == "linear" else 1)
         self.optimizer = script_optimizer(config, self.model, self.rate)
         self.schedule = schedule_of(config, plan.epochs * len(task.train))
-        self.losses = LossWatch(config.divergence)
+        self.losses = None if config.rollback else LossWatch(config.divergence)
         self.pacer = Pacer(plan.emulations[rank], config.batch_size)
 
     def train(self, folder: Path) -> None:
@@ -94,14 +91,15 @@ class Trainer:
         """One mini-batch.
 
         Raises:
-            DivergedError: when the loss is not finite or explodes; see `LossWatch`.
+            DivergedError: when the loss is not finite or explodes, see `LossWatch`; the session sees to it if the job
+                is to go back.
         """
         self.pacer.start_step(len(targets))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * self.schedule(job.samples)
         self.optimizer.zero_grad()
         loss = self.task.loss(self.model(inputs), targets)
-        if why := self.losses.see(loss.item()):
+        if self.losses is not None and (why := self.losses.see(loss.item())):
             raise DivergedError(
                 f"the loss of worker {job.rank} {why} after {job.samples} samples; lower training.learning_rate"
             )

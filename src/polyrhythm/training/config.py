@@ -141,7 +141,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     """Accuracy on the test set whose first crossing is the time to target."""
 
     rollback: bool = False
-    """Whether a simulated run that diverges goes back to its last good moment, and on under BSP; it writes no trace."""
+    """Whether a run that diverges goes back to where it was good, and on under BSP; a simulated one writes no trace."""
 
     divergence: float = EXPLODED
     """A run has diverged when the mean of 50 losses is above so many times that of the first 50, or is not finite."""

@@ -2,6 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+OnDivergence: TypeAlias = Literal["ignore", "end", "rollback"]
+"""What real workers do: nothing; end the job; or go back to a state that was good, and on under BSP."""
+
+DIVERGED = 3
+"""Exit code of a process whose training has diverged."""
 
 EXPLODED = 5.0
 """Default of `LossWatch.factor`: untrained, ten classes have a loss of 2.3; this allows for 11.5."""

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.runtime.adapt.patches import install
 from polyrhythm.runtime.adapt.script import Script
 from polyrhythm.runtime.rendezvous import read_number
+from polyrhythm.training.divergence import DIVERGED
 
 USAGE = 2
 """Exit code of a script that is refused."""
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     except PolyrhythmError as error:
         print(f"polyrhythm: rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
         script.close(type(error), error)
-        return USAGE
+        return DIVERGED if isinstance(error, DivergedError) else USAGE
     except BaseException as error:
         failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
         script.close(*((type(error), error) if failed else ()))
