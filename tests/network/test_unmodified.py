@@ -9,7 +9,7 @@ from tests.runtime.adapt.bystander import bystander
 from tests.runtime.adapt.runs import SCRIPTS, Run
 
 SAMPLES, EPOCHS, LIMIT_S = 192, 3, 120.0
-SCRIPT = (SCRIPTS / "residual.py", "--samples", str(SAMPLES), "--epochs", str(EPOCHS))
+SCRIPT = (str(SCRIPTS / "residual.py"), "--samples", str(SAMPLES), "--epochs", str(EPOCHS))
 
 
 def test_bsp_to_asp_to_bsp_from_the_other_host(tmp_path: Path) -> None:
@@ -17,11 +17,11 @@ def test_bsp_to_asp_to_bsp_from_the_other_host(tmp_path: Path) -> None:
     site = bystander(tmp_path, {1: {4: f"{ask} asp", 9: f"{ask} bsp"}})
     settings = [f"{key}={value}" for key, value in {**site, "POLYRHYTHM_TOKEN": "secret"}.items()]
     endpoint = ["--nnodes", "2", "--rdzv-endpoint", "10.77.0.1", "--rdzv-id", "apart"]
-    flags = [*endpoint, "--nproc-per-node", "1", "--full-duplex", "--trace", tmp_path / "traces"]
+    flags = [*endpoint, "--nproc-per-node", "1", "--full-duplex", "--trace", str(tmp_path / "traces")]
     with network(2, rate_mbit=200) as hosts:
         for number, host in enumerate(hosts):
             command = [sys.executable, "-m", "polyrhythm", "run", "--node-rank", str(number), *flags, *SCRIPT]
-            host.start(["env", "-C", tmp_path, *settings, *command])
+            host.start(["env", "-C", str(tmp_path), *settings, *command])
         outputs = [process.communicate(timeout=LIMIT_S) for host in hosts for process in host.processes]
         codes = [process.returncode for host in hosts for process in host.processes]
     assert codes == [0, 0], "\n".join(errors for _, errors in outputs)

@@ -80,6 +80,7 @@ class Session:
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
+            self._optimizer.register_state_dict_pre_hook(lambda _: self._participant.fetch_state()),
         ]
         return self
 

@@ -62,6 +62,16 @@ def without(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
     return call
 
 
+def with_gloo(init: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with gloo in place of the backend, if one was given, by name or as the first argument."""
+
+    @functools.wraps(init)
+    def call(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        return init(backend and "gloo", *args, **kwargs)
+
+    return call
+
+
 def quiet() -> Callable[..., None]:
     """A function that does nothing; a new one each time, because torch's compiler takes one for one thing."""
     return lambda *_, **__: None
@@ -78,11 +88,23 @@ def install() -> None:
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: count
     torch.cuda.current_device = lambda: int(os.environ.get("LOCAL_RANK", "0"))
+    pretend_accelerator(count)
     wrapper, loader = DistributedDataParallel, DataLoader
     wrapper.__init__ = without(wrapper.__init__, device_ids=None, output_device=None)  # type: ignore[method-assign]
     loader.__init__ = without(loader.__init__, pin_memory=False)  # type: ignore[method-assign]
-    init = without(dist.init_process_group, backend="gloo", device_id=None)
+    init = with_gloo(without(dist.init_process_group, device_id=None))
     dist.init_process_group = distributed_c10d.init_process_group = init
+
+
+def pretend_accelerator(count: int) -> None:
+    """The same under the names that are common to all kinds of device; torch, which asks for a check, is told none."""
+    accelerator = torch.accelerator
+    accelerator.is_available = lambda: True
+    accelerator.device_count = lambda: count
+    accelerator.current_accelerator = lambda check_available=False: None if check_available else torch.device("cuda")
+    accelerator.current_device_index = torch.cuda.current_device
+    for name in ("set_device_index", "set_device_idx", "synchronize"):
+        setattr(accelerator, name, quiet())
 
 
 def main(script: str, *arguments: str) -> None:

@@ -56,3 +56,12 @@ def test_other_policies_see_every_sample_once_and_agree(tmp_path: Path, policy: 
     assert all(torch.equal(first[name], second[name]) for name in parameters)
     rates = [line.split()[-1] for line in run.stdout(0)]
     assert len(set(rates)) == 3
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:1"])
+def test_a_script_that_saves_its_optimizer_saves_what_the_servers_have(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "residual.py", policy=policy)
+    first, second = (saved(run, rank)["optimizer"]["state"] for rank in range(2))
+    assert equal(first, second)
+    pushes = 3 * 96 // 8 - 2
+    assert {state["step"].item() for state in first.values()} == {1 + pushes}, "the opening's step, and one a push"
