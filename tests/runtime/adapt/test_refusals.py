@@ -15,7 +15,7 @@ def line_of(text: str) -> int:
 
 
 REFUSED = {
-    "by hand": ("loss.backward(", "no step of an optimizer of torch.optim"),
+    "by hand": (".backward(retain_graph", "no step of an optimizer of torch.optim"),
     "iterable": ("DataLoader(Stream()", "an IterableDataset cannot be shared out"),
     "shuffle": ("shuffle=True", "the loader's RandomSampler cannot be shared out; use DistributedSampler"),
     "batch_sampler": ("DataLoader(data, batch_sampler", "a batch sampler of its own cannot be shared out"),
@@ -27,12 +27,23 @@ REFUSED = {
     "Adafactor": ("optimizer.step(*", "Adafactor"),
     "partial": ("optimizer.step(*", "the optimizer does not have"),
     "ZeRO": ("ZeroRedundancyOptimizer(", "ZeroRedundancyOptimizer shards"),
-    "process_group": ("DistributedDataParallel(model", "a process_group of its own"),
+    "process_group": ("DistributedDataParallel(model, process", "a process_group of its own"),
     "second model": ("DistributedDataParallel(nn.Linear", "a second DistributedDataParallel"),
     "two optimizers": ("other.step()", "a second optimizer steps"),
     "mp.spawn": ("mp.spawn(child", "multiprocessing.spawn starts workers of its own"),
     "float64": ("optimizer.step(*", "float32"),
     "sparse": ("optimizer.step(*", "sparse gradients cannot be exchanged"),
+    "twice": ("for number, x in enumerate(", "Twice does not deal out every sample of the data set once"),
+    "FSDP": ("    FullyShardedDataParallel(model)", "FullyShardedDataParallel shards parameters"),
+    "fully_shard": ("    fully_shard(model)", "fsdp.fully_shard shards parameters"),
+    "parallelize": ("    parallelize_module(model", "parallelize_module splits the model"),
+    "DataParallel": ("    nn.DataParallel(model)", "DataParallel has one process for all devices"),
+    "mixed precision": ("mixed_precision=torch", "DistributedDataParallel with mixed_precision exchanges gradients by"),
+    "no group": ("DistributedDataParallel(model, process", "without init_process_group; call it first"),
+    "Join": ("with Join([model])", "Join needs unequal numbers of steps in lockstep"),
+    "fused": ("scaler.step(optimizer)", "a GradScaler with a fused optimizer hides the true gradients"),
+    "no loader": ("    optimizer.step()  # of nothing", "optimizer.step without a mini-batch of a DataLoader"),
+    "again": ("# of the same mini-batch", "optimizer.step without a mini-batch of the training loader"),
     "ahead": ("optimizer.step(*", "reads ahead of its steps"),
 }
 
