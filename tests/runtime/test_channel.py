@@ -43,7 +43,7 @@ class Pair:
     """Two connected channels on one loop."""
 
     def __init__(self, loop: Loop, family: str) -> None:
-        listener = listen("tcp:127.0.0.1:0" if family == "tcp" else "unix:@polyrhythm-test-channel")
+        listener = listen("tcp:127.0.0.1:0" if family == "tcp" else f"unix:@polyrhythm-test-channel-{os.getpid()}")
         accepted: list[socket.socket] = []
         loop.listen(listener, accepted.append)
         self.loop = loop
@@ -223,11 +223,12 @@ def test_a_port_in_use_is_one_clear_line() -> None:
 
 
 def test_a_name_in_use_points_to_the_other_job() -> None:
-    listener = listen("unix:@polyrhythm-test-twice")
+    address = f"unix:@polyrhythm-test-twice-{os.getpid()}"
+    listener = listen(address)
     with pytest.raises(PolyrhythmError, match="is a job with the same id running"):
-        listen("unix:@polyrhythm-test-twice")
+        listen(address)
     listener.close()
-    listen("unix:@polyrhythm-test-twice").close()
+    listen(address).close()
 
 
 def test_nothing_listens_beyond_this_host_without_a_token() -> None:

@@ -25,6 +25,7 @@ MAX_QUEUED = 4096
 
 MAX_FDS = 8
 """File descriptors that one frame may hand over."""
+FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 
 OPEN_CLIENTS: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
@@ -124,8 +125,8 @@ class Channel:
         if self.closed:
             return
         parts = [frame] if payload is None else [frame, payload]
-        if not self._queue:
-            parts = self._send_now(parts, fds)
+        if not self._queue and not (parts := self._send_now(parts, fds)):
+            return
         for part in parts:
             self._queue.append(Outgoing(part, tuple(fds) if part is frame else ()))
         if len(self._queue) > MAX_QUEUED:
@@ -200,17 +201,18 @@ class Channel:
             return -1
 
     def _receive_with_fds(self) -> int:
-        room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-        count, ancillary, _, _ = self.socket.recvmsg_into([self.parser.buffer()], room, socket.MSG_CMSG_CLOEXEC)
+        count, ancillary, _, _ = self.socket.recvmsg_into([self.parser.buffer()], FDS_ROOM, socket.MSG_CMSG_CLOEXEC)
         for _, _, data in ancillary:
             self.fds.extend(array.array("i", data))
         return count
 
     def _send_now(self, parts: list[memoryview], fds: Sequence[int]) -> list[memoryview]:
         """What of `parts` could not be sent; the first is the same object if nothing of it was."""
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            sent = self.socket.sendmsg(parts, ancillary)
+            if fds:
+                sent = self.socket.sendmsg(parts, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+            else:
+                sent = self.socket.send(parts[0]) if len(parts) == 1 else self.socket.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
             return parts
         except OSError:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import (
@@ -21,26 +20,21 @@ from polyrhythm.runtime.messages import (
     Downloaded,
     Hello,
     Layout,
-    Loaded,
     MoreRoom,
     Open,
-    Opened,
     OptimizerSpec,
     Pull,
-    Pulled,
     Push,
-    Rejected,
-    Slot,
     Upload,
 )
-from polyrhythm.runtime.places import HELD, as_bytes, wire_name
+from polyrhythm.runtime.places import HELD
+from polyrhythm.runtime.port import Port
 from polyrhythm.runtime.segments import (
     Span,
     cut_spans,
     group_sizes,
     join_states,
     pack_state,
-    packed_elements,
     slice_state,
     unpack_state,
 )
@@ -53,100 +47,6 @@ from polyrhythm.training.optimizer import OptimizerState
 
 class ServerLostError(PolyrhythmError):
     """A server has died or does not answer; the job cannot go on."""
-
-
-class Port:
-    """The connection to one shard."""
-
-    def __init__(self, control: Callable[[Any], None]) -> None:
-        self.channel: Channel | None = None
-        self.opened: Opened | None = None
-        self.span = Span(0, 0, ())
-        self.compression = NOTHING
-        self.parameters: SharedVector | None = None
-        self.slots: list[SharedVector] = []
-        self.answer: Pulled | Loaded | Downloaded | None = None
-        self.refusal: str | None = None
-        self.reason: str | None = None
-        self._control = control
-        self._room: Tensor | None = None
-        self.pulled_into = 0
-
-    # -- what the channel tells (see `Handler`) ------------------------------------------------------------------------
-
-    def received(self, message: Any) -> None:
-        """An answer of the shard, or something for the caller."""
-        match message:
-            case Opened():
-                self._take_memory(message)
-            case Slot():
-                self.slots.append(self._next_memory())
-            case Pulled() | Loaded() | Downloaded():
-                self.answer = message
-            case Rejected(reason=reason):
-                self.refusal = reason
-            case _:
-                self._control(message)
-
-    def place(self, message: Any, payload: Payload) -> memoryview:
-        """Where parameters and state go."""
-        if isinstance(message, Downloaded):
-            elements = packed_elements(message.state, self.span.elements)
-            if elements > 64 * max(self.span.elements, 1):
-                raise FrameError(f"the server announced an optimizer state of {elements} numbers")
-            self._room = torch.empty(elements)
-        if self._room is None or payload != Payload(wire_name(self._room), self._room.numel()):
-            raise FrameError(f"the server announced {payload.elements} numbers that were not asked for")
-        return as_bytes(self._room)
-
-    def lost(self, reason: str) -> None:
-        """The connection has ended."""
-        self.reason = self.reason or reason
-
-    # -- shared memory -------------------------------------------------------------------------------------------------
-
-    @property
-    def shared(self) -> bool:
-        """Whether gradients travel through shared memory."""
-        return bool(self.slots)
-
-    @property
-    def free_slot(self) -> int | None:
-        """A slot whose gradient was applied or dropped."""
-        return next((i for i, slot in enumerate(self.slots) if not slot.words[HELD]), None)
-
-    def _take_memory(self, message: Opened) -> None:
-        self.opened = message
-        if message.shared:
-            self.slots.append(self._next_memory())
-            self.parameters = self._next_memory(writable=False)
-
-    def _next_memory(self, writable: bool = True) -> SharedVector:
-        assert self.channel is not None
-        if not self.channel.fds:
-            raise FrameError("the server announced shared memory without handing it over")
-        return SharedVector(self.channel.fds.popleft(), self.span.elements, writable)
-
-    # -- requests ------------------------------------------------------------------------------------------------------
-
-    def send(self, message: Any, numbers: Tensor | None = None) -> None:
-        """Send a message and, behind it, numbers, which must not change before they are sent."""
-        assert self.channel is not None
-        if numbers is None:
-            self.channel.send(message)
-        else:
-            self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
-
-    def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
-        """Send a request; its answer's numbers go to `room`."""
-        self.answer, self._room = None, room
-        self.send(message, numbers)
-
-    @property
-    def room(self) -> Tensor:
-        """Where the numbers of the last answer are."""
-        assert self._room is not None
-        return self._room
 
 
 class ShardClient:
@@ -223,10 +123,11 @@ class ShardClient:
             gradient: flat, float32, of the model's length, on any device.
             behind: a message for the hub that follows on the first connection.
         """
-        for port, span in zip(self._ports, self._spans, strict=True):
-            self._push(port, number, gradient[span.start : span.stop], span.start)
+        self._push_parts(number, gradient)
         if behind is not None:
             self._ports[0].send(behind)
+        for port in self._ports:
+            port.send_held()
         if not self._all_sent() or self._failed():
             self.wait(self._all_sent, f"while step {number} was pushed")
 
@@ -237,13 +138,13 @@ class ShardClient:
             out: flat, float32, of the model's length, on any device.
             version: wait until every shard has it.
         """
-        parts = [out[span.start : span.stop] for span in self._spans]
+        parts = self._parts(out)
         versions = [self._read(port, part, version) for port, part in zip(self._ports, parts, strict=True)]
         asked = [(port, part) for port, part, read in zip(self._ports, parts, versions, strict=True) if read is None]
         for port, part in asked:
             self._ask_parameters(port, part, version)
         self.wait(lambda: all(port.answer for port, _ in asked), f"while version {version} was pulled")
-        self.version = min([v for v in versions if v is not None] + [take(port, part) for port, part in asked])
+        self.version = min([v for v in versions if v is not None] + [port.take(part) for port, part in asked])
         return self.version
 
     def swap(self, number: int, gradient: Tensor, out: Tensor) -> int:
@@ -257,14 +158,15 @@ class ShardClient:
         Returns:
             the version that was read.
         """
-        asked = [(port, out[span.start : span.stop]) for port, span in zip(self._ports, self._spans, strict=True)]
+        asked = list(zip(self._ports, self._parts(out), strict=True))
         for port, part in asked:
             self._ask_parameters(port, part, 0)
-        for port, span in zip(self._ports, self._spans, strict=True):
-            self._push(port, number, gradient[span.start : span.stop], span.start)
+        self._push_parts(number, gradient)
+        for port in self._ports:
+            port.send_held()
         done = f"while step {number} was pushed and parameters were pulled"
         self.wait(lambda: self._all_sent() and all(port.answer for port in self._ports), done)
-        self.version = min(take(port, part) for port, part in asked)
+        self.version = min(port.take(part) for port, part in asked)
         return self.version
 
     def upload(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
@@ -352,6 +254,14 @@ class ShardClient:
             number = before
         return number, port.slots[number]
 
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        """What of a flat vector belongs to each shard."""
+        return [flat] if len(self._spans) == 1 else [flat[span.start : span.stop] for span in self._spans]
+
+    def _push_parts(self, number: int, gradient: Tensor) -> None:
+        for port, part in zip(self._ports, self._parts(gradient), strict=True):
+            self._push(port, number, part, port.span.start)
+
     def _push(self, port: Port, number: int, part: Tensor, start: int) -> None:
         payload = self._compressor.encode(part, start) if self._compressor else None
         if not port.shared:
@@ -364,7 +274,7 @@ class ShardClient:
         if slot.values.data_ptr() != part.data_ptr():
             slot.values.copy_(part)
         slot.words[HELD] = 1
-        port.send(Push(number, index))
+        port.hold(Push(number, index))  # so that what goes behind it costs no call of its own
 
     def _read(self, port: Port, part: Tensor, version: int) -> int | None:
         """Read shared parameters directly; None if that did not work and the shard must be asked."""
@@ -378,15 +288,6 @@ class ShardClient:
             port.ask(Pull(version, port.pulled_into))
         else:
             port.ask(Pull(version), room=room_for(part, port.compression.pulled))
-
-
-def take(port: Port, part: Tensor) -> int:
-    """Put parameters that have arrived into `part`; their version."""
-    source = port.slots[port.pulled_into].values if port.shared else port.room
-    if source.data_ptr() != part.data_ptr():
-        part.copy_(source)
-    assert port.answer is not None
-    return port.answer.version
 
 
 def room_for(part: Tensor, wire: PullType) -> Tensor:
