@@ -33,13 +33,13 @@ from rich.table import Table
 
 from polyrhythm.core import Policy, Report, Trace
 from polyrhythm.policies import RLP
+from polyrhythm.reproduce.rlp_trials import FIGURES, TRAINED
 from polyrhythm.rl.dqn import PRESETS
 from polyrhythm.rl.evaluate import PAPER_BASELINES, best_of, compare, instances, times_of
 from polyrhythm.rl.instances import FAMILIES
 from polyrhythm.rl.learn import TEACHERS, Study
 from polyrhythm.rl.rollout import Rollout, play_all
 
-TRAINED = "staleness"
 INSTANCES = 24
 """Held-out jobs of the family that was trained for."""
 TRAINED_BAR, BEST_BAR, OTHER_BAR, FALLBACK_BAR = 1.1, 1.15, 1.0, 0.95
@@ -51,7 +51,7 @@ WARM_UP, TIMED = 16, 160
 """Episodes of the measured training: those in which processes start and import, and those that count."""
 PRETRAINING = 20
 """Jobs of the paper's pre-training here; its own 100 take five times as long."""
-HELD_OUT = tuple(name for name in FAMILIES if name not in (*PRESETS["tuned"].families, TRAINED))
+OTHERS = tuple(family for group in FIGURES.values() for family in group if family != TRAINED)
 SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit", "rlp")
 
 
@@ -59,7 +59,7 @@ def gains(console: Console, arguments: argparse.Namespace) -> bool:
     """Every family: ours by the best of theirs."""
     table = Table("family", "jobs", "best of BSP, ASP, SSP", "K-group", "bandit", "rlp", "rlp by its fallback", "bars")
     good = True
-    for family in (TRAINED, *(name for name in FAMILIES if name != TRAINED)):
+    for family in (TRAINED, *OTHERS):
         if FAMILIES[family].data != "digits" and arguments.data is None:
             continue
         count = INSTANCES if family == TRAINED else arguments.instances

@@ -65,9 +65,11 @@ def page(lab: Lab) -> Page:
 
 def conditions(lab: Lab, results: Results) -> dict[str, str]:
     """What must be known."""
-    jobs = len(next(iter(next(iter(results.values())).values())))
+    jobs = {family: len(runs["rlp"]) for family, runs in results.items()}
+    least = min(jobs.values())
+    more = "".join(f", {number} of {family}" for family, number in jobs.items() if number > least)
     return {
-        "jobs": f"{jobs} of each family, the same for every policy; none was learned from",
+        "jobs": f"{least} of each family{more}, the same for every policy; none was learned from",
         "figures": "ratio of mean times to the target accuracy, 95 % interval of a bootstrap over jobs, wins : losses; "
         "a job that does not get there counts as its family's limit",
         "learning rate": "full rate at every pushed gradient, as in the paper; BSP applies the sum of its gradients",

@@ -115,7 +115,7 @@ PRESETS = {
             ),
             gamma=1.0,
             epsilon=(0.5, 0.1),
-            replay=30_000,
+            replay=50_000,
             batch=256,
             updates=0.5,
             copy_every=1,
@@ -125,8 +125,8 @@ PRESETS = {
             double=True,
             steps=16,
             margin=0.02,
-            pretraining=96,
-            episodes=768,
+            pretraining=160,
+            episodes=1536,
         ),
     )
 }

@@ -33,9 +33,9 @@ BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
 AHEAD = 2
 """Batches under way: a batch is played with the network that has learned from all but so many less one."""
-CHECK = 192
+CHECK = 384
 """Episodes from one validation to the next."""
-VALIDATION = 6
+VALIDATION = 8
 """Instances of each family that validate."""
 VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
