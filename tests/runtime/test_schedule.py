@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core import Cluster, Joined, Policy, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync
 from polyrhythm.core.workload import Lease
-from polyrhythm.policies import parse
+from polyrhythm.policies import BSP, parse
+from polyrhythm.policies.barrier import Barrier
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.strides import Strides
 
@@ -57,6 +58,20 @@ def test_every_rank_follows_the_policy(spec: str, exchanges: list[bool]) -> None
     assert [exchange for _, exchange in expected] == exchanges
     for rank in MEMBERS:
         assert followed(rank, policy) == expected
+
+
+class OnceInTwo(BSP):
+    """Extends a rule that is steady, and is not: only every other step is an update, and the last."""
+
+    def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
+        state, decisions = super().decide(state, event)
+        if isinstance(event, Report) and event.clock % 2:
+            decisions = tuple(decision for decision in decisions if isinstance(decision, Proceed))
+        return state, decisions
+
+
+def test_a_rule_that_extends_a_steady_one_is_followed_step_by_step() -> None:
+    assert [exchange for _, exchange in followed(0, OnceInTwo())] == [False, True] * 4 + [True]
 
 
 def test_every_epoch_starts_a_round_because_the_one_before_has_ended_in_an_average() -> None:

@@ -42,6 +42,8 @@ class Traits:
             named in a `Proceed`, with which the policy then answers every report that does not end in a `Sync`.
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
+        steady: whether every step of all live workers ends in one update from all of them, behind which all go on; of
+            such a rule nobody in lockstep has to be shown the steps of others.
     """
 
     venue: Venue = "arbitrated"
@@ -50,6 +52,7 @@ class Traits:
     cancels: bool = False
     waits: bool = True
     reads_early: bool = False
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class BSP(Policy[Barrier]):
 
     name: ClassVar[str] = "bsp"
     summary: ClassVar[str] = "everyone waits for the slowest, every step"
-    traits: ClassVar[Traits] = Traits(venue="scheduled")
+    traits: ClassVar[Traits] = Traits(venue="scheduled", steady=True)
 
     def init(self, cluster: Cluster) -> Barrier:
         del cluster

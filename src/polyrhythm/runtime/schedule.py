@@ -30,6 +30,7 @@ class Schedule:
         self._ledger = Ledger()
         self._arbiter = Arbiter(policy, cluster, self._ledger, self, lambda *_: None)
         self._started: dict[int, int] = {}
+        self._steady = Sync(members) if is_steady(policy) else None
         self._sync: Sync | None = None
         self.exchange: Exchange = "gradients"
         self.settings = Settings()
@@ -39,8 +40,9 @@ class Schedule:
     def start(self, plan: Strides) -> None:
         """All members join for the steps of `plan`."""
         self.plan, self.step = plan, 0
-        self._started = dict.fromkeys(self._members, 0)
-        self._arbiter.join(self._members, 0.0)
+        if self._steady is None:
+            self._started = dict.fromkeys(self._members, 0)
+            self._arbiter.join(self._members, 0.0)
 
     @property
     def done(self) -> bool:
@@ -59,6 +61,9 @@ class Schedule:
             records: what each member has measured, in their order; a scheduled policy needs none.
         """
         assert self.plan is not None
+        if self._steady is not None:
+            self.step += 1
+            return self._steady
         self._sync = None
         for index, worker in enumerate(self._members):
             samples = self.plan.size(self.step, index)
@@ -92,3 +97,8 @@ class Schedule:
     def wake(self, time_s: float) -> None:
         """Never asked for."""
         raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
+
+
+def is_steady(policy: Policy[Any]) -> bool:
+    """Whether the policy's own class says so; one that extends it may decide otherwise and keep its traits."""
+    return policy.traits.steady and "traits" in vars(type(policy))
