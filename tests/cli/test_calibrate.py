@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from polyrhythm.sim import load_scenario
+from polyrhythm.policies import parse
+from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
 
 Call = Callable[..., Result]
 
@@ -62,6 +63,25 @@ def test_costs_are_measured_written_and_held_against_real_runs(call: Call, tiny:
         ("simulated", 64),
     ]
     assert "Simulated against real" in page.read_text(encoding="utf-8")
+
+
+def test_traces_of_jobs_elsewhere_are_read(call: Call, tiny: str, tmp_path: Path) -> None:
+    for name, spec, factor in (("a", "local:8", 1.0), ("b", "bsp", 1.0), ("c", "asp", 1.5), ("short", "asp", 9.0)):
+        workload = TimingWorkload(batch_size=8, samples=80 if name == "short" else 400)
+        devices = [Device(compute_s=0.1 * factor), Device(compute_s=0.2 * factor)]
+        simulate(Scenario(devices=devices, workload=workload), parse(spec), trace=tmp_path / f"{name}.jsonl")
+    out = tmp_path / "made.toml"
+    done = call("calibrate", tiny, "--from", tmp_path, "--out", out, "--set", "training=none")
+    assert (done.exit_code, done.stderr) == (0, "")
+    made = load_scenario(str(out))
+    assert made.network.latency_s == pytest.approx((0.05 + 0.1) / 2 / 2, rel=0.2)
+    for words, message in (
+        (["--set", "devices.0.count=2"], "the trace under local:8 is of 2 workers, but the scenario has 3"),
+        (["--policies", "bsp"], "give one of them"),
+    ):
+        assert message in call("calibrate", tiny, "--from", tmp_path, *words).stderr
+    (tmp_path / "b.jsonl").unlink()
+    assert "has no trace under bsp; keep one with run --trace" in call("calibrate", tiny, "--from", tmp_path).stderr
 
 
 @pytest.mark.parametrize(

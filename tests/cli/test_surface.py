@@ -55,8 +55,8 @@ SURFACE = {
         "--help",
     },
     "calibrate": {
-        *("scenario", "--out", "--policies", "--seeds", "--epochs", "--time-scale", "--json", "--report", "--set"),
-        "--help",
+        *("scenario", "--out", "--policies", "--seeds", "--epochs", "--time-scale", "--from", "--json", "--report"),
+        *("--set", "--help"),
     },
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},

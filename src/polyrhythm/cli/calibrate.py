@@ -34,6 +34,7 @@ class Wanted:
     seeds: Sequence[int]
     epochs: float
     time_scale: float
+    traces: Path | None = None
 
     def experiment(self, scenario: "Scenario", policies: Sequence[str], seeds: Sequence[int]) -> Experiment:
         """Runs of a scenario without outputs of their own."""
@@ -59,6 +60,10 @@ def calibrate(
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Seeds of the runs in both shells, from 0 on.")] = 1,
     epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
+    traces: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Measure nothing: read the traces that jobs elsewhere have kept."),
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
     overrides: Annotated[
@@ -70,10 +75,13 @@ def calibrate(
     from polyrhythm.sim import load_scenario
 
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
-    wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale)
+    wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
     if time_scale <= 0:
         raise PolyrhythmError(f"--time-scale must be more than 0 but got {time_scale:g}")
-    check_playable(loaded)
+    if traces is None:
+        check_playable(loaded)
+    elif policies:
+        raise PolyrhythmError("--policies runs real workers here, but --from has costs of others; give one of them")
     check(Experiment(ctx.obj, loaded, wanted.policies, wanted.seeds, None, Outputs(json=json, report=report)))
     if out:
         check_writable("--out", out)
@@ -90,7 +98,7 @@ def investigate(wanted: Wanted) -> Findings:
     from polyrhythm.sim import sweep
     from polyrhythm.sim.calibration import calibrated
 
-    costs = measured(wanted)
+    costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
     made = calibrated(wanted.scenario, costs)
     real: list[RunResult] = []
     if wanted.policies:
@@ -124,6 +132,28 @@ def measured(wanted: Wanted) -> "Costs":
     last = results[-1]
     rates = [rate / wanted.time_scale for rate in scenario.bandwidths]
     return measure(traces, rates, last.bytes_pushed / last.steps, last.server_busy_s or 0.0)
+
+
+def read(scenario: "Scenario", folder: Path) -> "Costs":
+    """The costs in the traces of a folder; what the server's processor did is not in them.
+
+    Raises:
+        PolyrhythmError: if one is missing, or is of another number of workers.
+    """
+    from polyrhythm.core import Trace
+    from polyrhythm.sim.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
+
+    found = [Trace.load(path) for path in sorted(folder.glob("*.jsonl"))]
+    of = {trace.header.policy: trace for trace in sorted(found, key=lambda trace: len(trace.entries))}
+    for policy in (STEPS, ALL_REDUCE, MESSAGES):
+        if policy not in of:
+            raise PolyrhythmError(f"--from {str(folder)!r} has no trace under {policy}; keep one with run --trace")
+        if of[policy].header.cluster.workers != scenario.workers:
+            raise PolyrhythmError(
+                f"the trace under {policy} is of {of[policy].header.cluster.workers} workers, but the scenario has "
+                f"{scenario.workers}; change its devices"
+            )
+    return measure(of, scenario.bandwidths, scenario.network.message_bytes, 0.0)
 
 
 def tell(findings: Findings) -> None:
