@@ -1,6 +1,7 @@
 """What the machine itself takes to tell every process what all have: Unix sockets and nothing around them.
 
-Each process sleeps as the workers of the benchmark compute, so that those it waits for have to be woken up as theirs.
+Each process sleeps as the workers of the benchmark compute, so that those it waits for have to be woken up as theirs;
+and it can keep a core busy behind each exchange, as long as a worker does with the rest of its step.
 """
 
 import socket
@@ -14,12 +15,12 @@ RECORD_BYTES = 18
 Span = tuple[float, float]
 
 
-def through_a_hub(workers: int, steps: int, sleep_s: float) -> list[list[Span]]:
+def through_a_hub(workers: int, steps: int, sleep_s: float, busy_s: float = 0.0) -> list[list[Span]]:
     """Each sends its record to a further process, which answers with all: when each had its own, and when all."""
     ends = [socket.socketpair() for _ in range(workers)]
     hub = get_context("fork").Process(target=gather_and_answer, args=([ours for ours, _ in ends], steps))
     hub.start()
-    spans = in_processes([partial(ask, theirs, workers) for _, theirs in ends], steps, sleep_s)
+    spans = in_processes([partial(ask, theirs, workers) for _, theirs in ends], steps, sleep_s, busy_s)
     hub.join()
     return spans
 
@@ -38,7 +39,7 @@ def ask(end: socket.socket, workers: int) -> None:
     end.recv(workers * RECORD_BYTES, socket.MSG_WAITALL)
 
 
-def in_pairs(workers: int, steps: int, sleep_s: float) -> list[list[Span]]:
+def in_pairs(workers: int, steps: int, sleep_s: float, busy_s: float = 0.0) -> list[list[Span]]:
     """The same with a connection between every two, and nobody in between."""
     peers: list[list[socket.socket]] = [[] for _ in range(workers)]
     for one in range(workers):
@@ -46,7 +47,7 @@ def in_pairs(workers: int, steps: int, sleep_s: float) -> list[list[Span]]:
             ends = socket.socketpair()
             peers[one].append(ends[0])
             peers[other].append(ends[1])
-    return in_processes([partial(tell, own) for own in peers], steps, sleep_s)
+    return in_processes([partial(tell, own) for own in peers], steps, sleep_s, busy_s)
 
 
 def tell(peers: list[socket.socket]) -> None:
@@ -57,12 +58,12 @@ def tell(peers: list[socket.socket]) -> None:
         peer.recv(RECORD_BYTES, socket.MSG_WAITALL)
 
 
-def in_processes(exchanges: list[Callable[[], None]], steps: int, sleep_s: float) -> list[list[Span]]:
+def in_processes(exchanges: list[Callable[[], None]], steps: int, *times_s: float) -> list[list[Span]]:
     """Spans of each process that sleeps and exchanges by turns."""
     context = get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in exchanges]
     processes = [
-        context.Process(target=run, args=(exchange, steps, sleep_s, ours))
+        context.Process(target=run, args=(exchange, steps, ours, *times_s))
         for exchange, (_, ours) in zip(exchanges, pipes, strict=True)
     ]
     for process in processes:
@@ -73,7 +74,7 @@ def in_processes(exchanges: list[Callable[[], None]], steps: int, sleep_s: float
     return spans
 
 
-def run(exchange: Callable[[], None], steps: int, sleep_s: float, results: Any) -> None:
+def run(exchange: Callable[[], None], steps: int, results: Any, sleep_s: float, busy_s: float) -> None:
     """One process."""
     spans = []
     for _ in range(steps):
@@ -81,4 +82,7 @@ def run(exchange: Callable[[], None], steps: int, sleep_s: float, results: Any) 
         start = time.perf_counter()
         exchange()
         spans.append((start, time.perf_counter()))
+        end = time.process_time() + busy_s
+        while time.process_time() < end:
+            pass
     results.send(spans)

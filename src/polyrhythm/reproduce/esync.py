@@ -16,6 +16,7 @@ from polyrhythm.reproduce.esync_trials import (
 )
 from polyrhythm.reproduce.figures import Measured, difference, divided, over_seeds, percent, plain, ratio, seconds
 from polyrhythm.reproduce.lab import Lab, Results, Runs
+from polyrhythm.reproduce.live_esync import live_section, lives
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Series, Table
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 
@@ -35,11 +36,19 @@ def page(lab: Lab) -> Page:
         title="ESync, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
-        sections=[system(runs), speed(runs), accuracy(runs), skew(runs), remedy(runs)],
+        sections=[
+            system(runs),
+            speed(runs),
+            accuracy(runs),
+            skew(runs),
+            remedy(runs),
+            *([] if lab.quick else [live_section(lives(lab))]),
+        ],
         missing=[
             "AlexNet, Inception, ResNet and MobileNet (table 1): a run of one of them takes hours on two cores; an MLP "
             "and a small CNN stand for them.",
-            "Real devices: the cluster is simulated with the paper's step times; what was not put in, is not in it.",
+            "Real devices: the cluster is simulated with the paper's step times, or played by processes that sleep; "
+            "what was not put in, is not in it.",
         ],
     )
 
