@@ -43,6 +43,8 @@ def processed_once(job: FakeJob) -> None:
     assert job.coordinator.job.samples + job.coordinator.job.skipped_samples == EPOCHS * job.samples
     for trace in job.traced():
         list(replay(parse(trace.header.policy), trace))
+        times = [entry.event.time_s for entry in trace.entries]
+        assert times == sorted(times)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -64,7 +64,8 @@ class LockstepRun:
         self._lost = {}
         self._stop_at: int | None = None
         self._granted = -1
-        self._pace = Pace(self._job.clock())
+        self._shown_s = self._job.clock()
+        self._pace = Pace(self._shown_s)
         self._exchanged = 0
         self._shared = set()
         self._losses_told = 0
@@ -306,8 +307,9 @@ class LockstepRun:
 
     def _show(self, worker: int) -> None:
         time_s, message = self._progress[worker].unseen.popleft()
+        self._shown_s = max(self._shown_s, time_s)
         clock = self._job.ledger.accounts[worker].clock + 1
-        self._arbiter.report(self._report(worker, clock, time_s, message))
+        self._arbiter.report(self._report(worker, clock, self._shown_s, message))
 
     def _report(self, worker: int, clock: int, time_s: float, message: Stepped) -> Report:
         return Report(
