@@ -51,6 +51,7 @@ STRETCH: dict[str, tuple[str, dict[str, Any]]] = {
     "SelSync 0.3, momentum averaged": ("selsync:0.3", AVERAGED),
     "SelSync 0.3, momentum averaged, fp16": ("selsync:0.3", AVERAGED | HALVES),
     "local SGD(4), momentum averaged, fp16": ("local:4", AVERAGED | HALVES),
+    "BSP to the first decay, then local SGD(8), fp16": ("post-local:8,at=0.5", HALVES),
     "DiLoCo(8)": ("diloco:8", {}),
     "DiLoCo(8), no outer momentum": ("diloco:8,lr=1,momentum=0", {}),
 }
