@@ -1,5 +1,4 @@
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -78,14 +77,15 @@ def test_the_replay_forgets_the_oldest() -> None:
     assert sorted(replay.states.flatten().tolist()) == [1.0, 2.0]
 
 
-def test_exploring_keeps_to_an_action_for_a_while() -> None:
+def test_what_is_explored_is_kept_to_the_end() -> None:
     network = Network((Layer(((0.0,),) * 4, (0.0, 1.0, 0.0, 0.0)),))
     assert {Greedy(network, 0.0, np.random.default_rng(0)).choose((0.0,)) for _ in range(50)} == {1}
-    agent = Greedy(network, 0.5, np.random.default_rng(0), hold=5)
-    taken = [agent.choose((0.0,)) for _ in range(2000)]
-    changes = sum(one != other for one, other in pairwise(taken))
-    assert set(taken) == {0, 1, 2, 3}
-    assert changes < 600
+    agents = [Greedy(network, 0.2, np.random.default_rng(seed)) for seed in range(40)]
+    taken = [[agent.choose((0.0,)) for _ in range(100)] for agent in agents]
+    for agent, actions in zip(agents, taken, strict=True):
+        assert set(actions[: agent.before]) <= {1}
+        assert len(set(actions[agent.before :])) == 1
+    assert {actions[-1] for actions in taken} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -9,7 +9,7 @@ from polyrhythm.policies import RLP
 from polyrhythm.policies.rlp_file import Learned, dump
 from polyrhythm.policies.rlp_views import VIEWS
 from polyrhythm.rl import learn
-from polyrhythm.rl.dqn import PRESETS, Preset
+from polyrhythm.rl.dqn import HIDDEN, PRESETS, Preset
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.evaluate import compare, measure_all, spec_for
 from polyrhythm.rl.instances import Family, draw
@@ -94,10 +94,11 @@ def test_a_batch_is_played_while_the_last_is_learned_from(tmp_path: Path, monkey
     assert events == ["_begun", "_begun", "_learn_batch", "_begun", "_learn_batch", "_learn_batch"]
 
 
-def test_a_margin_keeps_to_the_fallback(tmp_path: Path) -> None:
-    careful = replace(preset("tuned", 0), margin=1e3)
-    learned = Study(careful, tmp_path / "policy.json", jobs=1).run()
-    assert learned.network.best((0.5,) * 14) == VIEWS["phase"].actions.index("1")
+def test_the_margin_is_in_the_file(tmp_path: Path) -> None:
+    learned = Study(replace(preset("tuned", 0), margin=1.0), tmp_path / "policy.json", jobs=1).run()
+    favoured = VIEWS["phase"].actions.index("1")
+    last = learned.network.layers[-1]
+    assert (last.weights[favoured], last.bias[favoured]) == ((0.0,) * HIDDEN[-1], 0.0)
 
 
 def test_resuming_needs_the_same_study(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ Preset `paper` is the RLP paper to the letter (section 3.3, algorithm 2, section
 bootstraps from theta itself, actions are taken by theta*, which is copied from theta every 5 updates, and theta* is the
 result. That is the reverse of DQN. Before it, Q is regressed on the undiscounted time left in episodes of BSP, ASP and
 SSP. Preset `tuned` has what makes it work: double DQN, ``y = R + g Q(s', argmax_b Q(s', b; theta); theta*)``, no
-discount but an end, returns of up to 16 steps, a large replay, Adam, a theta* that is the running mean of theta,
-bounded features and macro actions (the view "phase"), and a margin by which an action must beat the fallback's.
+discount but an end, returns of up to 16 steps of an action that is explored to the end, a large replay, Adam, a theta*
+that is the running mean of theta, bounded features, macro actions (the view "phase"), and a margin by which an action
+must beat the fallback's.
 
 Where the paper leaves something open: numbers are counted in units (`rlp_views.UNITS`, times in 100 s) and the norm of
 a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite.
@@ -47,14 +48,15 @@ class Preset:
         view: what is seen and chosen from.
         families: of instances, taken in turn.
         gamma: discount of one choice.
-        epsilon: probability of a random action, at the start and, linearly, at the end.
+        epsilon: probability of a random action at each choice, at the start of learning and, linearly, at its end;
+            `tuned` keeps to such an action until the end of the episode.
         replay: transitions that are kept; batch: of one update; updates: per transition.
         copy_every: updates from one copy of theta to theta* to the next.
         copied: share of theta in what theta* becomes then; below 1 theta* is a running mean.
         rate: learning rate of SGD or, if `adam`, of Adam.
         double: double DQN; otherwise the paper's reversed roles.
         steps: of an n-step return.
-        margin: by how much an action must be better than the fallback's to be taken in its place, once learned.
+        margin: share of the time left that an action must save to be taken in the fallback's place, once learned.
         pretraining: instances whose episodes under fixed rules or actions come first.
         episodes: after them.
     """
@@ -114,7 +116,7 @@ PRESETS = {
                 "hidden-2",
             ),
             gamma=1.0,
-            epsilon=(0.5, 0.1),
+            epsilon=(0.3, 0.3),
             replay=50_000,
             batch=256,
             updates=0.5,
@@ -124,9 +126,9 @@ PRESETS = {
             adam=True,
             double=True,
             steps=16,
-            margin=0.02,
-            pretraining=160,
-            episodes=1536,
+            margin=0.1,
+            pretraining=128,
+            episodes=384,
         ),
     )
 }
@@ -289,36 +291,45 @@ class Learner:
 
 
 def favouring(network: Network, action: int, margin: float) -> Network:
-    """The network with `margin` on top of the value of an action.
+    """The network with an action's value, minus the time that is left, smaller by the share `margin`.
 
-    >>> from polyrhythm.policies.rlp_file import Layer
-    >>> favouring(Network((Layer(((1.0,), (1.0,)), (0.0, 0.0)),)), 1, 0.5).values([2.0])
-    [2.0, 2.5]
+    Of two actions with equal times the favoured one is then the best, and another only if it saves more than that.
+
+    >>> favouring(Network((Layer(((1.0,), (1.0,)), (0.0, 0.0)),)), 1, 0.25).values([-2.0])
+    [-2.0, -1.5]
     """
     *first, last = network.layers
-    bias = tuple(value + margin * (at == action) for at, value in enumerate(last.bias))
-    return Network((*first, Layer(last.weights, bias)))
+    shares = [1 - margin * (at == action) for at in range(len(last.bias))]
+    weights = tuple(tuple(share * value for value in row) for share, row in zip(shares, last.weights, strict=True))
+    bias = tuple(share * value for share, value in zip(shares, last.bias, strict=True))
+    return Network((*first, Layer(weights, bias)))
 
 
 class Greedy:
-    """An agent that takes the best action of a network, or with probability `epsilon` a random one.
+    """An agent that takes the best action of a network, until it explores.
+
+    One choice of many hardly moves the end of a job, so what it explores is an action kept to the end: what follows is
+    to be learned from, and the choices before are not.
 
     Args:
         network: values of the actions.
-        epsilon: probability.
+        epsilon: probability at each choice of turning to a random action, for the rest of the episode.
         rng: random numbers.
-        hold: a random action is kept for about so many choices, which explores further than single ones.
+
+    Attributes:
+        before: choices until it turned.
     """
 
-    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator, hold: int = 1) -> None:
-        self.network, self.epsilon, self.rng, self.hold = network, epsilon, rng, hold
+    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator) -> None:
+        self.network, self.epsilon, self.rng = network, epsilon, rng
         self.kept: int | None = None
+        self.before = 0
 
     def choose(self, observation: Observation) -> int:
         """The action."""
-        values = self.network.values(observation)
-        if self.kept is not None and self.rng.random() < 1 / self.hold:
-            self.kept = None
-        if self.kept is None and self.rng.random() < self.epsilon / self.hold:
-            self.kept = int(self.rng.integers(len(values)))
-        return values.index(max(values)) if self.kept is None else self.kept
+        if self.kept is None and self.rng.random() < self.epsilon:
+            self.kept = int(self.rng.integers(len(self.network.layers[-1].bias)))
+        if self.kept is not None:
+            return self.kept
+        self.before += 1
+        return self.network.best(observation)

@@ -33,14 +33,12 @@ BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
 AHEAD = 2
 """Batches under way: a batch is played with the network that has learned from all but so many less one."""
-CHECK = 384
+CHECK = 192
 """Episodes from one validation to the next."""
-VALIDATION = 8
+VALIDATION = 6
 """Instances of each family that validate."""
 VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
-HOLD = 4
-"""Choices that an exploring action is kept for (preset tuned)."""
 
 
 class Log(Protocol):
@@ -206,9 +204,7 @@ class Study:
         """Episodes that are played with the present network."""
         network, pool = self.learner.network(), self.preset.pretraining
         rollouts = [
-            self._rollout(
-                self._instance(number % pool), seed=number, network=network, epsilon=self._epsilon(number), hold=HOLD
-            )
+            self._rollout(self._instance(number % pool), seed=number, network=network, epsilon=self._epsilon(number))
             for number in numbers
         ]
         return rollouts, play_ahead(rollouts, self.jobs)
@@ -226,8 +222,8 @@ class Study:
 
     def _learn_from(self, instance: Instance, played: Played, unit_s: float) -> None:
         self.ranges.see(instance, played)
-        preset = self.preset
-        self.learner.learn(*n_step(played.choices, played.rewards(unit_s), preset.gamma, preset.steps))
+        preset, choices, rewards = self.preset, played.choices[played.before :], played.rewards(unit_s)[played.before :]
+        self.learner.learn(*n_step(choices, rewards, preset.gamma, preset.steps))
 
     def _one_by_one(self, until: int) -> None:
         """Episodes up to this number in which the networks learn at every iteration, as algorithm 2 has it."""

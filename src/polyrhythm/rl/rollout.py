@@ -30,12 +30,13 @@ class Constant:
 
 @dataclass(slots=True)
 class Played:
-    """One episode: choices and when they were made, and when it ended."""
+    """One episode: choices, when they were made, and when it ended; of the first `before` nothing is to be learned."""
 
     choices: list[tuple[Observation, int]] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     end_s: float = 0.0
     reached: bool = False
+    before: int = 0
 
     def rewards(self, unit_s: float) -> list[float]:
         """Minus the time from each choice to the next, in a unit."""
@@ -56,7 +57,7 @@ class Rollout:
         instance: the job.
         view: what is seen.
         policy: a spec whose doings are recorded as actions of the paper's view; empty: an agent chooses.
-        action: what it always chooses; None: what `network` says, or with probability `epsilon` anything.
+        action: what it always chooses; None: what `network` says, until it explores (see `Greedy`).
         seed: of the agent.
         folder: of the data.
     """
@@ -67,7 +68,6 @@ class Rollout:
     action: int | None = None
     network: Network | None = None
     epsilon: float = 0.0
-    hold: int = 1
     seed: int = 0
     folder: str | None = None
     window: int = WINDOW
@@ -77,7 +77,7 @@ class Rollout:
         if self.action is not None:
             return Constant(self.action)
         assert self.network is not None
-        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)), self.hold)
+        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)))
 
 
 class Recorder:
@@ -109,12 +109,15 @@ def play(rollout: Rollout) -> Played:
     >>> played.reached, {action for _, action in played.choices}
     (True, {0})
     """
-    recorder = Recorder(None if rollout.policy else rollout.agent())
+    agent = None if rollout.policy else rollout.agent()
+    recorder = Recorder(agent)
     if rollout.policy:
         policy: Acting | Watched = Watched(watched=parse(rollout.policy), seen=recorder.note)
     else:
         policy = Acting(given=blank(rollout.view, rollout.window), agent=recorder)
-    return run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))
+    played = run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))
+    played.before = agent.before if isinstance(agent, Greedy) else 0
+    return played
 
 
 def run_recorded(recorder: Recorder, episode: Episode) -> Played:
