@@ -22,7 +22,8 @@ def test_short_steps_are_told_of_together_and_long_ones_at_once() -> None:
 
 def test_steps_that_become_slow_shrink_the_window_at_once() -> None:
     pace = Pace(0.0)
-    assert [pace.window(0, 0.0), pace.window(1, 0.001), pace.window(3, 8.0)] == [1, 2, 1]
+    assert [pace.window(0, 0.0), pace.window(1, 0.001), pace.ahead] == [1, 2, 1]
+    assert [pace.window(3, 8.0), pace.ahead] == [1, 0]
     assert pace.window(4, 8.0) == 2, "no time has passed"
 
 

@@ -2,9 +2,9 @@
 
 The coordinator only follows: it shows the policy the same steps, for the trace and the ledger, and decides where all
 stop. A rank completes a step only with a `Token` that covers it: for a window of one step or, where steps are short,
-several. The first is sent at the start and the next when the first rank has completed all that are covered, a whole
-step before anyone needs it; so the wait for it is free, and all ranks stop at the same step. A rank that is told to
-stop, or is at the end of the plan, averages its replica with the others' first.
+several. The first is sent at the start and the next when the first rank has completed all that are covered, of several
+the first half: a whole step or more before anyone needs it. So the wait for it is free, and all ranks stop at the same
+step. A rank that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
 import math
@@ -273,7 +273,7 @@ class LockstepRun:
         """Send the token that is due; the last step of the plan needs none, because the epoch ends there."""
         assert self.plan is not None
         last = self.plan.steps - 2
-        if self._stop_at is not None or self._granted >= min(self._furthest(), last):
+        if self._stop_at is not None or self._granted >= min(self._furthest() + self._pace.ahead, last):
             return
         first, stop = self._granted + 1, self._stopping and self._granted >= 0
         end = first if stop else min(self._granted + self._pace.window(self._furthest(), self._job.clock()), last)

@@ -36,6 +36,11 @@ class Pace:
         self._time_s, self._steps = time_s, steps
         return self._window
 
+    @property
+    def ahead(self) -> int:
+        """Steps before the end of a window at which the next one is granted."""
+        return self._window // 2
+
     def time_of(self, worker: int, at_s: float | None, now_s: float) -> float:
         """When a worker's clock showed `at_s`: never later than now, and as early as its quickest message allows."""
         if at_s is None:
