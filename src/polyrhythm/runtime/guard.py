@@ -26,6 +26,7 @@ class Guard:
         factor: of `LossWatch`.
 
     Example:
+        >>> import torch
         >>> from torch import nn, optim
         >>> model = nn.Linear(1, 1)
         >>> guard = Guard(Replica(model, optim.SGD(model.parameters(), lr=1.0)), "rollback")
