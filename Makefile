@@ -28,7 +28,7 @@ test-network: .venv/ready  ## needs root, ip and tc
 test-gpu: .venv/ready  ## needs a GPU
 	$(PYTEST) tests/gpu
 
-test-integrations: .venv/ready-integrations  ## Accelerate, Lightning, Hugging Face's Trainer
+test-integrations: .venv/ready-integrations  ## Accelerate, Lightning, Hugging Face's Trainer, Ray
 	$(PYTEST) tests/integrations
 
 bench: .venv/ready-bench  ## every benchmark; fails if one misses its bar

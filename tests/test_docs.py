@@ -14,6 +14,7 @@ from polyrhythm.cli.pilot import read_pilot
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.policies import BUILT_IN, parse
 from polyrhythm.runtime.launch import read_command
+from polyrhythm.runtime.on_ray import read_order
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -66,7 +67,9 @@ def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) 
     for command, *arguments in commands(PAGES[page]):
         if command == "run":  # what stands behind the script is the script's, --help too
             pilot = read_pilot(arguments)
-            assert read_command(pilot.command("bsp") if pilot else arguments).processes
+            call = pilot.command("bsp") if pilot else arguments
+            order = read_order(call)
+            assert read_command(order.arguments(0, "host:29400") if order else call).processes
             continue
         outcome = CliRunner().invoke(app, [command, *arguments, "--help"])
         assert outcome.exit_code == 0, f"polyrhythm {command} {shlex.join(arguments)}: {outcome.output}"

@@ -21,9 +21,9 @@ def run(ctx: typer.Context) -> None:
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
     from polyrhythm.cli.pilot import resolved
-    from polyrhythm.runtime.launch import launch
+    from polyrhythm.runtime.on_ray import launch_anywhere
 
-    raise typer.Exit(launch(resolved(ctx.args)))
+    raise typer.Exit(launch_anywhere(resolved(ctx.args)))
 
 
 def ctl(

@@ -69,6 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")
     ours.add_argument("--policy", default="bsp", metavar="SPEC", help="first policy, as in ssp:3")
+    ours.add_argument("--on", choices=("here", "ray"), default="here", help="where to start the workers")
+    ours.add_argument("--worker-gpus", type=float, default=0.0, metavar="N", help="GPUs of each worker, with --on ray")
     ours.add_argument("--job", default="", metavar="NAME", help="id of the job, for polyrhythm ctl")
     ours.add_argument("--epochs", type=int, default=1, help="epochs that the script makes, for policies with shares")
     ours.add_argument(
