@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BURST_BYTES = 32 * 1024
-"""What a host may send at once above its rate."""
+"""What a host may send at once above its rate, at least."""
+
+BURST_S = 0.004
+"""What it may send at once in seconds at its rate: so late may the kernel be with the next packets."""
 
 
 @dataclass
@@ -80,9 +83,14 @@ def add_namespace(stack: ExitStack, name: str) -> str:
     return name
 
 
+def burst_bytes(rate_mbit: float) -> int:
+    """What a host of this rate may send at once."""
+    return max(BURST_BYTES, round(BURST_S * rate_mbit * 1e6 / 8))
+
+
 def limit(namespace: str, device: str, rate_mbit: float) -> None:
     """Limit what a device sends."""
-    bucket = ["rate", f"{rate_mbit}mbit", "burst", str(BURST_BYTES), "latency", "100ms"]
+    bucket = ["rate", f"{rate_mbit}mbit", "burst", str(burst_bytes(rate_mbit)), "latency", "100ms"]
     run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket)
 
 

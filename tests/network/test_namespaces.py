@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.network.namespaces import BURST_BYTES, Host, network, run
+from tests.network.namespaces import Host, burst_bytes, network, run
 
 RECEIVE = """
 import socket, time
@@ -44,7 +44,7 @@ def test_hosts_exchange_data_at_no_more_than_their_rate(rate_mbit: float) -> Non
         received, seconds = transfer(first, second, size)
     # A bucket at each end may be sent at once; the limiter's own rounding is well below 5 %.
     assert received == size
-    assert seconds >= 0.95 * (size - 2 * BURST_BYTES) * 8 / (rate_mbit * 1e6)
+    assert seconds >= 0.95 * (size - 2 * burst_bytes(rate_mbit)) * 8 / (rate_mbit * 1e6)
 
 
 def test_a_host_reaches_its_loopback() -> None:
