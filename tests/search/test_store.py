@@ -122,6 +122,15 @@ def test_another_plan_uses_the_trials_that_are_there(tmp_path: Path) -> None:
     assert len(set(asked)) == len(asked) > first
 
 
+def test_trials_of_another_knob_cost_this_search_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "searches.db")
+    for share in (0.9, 0.7):
+        store.add(JOB, knee(0.3)(Trial(f"switch:bsp@{share:g},asp", 0)))
+    found = search(PLAN, Serial(knee(0.3)), store, JOB)
+    alone = search(PLAN, Serial(knee(0.3)), Store(tmp_path / "other.db"), JOB)
+    assert (found.state, found.cost, found.known) == (alone.state, alone.cost, frozenset())
+
+
 def test_a_trial_is_kept_once(tmp_path: Path) -> None:
     store, outcome = Store(tmp_path / "store.db"), Outcome(Trial("x", 0), 0.9, 1.0, 1.0)
     store.add(JOB, outcome)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from polyrhythm.search.plan import Outcome, Plan, Trial
-from polyrhythm.search.state import Cost, Progress, SearchState, cost_of, next_trials, progress_of, tell
+from polyrhythm.search.state import Cost, Progress, SearchState, concerned, cost_of, next_trials, progress_of, tell
 from polyrhythm.search.store import Store
 
 
@@ -67,6 +67,7 @@ def search(
             state = tell(state, outcome)
             if on_outcome is not None:
                 on_outcome(outcome)
-    finished = Finished(state, known)
+    state = concerned(state)
+    finished = Finished(state, known.intersection(outcome.trial for outcome in state.outcomes))
     store.conclude(job, finished.spec, plan)
     return finished

@@ -164,6 +164,12 @@ def target_of(state: SearchState) -> Sample | None:
     return Sample.of([outcome.accuracy for outcome in runs]) if len(runs) == plan.runs else None
 
 
+def concerned(state: SearchState) -> SearchState:
+    """With the outcomes of the baseline and of candidates that were tried: a store may know others of the same job."""
+    specs = {state.plan.knob.target_spec, *(visited.spec for visited in progress_of(state).visited)}
+    return replace(state, outcomes=tuple(outcome for outcome in state.outcomes if outcome.trial.spec in specs))
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Training time of a search, seconds.
