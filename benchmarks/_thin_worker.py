@@ -1,0 +1,38 @@
+"""One worker of `replicas_between_hosts.py`: an MLP of 11 M parameters; prints when each step was over."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import polyrhythm
+
+WIDTH, FEATURES, CLASSES, BATCH, WORKERS = 3280, 64, 10, 16, 4
+
+
+def main(steps: int) -> None:
+    """Train one epoch of so many steps in lockstep; the first rank prints seconds and seconds waited by step."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(steps * BATCH * WORKERS, FEATURES, generator=generator)
+    y = (x @ torch.randn(FEATURES, CLASSES, generator=generator)).argmax(1)
+    torch.manual_seed(0)
+    layers = nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES)
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+    marks: list[tuple[float, float]] = []
+    with polyrhythm.session(model, optimizer) as session:
+        for inputs, labels in session.loader(TensorDataset(x, y), batch_size=BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            marks.append((time.perf_counter(), session.metrics["waited_s"]))
+    if os.environ["RANK"] == "0":
+        print(json.dumps(marks), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
