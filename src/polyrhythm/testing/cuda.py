@@ -63,11 +63,11 @@ def without(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
 
 
 def with_gloo(init: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with gloo in place of the backend, if one was given, by name or as the first argument."""
+    """The function with gloo in place of NCCL, given by name or as the first argument."""
 
     @functools.wraps(init)
     def call(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        return init(backend and "gloo", *args, **kwargs)
+        return init("gloo" if backend and "nccl" in backend else backend, *args, **kwargs)
 
     return call
 
