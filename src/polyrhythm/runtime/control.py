@@ -163,14 +163,14 @@ def packed(record: Record) -> bytes:
     return RECORD.pack(norm is not None, norm or 0.0, loss is not None, loss or 0.0)
 
 
-def unpacked(data: bytes) -> Record:
-    """The record of these bytes.
+def unpacked(data: bytes) -> tuple[Record, ...]:
+    """The records of these bytes.
 
-    >>> unpacked(packed(Record(grad_sq_norm=4.0)))
-    Record(grad_sq_norm=4.0, loss=None)
+    >>> unpacked(packed(Record(grad_sq_norm=4.0)) + packed(Record(loss=0.5)))
+    (Record(grad_sq_norm=4.0, loss=None), Record(grad_sq_norm=None, loss=0.5))
     """
-    has_norm, norm, has_loss, loss = RECORD.unpack(data)
-    return Record(norm if has_norm else None, loss if has_loss else None)
+    fields = RECORD.iter_unpack(data)
+    return tuple([Record(a if has_a else None, b if has_b else None) for has_a, a, has_b, b in fields])
 
 
 class Stepped(Message):

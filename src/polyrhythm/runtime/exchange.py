@@ -168,7 +168,7 @@ class Exchange:
         Raises:
             GroupError: when a member is lost.
         """
-        return tuple(map(unpacked, self.epoch.gather(packed(own))))
+        return unpacked(b"".join(self.epoch.gather(packed(own))))
 
     def average_gradients(self, stake: Stake) -> None:
         """Give the optimizer's next step the mean gradient of those who have a stake.

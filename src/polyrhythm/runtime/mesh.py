@@ -33,7 +33,7 @@ class Mesh:
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        self._rank, self._size = rank, size
+        self._rank = rank
         self._peers = meet(store, rank, size, timeout)
 
     def gather(self, record: bytes) -> list[bytes]:
@@ -44,8 +44,10 @@ class Mesh:
         """
         for peer in self._peers.values():
             peer.sendall(record)
-        length, own, peers = len(record), self._rank, self._peers
-        return [record if rank == own else receive(peers[rank], length) for rank in range(self._size)]
+        length = len(record)
+        records = [receive(peer, length) for peer in self._peers.values()]
+        records.insert(self._rank, record)
+        return records
 
     def end(self) -> None:
         """From any thread: who waits in `gather`, here or as a peer, waits no more."""
