@@ -148,6 +148,14 @@ def test_groups_have_their_own_options() -> None:
     torch.testing.assert_close(vector, torch.tensor([-0.2, -0.2, -2.0, -2.0, -2.0]))
 
 
+@pytest.mark.parametrize(("more", "moved"), [({"weight_decay": 0.5}, 1.5), ({"maximize": True}, -1.0)])
+def test_groups_of_plain_sgd_may_have_more_than_a_rate(more: dict[str, Any], moved: float) -> None:
+    layout = FlatLayout.of({"a": torch.zeros(2)}, {"b": torch.zeros(3)})
+    vector = torch.ones(5)
+    FlatOptimizer(torch.optim.SGD, {"lr": 0.1}, vector, layout, [{}, more]).step(torch.ones(5))
+    torch.testing.assert_close(vector, 1 - 0.1 * torch.tensor([1.0, 1.0, moved, moved, moved]))
+
+
 def test_an_optimizer_of_the_same_kind_on_another_vector_starts_without_state() -> None:
     optimizer, vector = flat_optimizer("Adam", {})
     optimizer.step(joined(tensors(1)))

@@ -250,9 +250,9 @@ def bare_step(kind: type[Optimizer], options: Options) -> Callable[[Optimizer], 
 
 
 def descend(step: Callable[[Optimizer], Any], optimizer: Optimizer) -> None:
-    """A step of SGD with nothing but a rate, unless a policy asks for a momentum: as torch, with less overhead."""
+    """A step of SGD with nothing but a rate, unless a group or a policy has more: as torch, with less overhead."""
     for group in optimizer.param_groups:
-        if group["momentum"]:
+        if group["momentum"] or group["weight_decay"] or group["maximize"]:
             step(optimizer)
             return
     for group in optimizer.param_groups:
