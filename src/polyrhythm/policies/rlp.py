@@ -70,6 +70,7 @@ class RLP(Policy[RLPState]):
         only: restricts it to one action, which makes it the fixed rule that the action is; without a fallback.
 
     Example:
+        >>> from polyrhythm.core import Cluster, Joined
         >>> policy = RLP(only="h")
         >>> state, decisions = policy.decide(policy.init(Cluster(workers=2)), Joined((0, 1), time_s=0.0))
         >>> decisions

@@ -74,8 +74,8 @@ class Tuned(Policy[TunedState]):
 
     @property
     def traits(self) -> Traits:
-        """Those of the policy within."""
-        return self.policy.traits
+        """Those of the policy within, whose updates it changes."""
+        return replace(self.policy.traits, steady=False)
 
     def stages(self, cluster: Cluster) -> tuple[Stage, ...]:
         """Those of the policy within, each with these settings."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket
+from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Record
@@ -100,5 +100,6 @@ class Schedule:
 
 
 def is_steady(policy: Policy[Any]) -> bool:
-    """Whether the policy's own class says so; one that extends it may decide otherwise and keep its traits."""
-    return policy.traits.steady and "traits" in vars(type(policy))
+    """Whether the policy's own class says so: one that extends or wraps it may decide otherwise and keep its traits."""
+    own = vars(type(policy)).get("traits")
+    return isinstance(own, Traits) and own.steady
