@@ -1,6 +1,5 @@
 """Records that members of an epoch exchange at once, over the connections between every two of them."""
 
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from polyrhythm.runtime.channel import connect
-from polyrhythm.runtime.mesh import Mesh, place
+from polyrhythm.runtime.mesh import RANK_BYTES, SECRET_BYTES, Mesh, place
 from polyrhythm.runtime.nodes import ADDRESS
 
 SIZE = 3
@@ -85,5 +84,5 @@ def strange(store: HashStore, shown: threading.Event) -> None:
     shown.set()
     address, _ = store.get(place(0)).decode().split(" ")
     with connect(address, LIMIT.total_seconds()) as sock:
-        sock.sendall(bytes(64))
-        sock.shutdown(socket.SHUT_WR)
+        sock.sendall(bytes(SECRET_BYTES + RANK_BYTES))
+        assert not sock.recv(1)
