@@ -6,7 +6,7 @@ succeeded), or None to wait for the next message. What it has `offered` there is
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
@@ -15,6 +15,11 @@ from polyrhythm.policies import parse
 from polyrhythm.runtime import control
 from polyrhythm.runtime.coordinator import Coordinator
 from tests.runtime.fake_worker import FakeWorker
+
+
+def at_ticks(what: str, arguments: Mapping[int, object]) -> dict[int, str]:
+    """Events of one kind for `FakeJob.run`, from ticks and their arguments."""
+    return {tick: f"{what} {argument}" for tick, argument in arguments.items()}
 
 
 class FakeJob:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from polyrhythm.core import Proceed, replay
 from polyrhythm.policies import parse
-from tests.runtime.fake_job import FakeJob
+from tests.runtime.fake_job import FakeJob, at_ticks
 
 POLICIES = [
     "bsp",
@@ -74,7 +74,7 @@ def test_switches_lose_and_double_no_sample(
     seed: int, workers: int, samples: int, first: str, ahead: int, switches: dict[int, str]
 ) -> None:
     job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
-    job.run({tick: f"switch {spec}" for tick, spec in switches.items()})
+    job.run(at_ticks("switch", switches))
     assert job.coordinator.job.skipped_samples == 0
     processed_once(job)
 
@@ -93,7 +93,7 @@ def test_the_others_finish_when_workers_die(
     seed: int, workers: int, samples: int, first: str, ahead: int, kills: dict[int, int], switches: dict[int, str]
 ) -> None:
     job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
-    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    events = at_ticks("switch", switches)
     job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items()})
     processed_once(job)
 
@@ -121,7 +121,7 @@ def test_newcomers_take_their_part(
 ) -> None:
     """Also between the moment at which a phase opens and the one at which its state is on the servers."""
     job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
-    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    events = at_ticks("switch", switches)
     events |= {tick: f"kill {rank}" for tick, rank in kills.items() if rank < workers}
     job.run(events | {tick: f"join {workers + number}" for number, tick in enumerate(joins)})
     processed_once(job)
@@ -139,7 +139,7 @@ def test_steps_that_the_script_skips_are_counted(
     seed: int, workers: int, first: str, ahead: int, switches: dict[int, str]
 ) -> None:
     job = FakeJob(first, workers, 40, 3, EPOCHS, seed, ahead, skip=0.2)
-    job.run({tick: f"switch {spec}" for tick, spec in switches.items()})
+    job.run(at_ticks("switch", switches))
     processed_once(job)
 
 
@@ -166,7 +166,7 @@ def test_scripts_may_leave_their_loops_early(
 ) -> None:
     """The others process what is left; what nobody is left for is skipped, and counted."""
     job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead, leave=leave)
-    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    events = at_ticks("switch", switches)
     job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items() if workers > 1})
     processed_once(job)
 

@@ -10,7 +10,7 @@ from polyrhythm.core.workload import Workload
 from polyrhythm.runtime.control import Agreed, Diverged, Ended, Ready
 from polyrhythm.runtime.job import Job, Member
 from polyrhythm.runtime.rescue import UNSURE, Rescue
-from tests.runtime.fake_job import FakeJob
+from tests.runtime.fake_job import FakeJob, at_ticks
 from tests.runtime.test_coordinator import EPOCHS, policies, processed_once, seeds
 
 
@@ -28,7 +28,7 @@ def test_every_sample_counts_once_in_what_is_kept(
     seed: int, workers: int, samples: int, first: str, ahead: int, diverge: int, switches: dict[int, str]
 ) -> None:
     job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
-    events = {tick: f"switch {spec}" for tick, spec in switches.items()}
+    events = at_ticks("switch", switches)
     job.run(events | {diverge: "diverge 0"})
     if any(worker.ended for worker in job.workers.values()):
         return  # the epoch was over when it was seen

@@ -126,8 +126,6 @@ class ShardClient:
         self._push_parts(number, gradient)
         if behind is not None:
             self._ports[0].send(behind)
-        for port in self._ports:
-            port.send_held()
         if not self._all_sent() or self._failed():
             self.wait(self._all_sent, f"while step {number} was pushed")
 
@@ -162,8 +160,6 @@ class ShardClient:
         for port, part in asked:
             self._ask_parameters(port, part, 0)
         self._push_parts(number, gradient)
-        for port in self._ports:
-            port.send_held()
         done = f"while step {number} was pushed and parameters were pulled"
         self.wait(lambda: self._all_sent() and all(port.answer for port in self._ports), done)
         self.version = min(port.take(part) for port, part in asked)
@@ -274,7 +270,7 @@ class ShardClient:
         if slot.values.data_ptr() != part.data_ptr():
             slot.values.copy_(part)
         slot.words[HELD] = 1
-        port.hold(Push(number, index))  # so that what goes behind it costs no call of its own
+        port.send(Push(number, index))
 
     def _read(self, port: Port, part: Tensor, version: int) -> int | None:
         """Read shared parameters directly; None if that did not work and the shard must be asked."""

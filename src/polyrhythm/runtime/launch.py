@@ -119,12 +119,12 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     if not 0 < options.delta_rate < math.inf:
         raise PolyrhythmError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
-    if options.full_duplex and parse_compensation(options.compensation).needs_backup:
+    compensation = parse_compensation(options.compensation)
+    if options.full_duplex and compensation.needs_backup:
         raise PolyrhythmError(
             f"--full-duplex and --compensation {options.compensation} exclude each other: it compares a gradient's "
             "parameters with the newest, and its worker reads the next ones before the gradient is there; use one"
         )
-    parse_compensation(options.compensation)
     parse_compression(options.compress)
     return HubSettings(
         job=options.job or (options.rdzv_id if node.count > 1 else uuid.uuid4().hex[:8]),

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import launch, make_parser, read_command, read_processes, split_at_script
 from polyrhythm.runtime.nodes import TOKEN, read_count
+from polyrhythm.runtime.ray_parts import ray_part
 from polyrhythm.runtime.rendezvous import die_with_parent, free_port
 
 OURS = ("--on", "--worker-gpus", "--job")
@@ -129,11 +129,8 @@ def connected() -> Any:
     Raises:
         PolyrhythmError: if there is no Ray, or no cluster.
     """
-    try:
-        ray = import_module("ray")
-    except ImportError:
-        raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
-    import_module("ray.util")
+    ray = ray_part("ray")
+    ray_part("ray.util")
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
@@ -183,13 +180,13 @@ def run_on(ray: Any, group: Any, order: Order, token: str) -> int:
 
 def endpoint() -> tuple[str, int]:
     """On the first host: how the others reach it."""
-    ray: Any = import_module("ray")
+    ray = ray_part("ray")
     return str(ray.util.get_node_ip_address()), free_port()
 
 
 def serve(share: Share) -> int:
     """On each host: start its workers, and end with them. Its output goes to the driver by way of Ray."""
-    ray: Any = import_module("ray")
+    ray = ray_part("ray")
     shipped = ray.get_runtime_context().runtime_env.get("working_dir")
     folder = str(Path.cwd()) if shipped or not Path(share.folder).is_dir() else share.folder
     command = [sys.executable, "-m", "polyrhythm", "run", *share.arguments]

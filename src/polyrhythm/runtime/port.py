@@ -107,16 +107,6 @@ class Port:
         else:
             self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
 
-    def hold(self, message: Any) -> None:
-        """Send a message together with the next one, or by `send_held`."""
-        assert self.channel is not None
-        self.channel.hold(message)
-
-    def send_held(self) -> None:
-        """Send what is held."""
-        assert self.channel is not None
-        self.channel.send_held()
-
     def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
         """Send a request; its answer's numbers go to `room`."""
         self.answer, self._room = None, room

@@ -246,7 +246,6 @@ def session(
         epochs: epochs that the job plans; policies that count shares of the workload need it.
         compress: what gradients and replicas travel as, such as ``int8`` or ``topk:0.01``; see
             `polyrhythm.training.compression`. ``polyrhythm run --compress`` takes precedence.
-
         on_divergence: what becomes of the job when a loss that the script calls ``backward()`` on is not finite, or
             explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore"; "end", with a `DivergedError` on every
             worker; "rollback", to the start of the epoch, and on under BSP, or the end if that was done before.

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import joblib
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.ray_parts import ray_part
 from polyrhythm.search.plan import Outcome, Trial
 
 Function: TypeAlias = Callable[[Trial], Outcome]
@@ -113,9 +112,5 @@ def on_ray(function: Function, slots: int) -> Joblib:
     Raises:
         PolyrhythmError: without Ray.
     """
-    try:
-        joblib_on_ray = import_module("ray.util.joblib")
-    except ImportError:
-        raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
-    joblib_on_ray.register_ray()
+    ray_part("ray.util.joblib").register_ray()
     return Joblib(function, slots, "ray")

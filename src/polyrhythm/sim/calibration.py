@@ -62,11 +62,16 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     bandwidths: list[float]
 
 
+def whole_batch(trace: Trace) -> int:
+    """Samples of the largest mini-batch; those of an epoch's last steps are smaller."""
+    return max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
+
+
 def full_steps(trace: Trace) -> Iterator[Step]:
     """Steps on whole mini-batches, but for the first of each epoch, before which the workers stand still."""
     released: dict[int, float] = {}
     first: set[int] = set()
-    size = max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
+    size = whole_batch(trace)
     for event, decisions in trace.entries:
         if isinstance(event, Joined):
             first.update(event.workers)
@@ -82,7 +87,7 @@ def full_steps(trace: Trace) -> Iterator[Step]:
 def rounds(trace: Trace) -> list[float]:
     """Seconds between two updates behind whole mini-batches of one epoch."""
     times: list[float] = []
-    size = max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
+    size = whole_batch(trace)
     last_s, whole = None, True
     for event, decisions in trace.entries:
         if isinstance(event, Joined):

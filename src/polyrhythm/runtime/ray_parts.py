@@ -1,0 +1,18 @@
+"""Ray's modules, which only ``--on ray`` needs."""
+
+from importlib import import_module
+from typing import Any
+
+from polyrhythm.errors import PolyrhythmError
+
+
+def ray_part(name: str) -> Any:
+    """The module of this name.
+
+    Raises:
+        PolyrhythmError: without Ray.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
