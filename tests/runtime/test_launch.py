@@ -103,9 +103,9 @@ class Place:
         )
 
     def files(self) -> list[str]:
-        """What is left, but for the cache that torch itself makes."""
+        """What is left, but for torch's own cache, and sockets of its loaders, which leave them if they are killed."""
         left = [str(path) for folder in (self.folder / "work", self.temporary) for path in folder.rglob("*")]
-        return [path for path in left if "torchinductor" not in path]
+        return [path for path in left if "torchinductor" not in path and "pymp-" not in path]
 
     def processes(self) -> Iterator[int]:
         """Those that live and have our mark in their environment."""

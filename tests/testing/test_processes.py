@@ -65,6 +65,11 @@ def hang(rank: int) -> None:
     time.sleep(3600 if rank == 1 else 0)
 
 
+def test_who_has_ended_is_told_with_who_has_not() -> None:
+    with pytest.raises(WorkersError, match=r"(?s)workers \[1\] still run.*worker 0 ended with 0"):
+        run_workers(hang, 2, timeout_s=0.5)
+
+
 def test_a_stopped_worker_can_be_left_behind() -> None:
     with workers(hang, 2) as running:
         running.kill(1, signal.SIGSTOP)

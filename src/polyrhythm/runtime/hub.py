@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
@@ -384,17 +385,15 @@ class ControlDoor:
         """It may come and go."""
 
 
-def main(descriptors: Sequence[int]) -> None:
-    """Entry point of a hub process: the listeners' descriptors; settings come on standard input."""
-    import torch
-
+def serve(settings: HubSettings, doors: Sequence[socket.socket]) -> None:
+    """Body of a hub process; it returns behind the last worker."""
     logging.basicConfig(level=logging.INFO, format="polyrhythm hub: %(message)s")
-    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=HubSettings)
     torch.set_num_threads(1)
-    hub = Hub(settings, *(socket.socket(fileno=descriptor) for descriptor in descriptors))
+    hub = Hub(settings, *doors)
     warm_up()
     hub.run()
 
 
-if __name__ == "__main__":
-    main([int(descriptor) for descriptor in sys.argv[1:]])
+if __name__ == "__main__":  # descriptors of the doors; settings come on standard input
+    made = msgspec.json.decode(sys.stdin.buffer.read(), type=HubSettings)
+    serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]])

@@ -10,11 +10,11 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -30,10 +30,11 @@ from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
+from polyrhythm.runtime.hub import serve
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
-from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub
+from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, open_doors
 from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -45,8 +46,14 @@ from polyrhythm.training.optimizer import check_options, configured_options, opt
 LOOK_S = 0.1
 """How often the processes are looked after."""
 
-PRELOADED = ("polyrhythm.runtime.trainer", "torch._dynamo", "sklearn.datasets", "sklearn.model_selection")
-"""Modules that workers of the built-in tasks import at some time."""
+PRELOADED = (
+    "polyrhythm.runtime.trainer",
+    "polyrhythm.runtime.hub",
+    "torch._dynamo",
+    "sklearn.datasets",
+    "sklearn.model_selection",
+)
+"""Modules that the hub, and workers of the built-in tasks, import at some time."""
 
 GRACE_S = 2.0
 """How long a process may take to end once its part is over."""
@@ -176,13 +183,15 @@ class Crew:
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "Crew":
-        with open(self._log("hub"), "wb") as log:
-            self._hub = start_hub(self._settings, log)
+        with ExitStack() as stack:
+            doors = open_doors(self._settings, stack)
+            self._hub = nursery().Process(target=live, args=(self._log("hub"), {}, serve, self._settings, doors))
+            self._hub.start()
         port = free_port()
         try:
             for rank in range(self._settings.workers):
                 environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
-                arguments = (self._work, self._folder, environment, self._log(f"worker-{rank}"))
+                arguments = (self._log(f"worker-{rank}"), environment, self._work, self._folder)
                 self._workers[rank] = nursery().Process(target=live, args=arguments)
                 self._workers[rank].start()
         except BaseException:
@@ -203,7 +212,8 @@ class Crew:
         """
         over = False
         while not over:
-            over = ended(self._hub, LOOK_S)
+            self._hub.join(LOOK_S)
+            over = self._hub.exitcode is not None
             for rank, process in self._workers.items():
                 if over:
                     process.join(GRACE_S)
@@ -211,7 +221,7 @@ class Crew:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
                     raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
-        if self._hub.returncode:
+        if self._hub.exitcode:
             raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
         return ""
 
@@ -225,9 +235,9 @@ class Crew:
         for process in self._workers.values():
             process.kill()
             process.join()
-        if not ended(self._hub, GRACE_S if self._workers else 0.0):
-            self._hub.kill()
-            self._hub.wait()
+        self._hub.join(GRACE_S if self._workers else 0.0)
+        self._hub.kill()
+        self._hub.join()
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the hub of a worker whose link is thin."""
@@ -254,22 +264,13 @@ def nursery() -> ForkServerContext:
     return context
 
 
-def live(work: Callable[[Path], int], folder: Path, environment: dict[str, str], log: Path) -> None:
-    """A worker process, from its first moment on; what it says on stderr goes to its log."""
+def live(log: Path, environment: dict[str, str], work: Callable[..., int | None], *given: Any) -> None:
+    """A process, from its first moment on; what it says on stderr goes to its log."""
     die_with_parent()
     os.environ.update(environment)
     with open(log, "wb") as stream:
         os.dup2(stream.fileno(), sys.stderr.fileno())
-    sys.exit(work(folder))
-
-
-def ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
-    """Whether the process ends within a time."""
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    sys.exit(work(*given))
 
 
 def read_figures(run: LocalRun, folder: Path) -> Figures:

@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
-from typing import IO
 
 import msgspec
 
@@ -88,28 +87,21 @@ def node_of(workers: int) -> Node:
     return node
 
 
-def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool = False) -> "subprocess.Popen[bytes]":
+def start_hub(settings: HubSettings, bound: bool = False) -> "subprocess.Popen[bytes]":
     """Start a hub process; it ends by itself behind the last worker.
 
     Args:
         settings: see `HubSettings`.
-        log: where it writes what it has to say; none: to this process's stderr.
         bound: whether it ends with this process.
 
     Raises:
         PolyrhythmError: if a job of this id is running, or a port is taken.
     """
     with ExitStack() as stack:
-        addresses = (hub_address(settings.job), *settings.listen)
-        listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
-        for listener, address in zip(listeners, addresses, strict=True):
-            if address in settings.rates:
-                pace(listener, settings.rates[address])
-        descriptors = [listener.fileno() for listener in listeners]
+        descriptors = [door.fileno() for door in open_doors(settings, stack)]
         process = subprocess.Popen(
             [sys.executable, "-m", "polyrhythm.runtime.hub", *map(str, descriptors)],
             stdin=subprocess.PIPE,
-            stderr=log,
             pass_fds=descriptors,
             preexec_fn=die_with_parent if bound else None,
         )
@@ -117,6 +109,20 @@ def start_hub(settings: HubSettings, log: IO[bytes] | None = None, bound: bool =
     process.stdin.write(msgspec.json.encode(settings))
     process.stdin.close()
     return process
+
+
+def open_doors(settings: HubSettings, stack: ExitStack) -> list[socket.socket]:
+    """Sockets on which a hub's workers are awaited: that of its host, and others; emulated links are thin from now on.
+
+    Raises:
+        PolyrhythmError: if a job of this id is running, or a port is taken.
+    """
+    addresses = (hub_address(settings.job), *settings.listen)
+    doors = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+    for door, address in zip(doors, addresses, strict=True):
+        if address in settings.rates:
+            pace(door, settings.rates[address])
+    return doors
 
 
 def die_with_parent() -> None:

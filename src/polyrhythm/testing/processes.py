@@ -85,11 +85,12 @@ class Workers:
         """
         deadline = time.monotonic() + timeout_s
         awaited = [rank for rank in range(len(self.processes)) if rank not in leave]
-        outcomes = {}
+        outcomes: dict[int, Outcome] = {}
         while missing := [rank for rank in awaited if rank not in outcomes]:
             ready = wait([self.connections[rank] for rank in missing], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise WorkersError(f"workers {missing} still run after {timeout_s:g} s{self._stacks(missing)}")
+                ended = "".join(f"\n{told(outcome)}" for outcome in outcomes.values())
+                raise WorkersError(f"workers {missing} still run after {timeout_s:g} s{self._stacks(missing)}{ended}")
             for rank in missing:
                 if self.connections[rank] in ready:
                     outcomes[rank] = self._outcome(rank)
@@ -137,8 +138,13 @@ def run_workers(function: Callable[..., Any], count: int, *args: Any, timeout_s:
         outcomes = running.join(timeout_s)
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:
-        raise WorkersError("\n".join(f"worker {o.rank} ended with {o.exit_code}\n{o.traceback}" for o in failed))
+        raise WorkersError("\n".join(told(outcome) for outcome in failed))
     return [outcome.value for outcome in outcomes]
+
+
+def told(outcome: Outcome) -> str:
+    """How a worker ended, for a reader."""
+    return f"worker {outcome.rank} ended with {outcome.exit_code}\n{outcome.traceback}"
 
 
 @contextmanager
@@ -155,6 +161,7 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
     """Body of a worker process."""
     import torch
 
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     torch.set_num_threads(threads)
