@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.reproduce.curves import accuracy_plot, reached_s
 from polyrhythm.reproduce.figures import Measured, difference, over_seeds, percent, plain, ratio, seconds, times
 from polyrhythm.reproduce.lab import Lab, Results, Runs
+from polyrhythm.reproduce.live_selsync import live_section, lives
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Table
 from polyrhythm.reproduce.selsync_trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
 
@@ -34,7 +35,14 @@ def page(lab: Lab) -> Page:
         title="SelSync, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
-        sections=[table_one(runs), data(runs), aggregation(runs), skew(runs), stretch(runs)],
+        sections=[
+            table_one(runs),
+            data(runs),
+            aggregation(runs),
+            skew(runs),
+            stretch(runs),
+            *([] if lab.quick else [live_section(lives(lab))]),
+        ],
         missing=[
             "ResNet101, VGG11, AlexNet and the Transformer: one run of table 1 takes days on two cores.",
             "Figures 3 to 5 and 11: polyrhythm diagnose draws them for any scenario.",
