@@ -177,6 +177,32 @@ def test_descriptors_that_nobody_expects_are_refused() -> None:
     loop.close()
 
 
+def test_a_channel_that_is_closed_by_one_served_before_it_is_served_no_more() -> None:
+    loop = Loop()
+    ends = [socket.socketpair() for _ in range(2)]
+    channels = [Channel(ours, DECODER, f"rank {rank}") for rank, (ours, _) in enumerate(ends)]
+
+    class Closer(Log):
+        """Closes everyone's channel with the first message."""
+
+        def received(self, message: Any) -> None:
+            super().received(message)
+            for channel in channels:
+                channel.close()
+
+    log = Closer()
+    for channel in channels:
+        loop.add(channel, log)
+    for _, theirs in ends:
+        theirs.send(encode(Pull(1)))
+    loop.step(1.0)
+    loop.step(0.0)
+    assert (log.messages, log.reasons) == ([Pull(1)], [])
+    loop.close()
+    for _, theirs in ends:
+        theirs.close()
+
+
 def test_timers_fire_in_order_and_can_be_cancelled() -> None:
     now = [0.0]
     loop = Loop(clock=lambda: now[0])

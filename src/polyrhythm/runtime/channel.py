@@ -67,7 +67,10 @@ class Channel:
         sock: connected stream socket, owned by the channel from now on.
         decoder: strict decoder of the messages that may come.
         peer: names the other side in errors.
-        takes_fds: whether file descriptors are accepted (Unix sockets only).
+        takes_fds: whether file descriptors are accepted (Unix sockets only); may be changed between messages.
+
+    Attributes:
+        closed: whether it has ended.
     """
 
     def __init__(
@@ -82,16 +85,12 @@ class Channel:
         self.handler: Handler | None = None
         self.parser = FrameParser(peer, decoder, self._place, MAX_BODY)
         self.fds: deque[int] = deque()
+        self.closed = False
         self.watcher: Watcher | None = None
-        self._takes_fds = takes_fds
+        self.takes_fds = takes_fds
         self._queue: deque[Outgoing] = deque()
         self._held = bytearray()
         self._reason = ""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended."""
-        return self.socket.fileno() < 0
 
     @property
     def sending(self) -> bool:
@@ -105,7 +104,8 @@ class Channel:
     def send_held(self) -> None:
         """Send the frames that are held."""
         if self._held:
-            self._send_frame(memoryview(self._held), None, ())
+            frame, self._held = self._held, bytearray()
+            self._send_frame(frame, None, ())
 
     def send(
         self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()
@@ -118,17 +118,20 @@ class Channel:
             about: type and count of the payload's numbers.
             fds: file descriptors to hand over.
         """
-        self._send_frame(memoryview(self._held + encode(message, about)), payload, fds)
+        frame = encode(message, about)
+        if self._held:
+            frame, self._held = self._held + frame, bytearray()
+        self._send_frame(frame, payload, fds)
 
-    def _send_frame(self, frame: memoryview, payload: memoryview | None, fds: Sequence[int]) -> None:
-        self._held = bytearray()
+    def _send_frame(self, frame: bytearray, payload: memoryview | None, fds: Sequence[int]) -> None:
         if self.closed:
             return
-        parts = [frame] if payload is None else [frame, payload]
+        first = memoryview(frame)
+        parts = [first] if payload is None else [first, payload]
         if not self._queue and not (parts := self._send_now(parts, fds)):
             return
         for part in parts:
-            self._queue.append(Outgoing(part, tuple(fds) if part is frame else ()))
+            self._queue.append(Outgoing(part, tuple(fds) if part is first else ()))
         if len(self._queue) > MAX_QUEUED:
             self._give_up()
         elif self._queue and self.watcher is not None:
@@ -146,14 +149,11 @@ class Channel:
     def readable(self) -> None:
         """Bytes have come, or the end."""
         try:
-            count = self._receive()
-            if count < 0:
-                return
-            if count == 0:
+            if (count := self._receive()) > 0:
+                self.parser.advance(count)
+                self.dispatch()
+            elif count == 0:
                 self.end(self._end_reason())
-                return
-            self.parser.advance(count)
-            self.dispatch()
         except PolyrhythmError as error:
             self.end(str(error))
         except ConnectionResetError:  # it ended with something unread
@@ -163,9 +163,11 @@ class Channel:
 
     def dispatch(self) -> None:
         """Hand every complete message to the handler; what it does may close the channel or change the handler."""
-        while not self.closed and (message := self.parser.next_message()) is not None:
+        while (message := self.parser.next_message()) is not None:
             assert self.handler is not None, "a channel needs a handler before it is read"
             self.handler.received(message)
+            if self.closed:
+                return
 
     def end(self, reason: str) -> None:
         """Close, and tell the handler why."""
@@ -179,6 +181,7 @@ class Channel:
         """Close without telling the handler."""
         if self.closed:
             return
+        self.closed = True
         if self.watcher is not None:
             self.watcher.closing(self)
         self._queue.clear()
@@ -196,7 +199,7 @@ class Channel:
     def _receive(self) -> int:
         """Bytes received; 0 at the end, -1 if there were none after all."""
         try:
-            return self._receive_with_fds() if self._takes_fds else self.socket.recv_into(self.parser.buffer())
+            return self._receive_with_fds() if self.takes_fds else self.socket.recv_into(self.parser.buffer())
         except (BlockingIOError, InterruptedError):
             return -1
 
@@ -218,7 +221,7 @@ class Channel:
         except OSError:
             # The peer is gone. What it sent before may still be there to be read, and ends in the reason.
             return []
-        return unsent(parts, sent)
+        return [] if sent == len(parts[0]) and len(parts) == 1 else unsent(parts, sent)
 
     def _place(self, message: Any, payload: Payload) -> memoryview:
         assert self.handler is not None, "a channel needs a handler before it is read"
@@ -329,6 +332,7 @@ def close_in_children(channel: Channel) -> None:
 
 def _close_clients() -> None:
     for channel in list(OPEN_CLIENTS):
+        channel.closed = True
         channel.socket.close()  # not channel.close(): the epoll instance is still the parent's too
 
 

@@ -1,17 +1,24 @@
 """One readiness loop: listeners, channels and timers of one thread, so that nothing needs a lock."""
 
 import heapq
-import selectors
+import select
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from polyrhythm.runtime.channel import Channel, Handler
+from polyrhythm.runtime.spin import SPIN_S, Spinner
 
 Clock: TypeAlias = Callable[[], float]
+
+READ: Final = select.EPOLLIN
+WRITE: Final = select.EPOLLOUT
+MOST_EVENTS: Final = 64
+"""Sockets that are served in a turn; the others are served in the next."""
 
 
 @dataclass(order=True, slots=True)
@@ -32,6 +39,7 @@ class Loop:
 
     Args:
         clock: seconds; all times of timers are on it.
+        spin_s: how long a wait stays awake at most; see `polyrhythm.runtime.spin`.
 
     Example:
         >>> loop, fired = Loop(), []
@@ -41,41 +49,44 @@ class Loop:
         >>> loop.close()
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic, spin_s: float = SPIN_S) -> None:
         self.clock = clock
-        self._selector = selectors.DefaultSelector()
+        self._spin_s = spin_s
+        self._spinner = Spinner()
+        self._epoll = select.epoll()
+        self._look = partial(self._epoll.poll, 0, MOST_EVENTS)
+        self._callbacks: dict[int, Callable[[], None]] = {}
         self._timers: list[Timer] = []
         self._numbers = count()
-        self._channels: set[Channel] = set()
+        self._channels: dict[int, Channel] = {}
         self._listeners: set[socket.socket] = set()
         self._stopped = False
         self._wakeup, self._waker = socket.socketpair()
         self._wakeup.setblocking(False)
         self._waker.setblocking(False)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._woken)
+        self._call_when_readable(self._wakeup, self._woken)
 
     def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
         """Call `accepted` with every new connection of a listening socket."""
 
-        def accept(_: int) -> None:
+        def accept() -> None:
             try:
                 sock, _address = listener.accept()
             except OSError:  # it was gone again, or no descriptor is left for it
                 return
             accepted(sock)
 
-        self._selector.register(listener, selectors.EVENT_READ, accept)
+        self._call_when_readable(listener, accept)
         self._listeners.add(listener)
 
     def add(self, channel: Channel, handler: Handler) -> None:
         """Serve a channel until it ends; a second call changes its handler."""
         channel.handler = handler
-        if channel in self._channels:
+        if channel.watcher is self:
             return
         channel.watcher = self
-        self._channels.add(channel)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.sending else 0)
-        self._selector.register(channel.socket, events, lambda ready: self._serve(channel, ready))
+        self._channels[channel.socket.fileno()] = channel
+        self._epoll.register(channel.socket, READ | (WRITE if channel.sending else 0))
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> Timer:
         """Call once when the clock reaches `time_s`."""
@@ -89,8 +100,14 @@ class Loop:
 
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for the next events, at most so long, and handle them."""
-        for key, ready in self._selector.select(self._patience(timeout_s)):
-            key.data(ready)
+        for number, ready in self._wait(self._patience(timeout_s) if self._timers else timeout_s):
+            channel = self._channels.get(number)  # none if what was served before it has closed it
+            if channel is None:
+                self._callbacks.get(number, ignore)()
+            elif ready == READ:
+                channel.readable()
+            else:
+                self._serve(channel, ready)
         while self._timers and self._timers[0].time_s <= self.clock():
             timer = heapq.heappop(self._timers)
             if timer.callback is not None:
@@ -123,44 +140,53 @@ class Loop:
 
     def close(self) -> None:
         """Close every channel and listener, without telling handlers."""
-        for channel in tuple(self._channels):
+        for channel in tuple(self._channels.values()):
             channel.close()
         for sock in (*self._listeners, self._wakeup, self._waker):
             sock.close()
-        self._selector.close()
+        self._epoll.close()
 
     # -- what a channel tells (see `Watcher`) ------------------------------------------------------------------------
 
     def wants_write(self, channel: Channel) -> None:
         """Flush the channel when its peer can take bytes."""
-        self._watch(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        self._epoll.modify(channel.socket, READ | WRITE)
 
     def closing(self, channel: Channel) -> None:
         """Serve the channel no more."""
-        self._selector.unregister(channel.socket)
-        self._channels.discard(channel)
+        number = channel.socket.fileno()
+        del self._channels[number]
+        self._epoll.unregister(number)
 
     # -- details -----------------------------------------------------------------------------------------------------
 
-    def _watch(self, channel: Channel, events: int) -> None:
-        key = self._selector.get_key(channel.socket)
-        if key.events != events:
-            self._selector.modify(channel.socket, events, key.data)
+    def _call_when_readable(self, sock: socket.socket, callback: Callable[[], None]) -> None:
+        self._callbacks[sock.fileno()] = callback
+        self._epoll.register(sock, READ)
+
+    def _wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Sockets that are ready, and for what."""
+        limit_s = self._spin_s if timeout_s is None else min(timeout_s, self._spin_s)
+        if limit_s > 0 and (ready := self._spinner.look(self._look, limit_s)):
+            return ready
+        return self._epoll.poll(timeout_s, MOST_EVENTS)
 
     def _serve(self, channel: Channel, ready: int) -> None:
-        if ready & selectors.EVENT_WRITE and not channel.closed:
+        if ready & ~READ:
             channel.flush()
             if not channel.sending:
-                self._watch(channel, selectors.EVENT_READ)
-        if ready & selectors.EVENT_READ and not channel.closed:
+                self._epoll.modify(channel.socket, READ)
+        if ready & ~WRITE and not channel.closed:
             channel.readable()
 
     def _patience(self, timeout_s: float | None) -> float | None:
         """How long to wait: until the next timer or the timeout."""
-        if not self._timers:
-            return timeout_s
         due = max(0.0, self._timers[0].time_s - self.clock())
         return due if timeout_s is None else min(due, timeout_s)
 
-    def _woken(self, _: int) -> None:
+    def _woken(self) -> None:
         self._wakeup.recv(4096)
+
+
+def ignore() -> None:
+    """What becomes of an event whose socket was closed by what was served before it."""
