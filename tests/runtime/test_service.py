@@ -207,10 +207,11 @@ def test_the_next_gradient_can_be_written_in_place(make: MakeBench) -> None:
     assert make("tcp").worker(0).gradient_slot() is None
 
 
-def test_messages_for_the_hub_follow_the_gradient(make: MakeBench) -> None:
+def test_a_held_push_goes_with_the_next_message_to_the_hub(make: MakeBench) -> None:
     bench = make()
     worker = bench.worker(0)
-    worker.push(0, torch.zeros(bench.size), behind=Note("step 0 is done"))
+    worker.push(0, torch.zeros(bench.size), held=True)
+    worker.channels[0].send(Note("step 0 is done"))
     bench.until(lambda: bench.notes)
     assert (bench.arrived, bench.notes) == ([(0, 0)], ["step 0 is done"])
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.slots import SharedVector, memory_bytes
+from polyrhythm.runtime.slots import SHORT_BYTES, SharedVector, memory_bytes
 
 
 def test_two_mappings_see_the_same_numbers_and_words() -> None:
@@ -64,3 +64,21 @@ def test_descriptors_are_closed_with_the_vector() -> None:
     assert inode in open_inodes()
     del vector
     assert inode not in open_inodes()
+
+
+@pytest.mark.parametrize("elements", [5, SHORT_BYTES // 4, SHORT_BYTES // 4 + 1])
+def test_a_vector_is_filled_from_any_tensor(elements: int) -> None:
+    vector, numbers = SharedVector.create(elements), torch.arange(elements, dtype=torch.float32)
+    vector.fill(numbers)
+    assert torch.equal(vector.values, numbers)
+    vector.fill(vector.values)
+    assert torch.equal(vector.values, numbers)
+    vector.fill(torch.stack((numbers, -numbers), 1)[:, 1])
+    assert torch.equal(vector.values, -numbers)
+    vector.fill(numbers.double())
+    assert torch.equal(vector.values, numbers)
+
+
+def test_a_vector_takes_only_as_many_numbers_as_it_has() -> None:
+    with pytest.raises(PolyrhythmError, match="3 numbers do not fill a vector of 2"):
+        SharedVector.create(2).fill(torch.ones(3))

@@ -20,7 +20,6 @@ from polyrhythm.runtime.messages import (
     Downloaded,
     Hello,
     Layout,
-    MoreRoom,
     Open,
     OptimizerSpec,
     Pull,
@@ -71,6 +70,8 @@ class ShardClient:
         self._spans: tuple[Span, ...] = ()
         self._sizes: tuple[int, ...] = ()
         self._compressor: Compressor | None = None
+        self._direct: Port | None = None
+        self._broken = False
 
     def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]") -> Channel:
         """Connect to the next shard; the first is the one beside the hub.
@@ -78,7 +79,7 @@ class ShardClient:
         Raises:
             PolyrhythmError: see `join`.
         """
-        port = Port(self._control)
+        port = Port(self._control, self._note_failure)
         port.channel = join(self.loop, address, hello, decoder, port, self._timeout_s)
         self._ports.append(port)
         return port.channel
@@ -105,6 +106,8 @@ class ShardClient:
                     f"shard {number} of {len(self._ports)} calls itself {port.opened.index} of {port.opened.count}; "
                     "give every worker the same addresses"
                 )
+        if len(self._ports) == 1 and self._ports[0].shared and self._compressor is None:
+            self._direct = self._ports[0]
 
     def gradient_slot(self) -> Tensor | None:
         """Shared memory of the model's length for the next gradient, if there is one shard on this host.
@@ -115,18 +118,19 @@ class ShardClient:
             return None
         return self._slot(self._ports[0])[1].values
 
-    def push(self, number: int, gradient: Tensor, behind: Any = None) -> None:
+    def push(self, number: int, gradient: Tensor, held: bool = False) -> None:
         """Send the gradient of step `number`; it may be changed when this returns.
 
         Args:
             number: of the step; never used again by this worker.
             gradient: flat, float32, of the model's length, on any device.
-            behind: a message for the hub that follows on the first connection.
+            held: whether it may travel with the next message on the first connection, if that is all that travels.
         """
-        self._push_parts(number, gradient)
-        if behind is not None:
-            self._ports[0].send(behind)
-        if not self._all_sent() or self._failed():
+        if self._direct is not None:
+            self._push_shared(self._direct, number, gradient, held)
+        else:
+            self._push_parts(number, gradient)
+        if self._broken or not self._all_sent():
             self.wait(self._all_sent, f"while step {number} was pushed")
 
     def pull(self, out: Tensor, version: int = 0) -> int:
@@ -203,7 +207,17 @@ class ShardClient:
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
-        in_time = self.loop.run_until(lambda: done() or self._failed(), limit)
+        deadline = self.loop.clock() + limit
+        while not self._broken:
+            if done():
+                return
+            left = deadline - self.loop.clock()
+            if left <= 0:
+                break
+            self.loop.step(left)
+        self._raise_failure(phase, limit)
+
+    def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):
             if port.refusal is not None:
                 raise PolyrhythmError(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
@@ -212,10 +226,9 @@ class ShardClient:
                     f"rank {self.rank} lost server {number} {phase}: {port.reason}; see the server's log, and start "
                     "the job again from its last checkpoint"
                 )
-        if not in_time:
-            raise ServerLostError(
-                f"rank {self.rank} got no answer within {limit:g} s {phase}; a server hangs or is overloaded"
-            )
+        raise ServerLostError(
+            f"rank {self.rank} got no answer within {limit:g} s {phase}; a server hangs or is overloaded"
+        )
 
     @property
     def shared(self) -> bool:
@@ -234,18 +247,21 @@ class ShardClient:
 
     # -- details -------------------------------------------------------------------------------------------------------
 
-    def _failed(self) -> bool:
-        return any(port.reason or port.refusal for port in self._ports)
+    def _note_failure(self) -> None:
+        self._broken = True
 
     def _all_sent(self) -> bool:
-        return not any(channel.sending for channel in self.channels)
+        for port in self._ports:  # noqa: SIM110 - a generator takes several times as long
+            if port.channel is not None and port.channel.sending:
+                return False
+        return True
 
     def _slot(self, port: Port) -> tuple[int, SharedVector]:
         """A free slot; a further one if all are held."""
         number = port.free_slot
         if number is None:
             before = len(port.slots)
-            port.send(MoreRoom())
+            port.ask_room()
             self.wait(lambda: len(port.slots) > before, "while it asked for another slot")
             number = before
         return number, port.slots[number]
@@ -265,12 +281,14 @@ class ShardClient:
             return
         self._push_shared(port, number, part if payload is None else decode(port.compression, payload, len(part)))
 
-    def _push_shared(self, port: Port, number: int, part: Tensor) -> None:
+    def _push_shared(self, port: Port, number: int, part: Tensor, held: bool = False) -> None:
         index, slot = self._slot(port)
-        if slot.values.data_ptr() != part.data_ptr():
-            slot.values.copy_(part)
+        slot.fill(part)
         slot.words[HELD] = 1
-        port.send(Push(number, index))
+        if held:
+            port.hold(Push(number, index))
+        else:
+            port.send(Push(number, index))
 
     def _read(self, port: Port, part: Tensor, version: int) -> int | None:
         """Read shared parameters directly; None if that did not work and the shard must be asked."""

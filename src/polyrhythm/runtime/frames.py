@@ -25,6 +25,7 @@ WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
 """Type of the numbers of a payload."""
 
 HEADER: Final = struct.Struct("<2sBBIQ")
+HEADER_BYTES: Final = HEADER.size
 MAGIC: Final = b"PR"
 VERSION: Final = 1
 MAX_HELLO: Final = 4096
@@ -69,10 +70,10 @@ def encode(message: Any, payload: Payload | None = None) -> bytearray:
         >>> bytes(encode(7)[:4]), len(encode(7))
         (b'PR\\x01\\x00', 17)
     """
-    frame = bytearray(HEADER.size)
-    ENCODER.encode_into(message, frame, HEADER.size)
+    frame = bytearray(HEADER_BYTES)
+    ENCODER.encode_into(message, frame, HEADER_BYTES)
     code, length = (DTYPES.index(payload.dtype) + 1, payload.nbytes) if payload else (0, 0)
-    HEADER.pack_into(frame, 0, MAGIC, VERSION, code, len(frame) - HEADER.size, length)
+    HEADER.pack_into(frame, 0, MAGIC, VERSION, code, len(frame) - HEADER_BYTES, length)
     return frame
 
 
@@ -114,7 +115,8 @@ class FrameParser:
             return self._missing
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._start:
+            return self._staging
+        if self._start:
             self._compact()
         return self._staging[self._end :]
 
@@ -134,15 +136,21 @@ class FrameParser:
         if self._missing is not None:
             return None if len(self._missing) else self._finish_payload()
         staged = self._end - self._start
-        if staged < HEADER.size:
+        if staged < HEADER_BYTES:
             return None
-        body_bytes, payload = self._read_header()
-        if staged < HEADER.size + body_bytes:
-            self._reserve(HEADER.size + body_bytes)
+        magic, version, code, body_bytes, payload_bytes = HEADER.unpack_from(self._staging, self._start)
+        if magic != MAGIC or version != VERSION or not 0 < body_bytes <= self.max_body:
+            raise self._wrong_header(magic, version, body_bytes)
+        payload = self._read_payload(code, payload_bytes) if code or payload_bytes else None
+        if staged < HEADER_BYTES + body_bytes:
+            self._reserve(HEADER_BYTES + body_bytes)
             return None
-        body = self._start + HEADER.size
-        message = self._decode(self._staging[body : body + body_bytes])
+        body = self._start + HEADER_BYTES
         self._start = body + body_bytes
+        try:
+            message = self._decoder.decode(self._staging[body : self._start])
+        except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+            raise self._error(f"sent a message that cannot be read: {error}") from error
         return message if payload is None else self._begin_payload(message, payload)
 
     @property
@@ -164,19 +172,16 @@ class FrameParser:
                 messages.append(message)
         return messages
 
-    def _read_header(self) -> tuple[int, Payload | None]:
-        magic, version, code, body_bytes, payload_bytes = HEADER.unpack_from(self._staging, self._start)
+    def _wrong_header(self, magic: bytes, version: int, body_bytes: int) -> FrameError:
         if magic != MAGIC:
-            raise self._error(f"sent {magic!r}, no Polyrhythm frame; is this the address of another service?")
+            return self._error(f"sent {magic!r}, no Polyrhythm frame; is this the address of another service?")
         if version != VERSION:
-            raise self._error(f"speaks protocol {version}, not {VERSION}; install one version of polyrhythm everywhere")
-        if not 0 < body_bytes <= self.max_body:
-            raise self._error(f"announced a message of {body_bytes} bytes; 1 to {self.max_body} are accepted now")
-        return body_bytes, self._read_payload(code, payload_bytes)
+            return self._error(
+                f"speaks protocol {version}, not {VERSION}; install one version of polyrhythm everywhere"
+            )
+        return self._error(f"announced a message of {body_bytes} bytes; 1 to {self.max_body} are accepted now")
 
-    def _read_payload(self, code: int, length: int) -> Payload | None:
-        if code == 0 and length == 0:
-            return None
+    def _read_payload(self, code: int, length: int) -> Payload:
         if not 1 <= code <= len(DTYPES):
             raise self._error(f"announced {length} bytes of numbers of the unknown type {code}")
         dtype = DTYPES[code - 1]
@@ -184,12 +189,6 @@ class FrameParser:
         if rest or not 0 < length <= MAX_PAYLOAD:
             raise self._error(f"announced {length} bytes of {dtype}, which is no possible length")
         return Payload(dtype, elements)
-
-    def _decode(self, body: memoryview) -> Any:
-        try:
-            return self._decoder.decode(body)
-        except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-            raise self._error(f"sent a message that cannot be read: {error}") from error
 
     def _begin_payload(self, message: Any, payload: Payload) -> Any | None:
         target = self._place(message, payload)

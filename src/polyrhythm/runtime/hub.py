@@ -40,7 +40,7 @@ from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
+from polyrhythm.runtime.messages import FOR_SHARD, Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
 from polyrhythm.runtime.record import Recorder
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
@@ -139,7 +139,7 @@ class Hub:
     def received(self, worker: int, message: Any) -> None:
         """A worker's message."""
         channel = self._channels[worker]
-        if isinstance(message, ToShard):
+        if type(message) in FOR_SHARD:
             self.shards.service.received(worker, channel, message)
         elif isinstance(message, Pushed):
             self._match_push(worker, message)

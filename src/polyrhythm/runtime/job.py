@@ -107,7 +107,7 @@ class Job:
     @property
     def present(self) -> tuple[int, ...]:
         """Ranks of the live workers that stand in the current epoch, ascending."""
-        return tuple(sorted(w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch))
+        return tuple(sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch]))
 
     def refusal(self, message: Ready) -> str:
         """Why this worker cannot take part, or nothing."""

@@ -27,7 +27,7 @@ class Link(Protocol):
         """The hub's next message if it is there."""
 
     def push(self, number: int) -> None:
-        """Send the replica's gradients to the servers."""
+        """Send the replica's gradients to the servers; it is over with the next message to the hub."""
 
     @property
     def full_duplex(self) -> bool:

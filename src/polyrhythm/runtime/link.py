@@ -94,12 +94,15 @@ class HubLink:
         return self._inbox.popleft() if self._inbox else None
 
     def push(self, number: int) -> None:
-        """Send the replica's gradients to the servers, straight into shared memory where that is possible."""
+        """Send the replica's gradients to the servers, straight into shared memory where that is possible.
+
+        There the word of it goes with the next message to the hub.
+        """
         slot = self._client.gradient_slot()
         if slot is None or self._replica.device.type != "cpu":
             slot = self._buffer()
         self._replica.gather_gradients(slot)
-        self._client.push(number, slot)
+        self._client.push(number, slot, held=True)
 
     @property
     def full_duplex(self) -> bool:
@@ -182,7 +185,7 @@ class PulseThread(threading.Thread):
 
     def __init__(self, address: Address, rank: int, period_s: float, cut: Callable[[Cut], None]) -> None:
         super().__init__(name="polyrhythm-pulse", daemon=True)
-        self._loop = Loop()
+        self._loop = Loop(spin_s=0.0)  # a beat is in no hurry
         self._period_s = period_s
         self._cut = cut
         self._stopping = False

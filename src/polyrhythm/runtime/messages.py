@@ -6,7 +6,7 @@ it sends `Push` and `Pull`; at a switch, `Upload` or `Download`. The hub tells s
 """
 
 from math import prod
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -228,9 +228,13 @@ class Arrived(Message):
 
 ToShard: TypeAlias = Open | Push | Pull | MoreRoom | Upload | Download
 """From a worker."""
+FOR_SHARD: Final = frozenset(get_args(ToShard))
+"""The same as a set, in which a type is found several times faster."""
 
 FromShard: TypeAlias = Welcome | Rejected | Opened | Pulled | Slot | Loaded | Downloaded
 """To a worker."""
+OF_SHARD: Final = frozenset(get_args(FromShard))
+"""The same as a set."""
 
 FromHub: TypeAlias = Apply | Drop | Forget
 """To a shard in another process."""

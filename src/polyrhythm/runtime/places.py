@@ -68,12 +68,12 @@ class Place:
 
     def free(self, slot: int) -> None:
         """The slot may be filled again."""
-        if self.shared:
+        if self.memories:
             self.memories[slot].words[HELD] = 0
 
     def check_free(self, slot: int) -> None:
         """The worker has named a slot that it has and that holds nothing."""
-        if not 0 <= slot < len(self.slots) or any(item.slot == slot for item in self.held.values()):
+        if not 0 <= slot < len(self.slots) or (self.held and any(item.slot == slot for item in self.held.values())):
             raise FrameError(f"{self.channel.peer} named slot {slot}, which is not free")
 
     def check_room(self) -> None:

@@ -9,9 +9,11 @@ from torch import Tensor
 from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.messages import (
+    OF_SHARD,
     Download,
     Downloaded,
     Loaded,
+    MoreRoom,
     Opened,
     Pull,
     Pulled,
@@ -26,9 +28,14 @@ from polyrhythm.training.compression import NOTHING
 
 
 class Port:
-    """The connection to one shard."""
+    """The connection to one shard.
 
-    def __init__(self, control: Callable[[Any], None]) -> None:
+    Args:
+        control: called with what is not for the data plane.
+        failed: called when the shard has refused this worker or is gone.
+    """
+
+    def __init__(self, control: Callable[[Any], None], failed: Callable[[], None]) -> None:
         self.channel: Channel | None = None
         self.opened: Opened | None = None
         self.span = Span(0, 0, ())
@@ -39,6 +46,7 @@ class Port:
         self.refusal: str | None = None
         self.reason: str | None = None
         self._control = control
+        self._failed = failed
         self._room: Tensor | None = None
         self.pulled_into = 0
 
@@ -46,17 +54,20 @@ class Port:
 
     def received(self, message: Any) -> None:
         """An answer of the shard, or something for the caller."""
+        if type(message) not in OF_SHARD:
+            self._control(message)
+            return
         match message:
             case Opened():
                 self._take_memory(message)
             case Slot():
                 self.slots.append(self._next_memory())
+                self._expect_fds(False)
             case Pulled() | Loaded() | Downloaded():
                 self.answer = message
             case Rejected(reason=reason):
                 self.refusal = reason
-            case _:
-                self._control(message)
+                self._failed()
 
     def place(self, message: Any, payload: Payload) -> memoryview:
         """Where parameters and state go."""
@@ -72,6 +83,7 @@ class Port:
     def lost(self, reason: str) -> None:
         """The connection has ended."""
         self.reason = self.reason or reason
+        self._failed()
 
     # -- shared memory -------------------------------------------------------------------------------------------------
 
@@ -83,19 +95,33 @@ class Port:
     @property
     def free_slot(self) -> int | None:
         """A slot whose gradient was applied or dropped."""
-        return next((i for i, slot in enumerate(self.slots) if not slot.words[HELD]), None)
+        for number, slot in enumerate(self.slots):
+            if not slot.words[HELD]:
+                return number
+        return None
 
     def _take_memory(self, message: Opened) -> None:
         self.opened = message
         if message.shared:
             self.slots.append(self._next_memory())
             self.parameters = self._next_memory(writable=False)
+        self._expect_fds(False)
+
+    def _expect_fds(self, whether: bool) -> None:
+        """Descriptors come with few answers only, and looking for them takes longer than a message."""
+        assert self.channel is not None
+        self.channel.takes_fds = whether
 
     def _next_memory(self, writable: bool = True) -> SharedVector:
         assert self.channel is not None
         if not self.channel.fds:
             raise FrameError("the server announced shared memory without handing it over")
         return SharedVector(self.channel.fds.popleft(), self.span.elements, writable)
+
+    def ask_room(self) -> None:
+        """Ask for a further slot."""
+        self._expect_fds(True)
+        self.send(MoreRoom())
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +132,11 @@ class Port:
             self.channel.send(message)
         else:
             self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
+
+    def hold(self, message: Any) -> None:
+        """Send a message in front of the next one."""
+        assert self.channel is not None
+        self.channel.hold(message)
 
     def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
         """Send a request; its answer's numbers go to `room`."""

@@ -20,7 +20,6 @@ from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.messages import (
     Apply,
-    Contribution,
     Download,
     Downloaded,
     Drop,
@@ -91,7 +90,7 @@ class ShardService:
         if isinstance(message, Open):
             self._open(worker, channel, message)
             return
-        place = self._place_of(worker)
+        place = self.places.get(worker) or self._place_of(worker)
         match message:
             case Push():
                 self._push(worker, place, message)
@@ -132,11 +131,16 @@ class ShardService:
     def apply(self, message: Apply) -> None:
         """Make one step, free the slots of its gradients and answer those who waited for it."""
         assert self.shard is not None, "an update needs a model"
-        held = [(c, self._place_of(c.worker), self._take(c)) for c in message.contributions]
-        pushes = [HeldGradient(place.slots[item.slot], item.backup, c.staleness, c.weight) for c, place, item in held]
+        pushes, freed = [], []
+        for contribution in message.contributions:
+            place = self._place_of(contribution.worker)
+            item = place.held.pop(contribution.number)
+            gradient = place.slots[item.slot]
+            pushes.append(HeldGradient(gradient, item.backup, contribution.staleness, contribution.weight))
+            freed.append((place, item.slot))
         self.shard.apply(pushes, message.lr_scale, message.settings)
-        for _, place, item in held:
-            place.free(item.slot)
+        for place, slot in freed:
+            place.free(slot)
         for place in self.places.values():
             if place.waiting is not None:
                 self._answer(place)
@@ -208,10 +212,11 @@ class ShardService:
         place.check_free(slot)
         if message.number in place.held:
             raise FrameError(f"rank {worker} pushed step {message.number} twice")
-        place.void = {number for number in place.void if number >= message.number}
-        if message.number in place.void:
-            place.free(slot)
-            return
+        if place.void:
+            place.void = {number for number in place.void if number >= message.number}
+            if message.number in place.void:
+                place.free(slot)
+                return
         place.held[message.number] = Held(slot, place.backup)
         self._arrived(worker, message.number)
 
@@ -253,11 +258,6 @@ class ShardService:
         place.memories.append(memory)
         place.slots.append(memory.values)
         return memory
-
-    def _take(self, contribution: Contribution) -> Held:
-        held = self.places[contribution.worker].held
-        assert contribution.number in held, f"gradient {contribution} is not here"
-        return held.pop(contribution.number)
 
     def _wait(self, place: Place, message: Pull | Download) -> None:
         if isinstance(message, Pull) and place.shared:

@@ -4,11 +4,13 @@ A shared vector starts with a few 64-bit words that say who has what. Its maker 
 off under someone who reads it.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -24,11 +26,14 @@ HEADER_BYTES: Final = 64
 FENCE: Final = threading.Lock()
 FENCE.acquire()
 
+SHORT_BYTES: Final = 16384
+"""Torch takes longer to see what it has to copy than to copy so many."""
 
-def fence() -> None:
+
+def fence(release: Callable[[], None] = FENCE.release, acquire: Callable[[], object] = FENCE.acquire) -> None:
     """Order memory accesses before and after; the hardware may otherwise swap reads of different addresses."""
-    FENCE.release()  # a release followed by an acquire of one lock is a full barrier on x86 and ARM
-    FENCE.acquire()
+    release()  # followed by an acquire of the same lock it is a full barrier on x86 and ARM
+    acquire()
 
 
 class SharedVector:
@@ -55,7 +60,20 @@ class SharedVector:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             self.values = torch.frombuffer(memory, dtype=torch.float32, count=elements, offset=HEADER_BYTES)
+        self._address, self._bytes = self.values.data_ptr(), 4 * elements
         self.words = memoryview(memory)[:HEADER_BYTES].cast("Q")
+
+    def fill(self, source: torch.Tensor) -> None:
+        """Take over numbers, as many as it has, unless they are here already."""
+        here, there = self._address, source.data_ptr()
+        if 4 * source.numel() != self._bytes:
+            raise PolyrhythmError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
+        if here == there:
+            return
+        if self._bytes <= SHORT_BYTES and source.is_cpu and source.is_contiguous() and source.dtype == torch.float32:
+            ctypes.memmove(here, there, self._bytes)
+        else:
+            self.values.copy_(source)
 
     @classmethod
     def create(cls, elements: int) -> "SharedVector":
