@@ -1,6 +1,7 @@
 """Asynchronous parallel: nobody waits."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync, Traits
@@ -28,8 +29,14 @@ class ASP(Policy[None]):
     def decide(self, state: None, event: Event) -> tuple[None, Decisions]:
         match event:
             case Report(worker=worker):
-                return state, (Sync((worker,)), Proceed((worker,)))
+                return state, step_and_go_on(worker)
             case Joined(workers=workers):
                 return state, (Proceed(workers),)
             case _:
                 return state, ()
+
+
+@lru_cache(maxsize=4096)
+def step_and_go_on(worker: int) -> Decisions:
+    """What follows every report; made once, because it is made for every push."""
+    return Sync((worker,)), Proceed((worker,))

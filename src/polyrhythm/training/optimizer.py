@@ -86,6 +86,7 @@ class FlatOptimizer:
         groups = [{**o, "params": [next(tensors) for _ in g]} for g, o in zip(segments, own, strict=True)]
         self.optimizer = build(kind, groups, {**options, **fused_option(kind, options)})
         self._step = partial(bare_step(kind, options), self.optimizer) if self.elementwise else self.optimizer.step
+        self._plain = self.elementwise and is_plain(kind, options)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
         self.applied: tuple[float, float | None] = (1.0, None)
@@ -106,6 +107,10 @@ class FlatOptimizer:
         if self.applied != (lr_scale, momentum):
             self._apply(lr_scale, momentum)
         if len(self.tensors) == 1:
+            group = self.optimizer.param_groups[0]
+            if self._plain and not (group["momentum"] or group["weight_decay"] or group["maximize"]):
+                self.tensors[0].add_(gradient, alpha=-group["lr"])
+                return
             self.tensors[0].grad = gradient
         else:
             for tensor, segment in zip(self.tensors, self.segments, strict=True):
@@ -246,7 +251,12 @@ def checked(kind: type[Optimizer], options: Options) -> bool:
 def bare_step(kind: type[Optimizer], options: Options) -> Callable[[Optimizer], Any]:
     """``kind.step`` without what torch wraps around it, profiling and hooks, which costs more than a small step."""
     step: Callable[[Optimizer], Any] = inspect.unwrap(kind.step)
-    return partial(descend, step) if kind is torch.optim.SGD and options.keys() <= {"lr"} else step
+    return partial(descend, step) if is_plain(kind, options) else step
+
+
+def is_plain(kind: type[Optimizer], options: Options) -> bool:
+    """Whether it is SGD with nothing but a rate, unless a group has more."""
+    return kind is torch.optim.SGD and options.keys() <= {"lr"}
 
 
 def descend(step: Callable[[Optimizer], Any], optimizer: Optimizer) -> None:

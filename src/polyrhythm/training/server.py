@@ -1,7 +1,8 @@
 """The global parameters, or one shard of them, and how gradients change them."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from polyrhythm.training.optimizer import FlatOptimizer
 PLAIN = Compensation()
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """One gradient as it arrives.
 
     Args:
@@ -83,11 +83,8 @@ class GlobalParameters:
             lr_scale: further factor on the optimizer's rate, for this step.
             momentum: momentum of this step; None is the optimizer's own.
         """
-        weights = [push.weight for push in pushes]
-        total = total_of(weights)
-        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
-        gradient = weighted_mean([self._corrected(push) for push in pushes], scaled)
-        self.optimizer.step(gradient, lr_scale * sum(scaled) / total, momentum)
+        gradient, factor = self._mean(pushes)
+        self.optimizer.step(gradient, lr_scale * factor, momentum)
         self._changed()
 
     @property
@@ -101,6 +98,16 @@ class GlobalParameters:
         """Set the parameters, or a slice of them from element `start` on, as after an average of replicas."""
         self.vector[start : start + vector.numel()].copy_(vector)
         self._changed()
+
+    def _mean(self, pushes: Sequence[Push]) -> tuple[Tensor, float]:
+        """Gradient, and factor on the rate; of a single push, which is the usual case, with less ado."""
+        if len(pushes) == 1 and 0 < pushes[0].weight < math.inf:
+            (push,) = pushes
+            factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight
+            return self._corrected(push), factor
+        total = total_of([push.weight for push in pushes])
+        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
+        return weighted_mean([self._corrected(push) for push in pushes], scaled), sum(scaled) / total
 
     def _corrected(self, push: Push) -> Tensor:
         if not self.compensation.needs_backup:
