@@ -35,6 +35,8 @@ AHEAD = 2
 """Batches under way: a batch is played with the network that has learned from all but so many less one."""
 CHECK = 192
 """Episodes from one validation to the next."""
+KEPT = 8
+"""Instances of the pre-training from one checkpoint to the next."""
 VALIDATION = 6
 """Instances of each family that validate."""
 VALIDATION_SEED = 500_000
@@ -85,7 +87,7 @@ class Study:
         folder: of data that are not embedded.
         jobs: cores; -1 is all.
         log: where figures go.
-        tell: called with (done, planned) episodes.
+        tell: called with (done, planned) instances of the pre-training, then episodes.
         command: how to do it again, for the file.
     """
 
@@ -102,7 +104,9 @@ class Study:
         self.learner = Learner(self.preset, self.seed)
         self.ranges = Ranges()
         self.done = 0
+        self.ready = 0
         self.pretrained = False
+        self.samples: list[tuple[Tensor, Tensor, Tensor]] = []
         self.units: list[float] = []
         self.curve: list[list[float]] = []
         self.best: Tensor | None = None
@@ -142,43 +146,50 @@ class Study:
         return draw(family_named(families[index % len(families)]), 10_000 * self.seed + index)
 
     def _pretrain(self) -> None:
-        pool = [self._instance(index) for index in range(self.preset.pretraining)]
-        if self.paper:
-            self._imitate(pool)
-        else:
-            self._play_constants(pool)
+        """Episodes of fixed rules or actions on every instance that has had none, and what they teach."""
+        pool = [self._instance(index) for index in range(self.ready, self.preset.pretraining)]
+        groups = [self._fixed(instance) for instance in pool]
+        every = play_ahead([rollout for group in groups for rollout in group], self.jobs)
+        for instance, group in zip(pool, groups, strict=True):
+            played = [next(every) for _ in group]
+            self._note_teachers(instance, played) if self.paper else self._learn_constants(instance, played)
+            self.ready += 1
+            if self.ready % KEPT == 0:
+                self.save()
+            self.tell(self.ready, self.preset.pretraining)
+        if self.samples:
+            self._imitate()
         self.pretrained = True
 
-    def _imitate(self, pool: list[Instance]) -> None:
-        """Regress the time left in episodes of the teachers."""
-        rollouts = [Rollout(each, "paper", teacher, folder=self.folder) for each in pool for teacher in TEACHERS]
+    def _fixed(self, instance: Instance) -> list[Rollout]:
+        if self.paper:
+            return [self._rollout(instance, policy=teacher) for teacher in TEACHERS]
+        return [self._rollout(instance, action=action) for action in range(self.learner.actions)]
+
+    def _note_teachers(self, instance: Instance, group: list[Played]) -> None:
+        """Samples of the time left in episodes of the teachers."""
         states, actions, goals = [], [], []
-        for rollout, played in self._played(rollouts):
-            self.ranges.see(rollout.instance, played)
+        for played in group:
+            self.ranges.see(instance, played)
             states += [state for state, _ in played.choices]
             actions += [action for _, action in played.choices]
             goals += played.left(PAPER_UNIT_S)
         if states:
-            samples = torch.tensor(states), torch.tensor(actions), torch.tensor(goals)
-            for _ in range(PASSES):
-                self.learner.regress(*samples)
+            self.samples.append((torch.tensor(states), torch.tensor(actions), torch.tensor(goals)))
 
-    def _play_constants(self, pool: list[Instance]) -> None:
-        """Every action for ever on every instance: the mean of these times is an instance's unit of time."""
-        actions = range(self.learner.actions)
-        rollouts = [self._rollout(each, action=action) for each in pool for action in actions]
-        every = self._played(rollouts)
-        groups = [[next(every) for _ in actions] for _ in pool]
-        self.units = [fmean(played.end_s for _, played in group) for group in groups]
-        for unit_s, group in zip(self.units, groups, strict=True):
-            for rollout, played in group:
-                self._learn_from(rollout.instance, played, unit_s)
+    def _imitate(self) -> None:
+        """Regress the time left."""
+        states, actions, goals = (torch.cat(column) for column in zip(*self.samples, strict=True))
+        for _ in range(PASSES):
+            self.learner.regress(states, actions, goals)
+        self.samples.clear()
 
-    def _played(self, rollouts: list[Rollout]) -> Iterator[tuple[Rollout, Played]]:
-        """Episodes as they are ready."""
-        for done, pair in enumerate(zip(rollouts, play_ahead(rollouts, self.jobs), strict=True), start=1):
-            yield pair
-            self.tell(done, len(rollouts))
+    def _learn_constants(self, instance: Instance, group: list[Played]) -> None:
+        """Every action for ever: the mean of these times is the instance's unit of time."""
+        unit_s = fmean(played.end_s for played in group)
+        self.units.append(unit_s)
+        for played in group:
+            self._learn_from(instance, played, unit_s)
 
     # Episodes.
 
@@ -301,11 +312,12 @@ class Study:
     def save(self) -> None:
         """Write the checkpoint, all of it or nothing."""
         partial = self.checkpoint.with_suffix(".partial")
-        torch.save({"learner": self.learner.state(), "study": json.dumps(self._facts()), "best": self.best}, partial)
+        tensors = {"learner": self.learner.state(), "best": self.best, "samples": self.samples}
+        torch.save({**tensors, "study": json.dumps(self._facts())}, partial)
         partial.replace(self.checkpoint)
 
     def _facts(self) -> dict[str, Any]:
-        names = ("done", "pretrained", "units", "curve", "score", "baseline")
+        names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
         facts = {name: getattr(self, name) for name in names}
         return {**facts, "ranges": vars(self.ranges), "preset": self.preset.name, "seed": self.seed}
 
@@ -327,7 +339,7 @@ class Study:
         for name, value in facts.items():
             setattr(self, name, value)
         self.learner.load(saved["learner"])
-        self.best = saved["best"]
+        self.best, self.samples = saved["best"], saved["samples"]
         return self
 
 
