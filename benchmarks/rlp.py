@@ -10,7 +10,7 @@ Prints four tables and exits with 1 if a bar is missed:
 - at least 8 training episodes a second on the paper's jobs, on two cores;
 - a decision takes at most 2 % of a step of 10 real workers.
 
-    python benchmarks/rlp.py [--instances 8] [--data FOLDER] [--episodes 1000]
+    python benchmarks/rlp.py [--instances 8] [--data FOLDER] [--episodes 1000 --pretraining 100 --keep FOLDER]
 
 Fashion-MNIST's families need --data.
 """
@@ -33,6 +33,7 @@ from rich.table import Table
 
 from polyrhythm.core import Policy, Report, Trace
 from polyrhythm.policies import RLP
+from polyrhythm.policies.rlp_file import Network, load
 from polyrhythm.reproduce.rlp_trials import FIGURES, TRAINED
 from polyrhythm.rl.dqn import PRESETS
 from polyrhythm.rl.evaluate import PAPER_BASELINES, best_of, compare, instances, times_of
@@ -50,7 +51,7 @@ CORES = 2
 WARM_UP, TIMED = 16, 160
 """Episodes of the measured training: those in which processes start and import, and those that count."""
 PRETRAINING = 20
-"""Jobs of the paper's pre-training here; its own 100 take five times as long."""
+"""Jobs of the paper's pre-training, if not told otherwise; its own 100 take five times as long."""
 OTHERS = tuple(family for group in FIGURES.values() for family in group if family != TRAINED)
 SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit", "rlp")
 
@@ -79,19 +80,16 @@ def gains(console: Console, arguments: argparse.Namespace) -> bool:
 
 def paper(console: Console, arguments: argparse.Namespace) -> bool:
     """The paper's algorithm: pre-training, and more if asked for."""
-    with tempfile.TemporaryDirectory() as folder:
-        preset = replace(PRESETS["paper"], pretraining=PRETRAINING, episodes=0)
-        study = Study(preset, Path(folder) / "paper.json")
-        study.run()
-        pool = instances("paper", arguments.instances)
-        teachers = times_of("paper", TEACHERS, arguments.instances)
-        best = best_of(teachers, TEACHERS)
-        table = Table("the paper's DQN", "best teacher by it", "best teacher", "finite", "bar")
-        good = True
+    pool = instances("paper", arguments.instances)
+    teachers = times_of("paper", TEACHERS, arguments.instances)
+    best = best_of(teachers, TEACHERS)
+    table = Table("the paper's DQN", "best teacher by it", "best teacher", "finite", "bar")
+    good = True
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(arguments.keep or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         for episodes in (0, arguments.episodes) if arguments.episodes else (0,):
-            study.preset = replace(preset, episodes=episodes)
-            study.run()
-            network = study.learner.network()
+            network = learned(folder, arguments.pretraining, episodes)
             finite = all(math.isfinite(value) for layer in network.layers for row in layer.weights for value in row)
             played = play_all([Rollout(each, "paper", network=network) for each in pool], -1)
             ratio = compare(teachers[best], [episode.end_s for episode in played])
@@ -100,6 +98,17 @@ def paper(console: Console, arguments: argparse.Namespace) -> bool:
             table.add_row(f"after {episodes} episodes", str(ratio), best, str(finite), bar)
     console.print(table)
     return good
+
+
+def learned(folder: Path, pretraining: int, episodes: int) -> Network:
+    """What the paper's algorithm comes to after so many episodes; it goes on from what the folder holds."""
+    done = folder / f"paper-{pretraining}-{episodes}.json"
+    if not done.exists():
+        preset = replace(PRESETS["paper"], pretraining=pretraining, episodes=episodes)
+        study = Study(preset, folder / f"paper-{pretraining}.json")
+        (study.resume() if study.checkpoint.exists() else study).run()
+        study.out.replace(done)
+    return load(str(done)).network
 
 
 def speed(console: Console) -> bool:
@@ -177,6 +186,8 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=8, help="held-out jobs of each other family")
     parser.add_argument("--data", help="folder with the parquet files of Fashion-MNIST")
     parser.add_argument("--episodes", type=int, default=0, help="episodes of the paper's algorithm")
+    parser.add_argument("--pretraining", type=int, default=PRETRAINING, help="jobs that come before them")
+    parser.add_argument("--keep", help="folder for what the paper's algorithm learns; it goes on from there")
     parser.add_argument("--only", choices=("gains", "paper", "speed", "inference"), help="one part")
     arguments = parser.parse_args()
     console = Console(width=200)
