@@ -77,6 +77,12 @@ def test_the_replay_forgets_the_oldest() -> None:
     assert sorted(replay.states.flatten().tolist()) == [1.0, 2.0]
 
 
+def test_an_agent_takes_the_best_action_of_its_network() -> None:
+    network, seen = Learner(PRESETS["tuned"], seed=4).network(), np.random.default_rng(0).normal(size=(50, 14)).tolist()
+    agent = Greedy(network, 0.0, np.random.default_rng(0))
+    assert [agent.choose(tuple(each)) for each in seen] == [network.best(each) for each in seen]
+
+
 def test_what_is_explored_is_kept_to_the_end() -> None:
     network = Network((Layer(((0.0,),) * 4, (0.0, 1.0, 0.0, 0.0)),))
     assert {Greedy(network, 0.0, np.random.default_rng(0)).choose((0.0,)) for _ in range(50)} == {1}

@@ -45,6 +45,11 @@ class WorkerMap(Generic[Value]):
     def set(self, worker: int, value: Value) -> "WorkerMap[Value]":
         """This map with `value` for `worker`."""
         root, capacity = self.root, self.capacity
+        if worker < capacity == WIDTH:
+            # One node, as with most clusters: what follows would come to the same, more slowly.
+            slots = list(root)
+            grown, slots[worker] = self.size + (slots[worker] is ABSENT), value
+            return WorkerMap(tuple(slots), capacity, grown)
         while worker >= capacity:
             root, capacity = (root if self.size else ABSENT, *EMPTY[1:]), capacity * WIDTH
         grown = self.size + (self.get(worker) is None)
@@ -62,6 +67,10 @@ class WorkerMap(Generic[Value]):
         if self.get(worker) is None:
             return self
         capacity = self.capacity
+        if capacity == WIDTH:
+            slots = list(self.root)
+            slots[worker] = ABSENT
+            return WorkerMap(tuple(slots), capacity, self.size - 1)
         root = replaced(self.root, worker, capacity // WIDTH, ABSENT) or EMPTY
         # Maps of equal content are equal, whoever was in them once.
         while capacity > WIDTH and root[1:] == EMPTY[1:]:

@@ -197,5 +197,5 @@ def fallback_of(spec: str) -> Policy[Any]:
 
 def swapped(charge: Charge, policy: Policy[Any]) -> Charge:
     """With another action of the paper in place of the one before; they share a state, so nobody hands over."""
-    alike = isinstance(policy, ByAction) and isinstance(charge.policy, ByAction)
+    alike = type(policy) is ByAction and type(charge.policy) is ByAction
     return replace(charge, policy=policy) if alike else charge

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyrhythm.policies.rlp_file import Layer, Network
+from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
 from polyrhythm.policies.rlp_views import VIEWS, Observation
 from polyrhythm.rl.mlp import MLP
 from polyrhythm.training.flat import FlatLayout
@@ -237,8 +237,10 @@ class Learner:
         """One mini-batch from the replay."""
         rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator)
         replay = self.replay
-        following = self._bootstrap(replay.following[rows])
-        goals = replay.rewards[rows] + replay.discounts[rows] * following
+        goals, discounts = replay.rewards[rows], replay.discounts[rows]
+        going = discounts.nonzero().squeeze(1)
+        if len(going):
+            goals[going] += discounts[going] * self._bootstrap(replay.following[rows[going]])
         self._descend(replay.states[rows], replay.actions[rows], goals)
         self.updates += 1
         if self.updates % self.preset.copy_every == 0:
@@ -321,15 +323,24 @@ class Greedy:
     """
 
     def __init__(self, network: Network, epsilon: float, rng: np.random.Generator) -> None:
-        self.network, self.epsilon, self.rng = network, epsilon, rng
+        self.layers = [(np.array(layer.weights), np.array(layer.bias)) for layer in network.layers]
+        self.epsilon, self.rng = epsilon, rng
         self.kept: int | None = None
         self.before = 0
 
     def choose(self, observation: Observation) -> int:
         """The action."""
         if self.kept is None and self.rng.random() < self.epsilon:
-            self.kept = int(self.rng.integers(len(self.network.layers[-1].bias)))
+            self.kept = int(self.rng.integers(len(self.layers[-1][1])))
         if self.kept is not None:
             return self.kept
         self.before += 1
-        return self.network.best(observation)
+        return self._best(observation)
+
+    def _best(self, observation: Observation) -> int:
+        """As `Network.best`, several times faster."""
+        (*hidden, (weights, bias)), values = self.layers, np.array(observation)
+        for inner, offset in hidden:
+            values = inner @ values + offset
+            values = np.maximum(values, SLOPE * values)
+        return int(np.argmax(weights @ values + bias))

@@ -4,10 +4,13 @@ import math
 from collections import deque
 from typing import Any
 
+import torch
+
 from polyrhythm.core import Cluster, Policy, TraceWriter
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import DivergedError
 from polyrhythm.rl.data import image_data, sampled
+from polyrhythm.rl.gradients import ArrayGradients
 from polyrhythm.rl.instances import Instance
 from polyrhythm.sim.engine import Engine, Job
 from polyrhythm.sim.faults import Faults, plan
@@ -51,6 +54,8 @@ class Episode:
         samples = BATCH * PUSHES
         config = TrainingConfig(learning_rate=family.learning_rate, batch_size=BATCH, samples=samples)
         numerics = TrainedNumerics(task, config, instance.workers, instance.seed)
+        numerics.gradients = ArrayGradients(task, numerics.model)
+        numerics.gradients.norms = "grad_sq_norm" in policy.traits.needs
         job = Job(
             policy=policy,
             cluster=Cluster(instance.workers, BATCH, samples),
@@ -72,7 +77,8 @@ class Episode:
     def run(self) -> "Episode":
         """To its end."""
         try:
-            self.engine.run()
+            with torch.inference_mode():
+                self.engine.run()
         except DivergedError:
             self.diverged = True
         return self

@@ -174,7 +174,8 @@ class TrainedNumerics:
         if ticket.exchange == "replicas":
             self._step_locally(step, gradient)
         else:
-            step.gradient = gradient._replace(vector=sent(step.worker, gradient.vector))
+            compressed = step.worker.gradients is not None
+            step.gradient = gradient._replace(vector=sent(step.worker, gradient.vector)) if compressed else gradient
         return StepResult(gradient.loss, gradient.sq_norm)
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -334,8 +335,8 @@ class TrainedNumerics:
     def _apply(self, steps: list[Step], weights: tuple[float, ...] | None) -> None:
         """One update; the schedule stands where it stood before these mini-batches."""
         self._carry_state_back()
-        before = self.samples - sum(step.lease.samples for step in steps)
-        asked = sum(step.lr_scale for step in steps) / len(steps)
+        before = self.samples - sum([step.lease.samples for step in steps])
+        asked = sum([step.lr_scale for step in steps]) / len(steps)
         scale = self.schedule(before) * asked * self._counts(len(steps))
         pushes = [self._push(step, weight) for step, weight in zip(steps, weights or [1.0] * len(steps), strict=True)]
         self.server.apply(pushes, scale, steps[-1].momentum)

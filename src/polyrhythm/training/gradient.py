@@ -7,11 +7,11 @@ product replaces many small ones; `PlainGradients` goes through autograd, one by
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.data import Quality, Task, cross_entropy
@@ -27,11 +27,11 @@ threshold_backward = torch.ops.aten.threshold_backward.default
 
 
 class Gradient(NamedTuple):
-    """A flat gradient, the mean loss of its mini-batch, and its squared L2 norm."""
+    """A flat gradient, the mean loss of its mini-batch, and its squared L2 norm if it was asked for."""
 
     vector: Tensor
     loss: float
-    sq_norm: float
+    sq_norm: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,15 @@ class Request:
 
 
 class Gradients(Protocol):
-    """Computes gradients; `rows` is how many requests, with equally many samples each, are best made at once."""
+    """Computes gradients.
+
+    Attributes:
+        rows: how many requests, with equally many samples each, are best made at once.
+        norms: whether squared norms are wanted, too.
+    """
 
     rows: int
+    norms: bool
 
     def compute(self, requests: Sequence[Request]) -> list[Gradient]:
         """The gradient of each request."""
@@ -63,6 +69,7 @@ class PlainGradients:
     def __init__(self, task: Task, model: FlatModel) -> None:
         self.task = task
         self.model = model
+        self.norms = True
 
     def compute(self, requests: Sequence[Request]) -> list[Gradient]:
         """The gradient of each request; its buffers advance."""
@@ -80,7 +87,7 @@ class PlainGradients:
         parts = torch.autograd.grad(loss, self.model.tensors, materialize_grads=True)
         vector = torch.cat([part.reshape(-1) for part in parts])
         self.model.save_buffers(request.buffers.vector, request.buffers.counters)
-        return Gradient(vector, loss.item(), torch.dot(vector, vector).item())
+        return Gradient(vector, loss.item(), torch.dot(vector, vector).item() if self.norms else None)
 
 
 class StackedGradients:
@@ -95,6 +102,7 @@ class StackedGradients:
         segments = model.layout.segments
         self.layers = list(zip(segments[::2], segments[1::2], strict=True))
         self.rows = max(1, min(STACK_ROWS, STACK_BYTES // (4 * model.layout.size)))
+        self.norms = True
         self.stack = torch.empty(self.rows, model.layout.size)
         # Views of the first rows of the stack; making them anew costs as much as a small product.
         self._views: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -123,8 +131,8 @@ class StackedGradients:
         losses, error = cross_entropy_rows(activations.pop(), targets.view(rows, -1, 1))
         gradients = torch.empty_like(stack)
         backward(layers, activations, error, views_of(gradients, self.layers))
-        norms = torch.linalg.vector_norm(gradients, dim=1).square_()
-        return [Gradient(*row) for row in zip(gradients.unbind(), losses.tolist(), norms.tolist(), strict=True)]
+        norms = torch.linalg.vector_norm(gradients, dim=1).square_().tolist() if self.norms else [None] * rows
+        return [Gradient(*row) for row in zip(gradients.unbind(), losses.tolist(), norms, strict=True)]
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor, buffers: Buffers) -> Quality:
@@ -177,11 +185,17 @@ def cross_entropy_rows(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]
         logits: shape (rows, batch, classes).
         targets: shape (rows, batch, 1).
     """
-    scores = functional.log_softmax(logits, -1)
+    scores = torch.log_softmax(logits, -1)
     share = 1 / targets.shape[1]
     losses = scores.gather(-1, targets).sum((1, 2)).mul_(-share)
-    error = scores.exp_().scatter_add_(-1, targets, torch.full(targets.shape, -1.0))
+    error = scores.exp_().scatter_add_(-1, targets, minus_ones(targets.shape))
     return losses, error.mul_(share)
+
+
+@lru_cache(maxsize=64)
+def minus_ones(shape: torch.Size) -> Tensor:
+    """A tensor of this shape that nobody changes; making one costs as much as using it."""
+    return torch.full(shape, -1.0)
 
 
 def fastest(task: Task, model: FlatModel) -> Gradients:
