@@ -1,6 +1,7 @@
 """K-group: apply every gradient at once, and release the workers in groups of K."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from polyrhythm.core import Alarm, Bounds, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
@@ -48,7 +49,7 @@ class KGroup(Policy[Barrier]):
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         match event:
             case Report(worker=worker):
-                return self.release_if_enough(state.arrive(worker), (Sync((worker,)),))
+                return self.release_if_enough(state.arrive(worker), applied(worker))
             case Joined(workers=workers):
                 return state.join(len(workers)), (Proceed(workers),)
             case Left(worker=worker):
@@ -61,3 +62,9 @@ class KGroup(Policy[Barrier]):
         if not barrier.holds(self.k):
             return barrier, decisions
         return barrier.open(), (*decisions, Proceed(tuple(barrier.waiting)))
+
+
+@lru_cache(maxsize=1024)
+def applied(worker: int) -> Decisions:
+    """A worker's gradient is applied alone; the same decision each time, which saves making it."""
+    return (Sync((worker,)),)

@@ -63,8 +63,13 @@ class Window:
     @property
     def slope(self) -> float:
         """Median slope between two points, loss per second."""
-        pairs = [(a, b) for at, a in enumerate(self.points) for b in self.points[at + 1 :] if b[0] > a[0]]
-        return median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs) if pairs else 0.0
+        slopes = [
+            (later_loss - loss) / (later_s - time_s)
+            for at, (time_s, loss) in enumerate(self.points)
+            for later_s, later_loss in self.points[at + 1 :]
+            if later_s > time_s
+        ]
+        return median(slopes) if slopes else 0.0
 
     @property
     def rate(self) -> float:

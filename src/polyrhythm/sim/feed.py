@@ -56,7 +56,7 @@ class Feed:
 
     def samples(self, ticket: Ticket) -> int:
         """Samples that a step computes on."""
-        return len(self._batches[ticket])
+        return self._batches[ticket].numel()
 
     def take(self, ticket: Ticket) -> Tensor:
         """Their indices, once."""

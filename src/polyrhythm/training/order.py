@@ -40,7 +40,7 @@ class SharedOrder:
 
     def indices(self, lease: Lease) -> Tensor:
         """Samples at these positions."""
-        return epoch_order(self.samples, self.seed, lease.epoch)[lease.start : lease.stop]
+        return epoch_order(self.samples, self.seed, lease.epoch).narrow(0, lease.start, lease.stop - lease.start)
 
 
 class ShardedOrder:
