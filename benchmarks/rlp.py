@@ -36,7 +36,7 @@ from polyrhythm.policies import RLP
 from polyrhythm.policies.rlp_file import Network, load
 from polyrhythm.reproduce.rlp_trials import FIGURES, TRAINED
 from polyrhythm.rl.dqn import PRESETS
-from polyrhythm.rl.evaluate import PAPER_BASELINES, best_of, compare, instances, times_of
+from polyrhythm.rl.evaluate import HELD_OUT_SEED, PAPER_BASELINES, best_of, compare, instances, times_of
 from polyrhythm.rl.instances import FAMILIES
 from polyrhythm.rl.learn import TEACHERS, Study
 from polyrhythm.rl.rollout import Rollout, play_all
@@ -53,21 +53,22 @@ WARM_UP, TIMED = 16, 160
 PRETRAINING = 20
 """Jobs of the paper's pre-training, if not told otherwise; its own 100 take five times as long."""
 OTHERS = tuple(family for group in FIGURES.values() for family in group if family != TRAINED)
-SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit", "rlp")
+SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit")
 
 
 def gains(console: Console, arguments: argparse.Namespace) -> bool:
     """Every family: ours by the best of theirs."""
-    table = Table("family", "jobs", "best of BSP, ASP, SSP", "K-group", "bandit", "rlp", "rlp by its fallback", "bars")
+    table = Table("family", "jobs", "best of BSP, ASP, SSP", "K-group", "bandit", "rlp", "rlp by ASP", "bars")
     good = True
     for family in (TRAINED, *OTHERS):
         if FAMILIES[family].data != "digits" and arguments.data is None:
             continue
-        count = INSTANCES if family == TRAINED else arguments.instances
-        spent = times_of(family, SPECS, count, arguments.data)
+        count = max(INSTANCES, arguments.instances) if family == TRAINED else arguments.instances
+        specs = (*SPECS, arguments.policy)
+        spent = times_of(family, specs, count, arguments.data, seed=arguments.seed)
         best = spent[best_of(spent)]
-        group, bandit, learned = (compare(best, spent[spec]) for spec in SPECS[-3:])
-        fallback = compare(spent["asp"], spent["rlp"])
+        group, bandit, learned = (compare(best, spent[spec]) for spec in specs[-3:])
+        fallback = compare(spent["asp"], spent[arguments.policy])
         trained = family == TRAINED
         kept = learned.value >= (TRAINED_BAR if trained else OTHER_BAR) and fallback.value >= FALLBACK_BAR
         kept &= not trained or max(bandit.value, learned.value) >= BEST_BAR
@@ -184,6 +185,8 @@ def main() -> int:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, default=8, help="held-out jobs of each other family")
+    parser.add_argument("--policy", default="rlp", help="spec of the learned policy")
+    parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the first job of each family")
     parser.add_argument("--data", help="folder with the parquet files of Fashion-MNIST")
     parser.add_argument("--episodes", type=int, default=0, help="episodes of the paper's algorithm")
     parser.add_argument("--pretraining", type=int, default=PRETRAINING, help="jobs that come before them")

@@ -103,9 +103,14 @@ def measure_all(
 
 
 def times_of(
-    family: str, specs: Sequence[str], count: int, folder: str | None = None, jobs: int = -1
+    family: str,
+    specs: Sequence[str],
+    count: int,
+    folder: str | None = None,
+    jobs: int = -1,
+    seed: int = HELD_OUT_SEED,
 ) -> dict[str, list[float]]:
-    """Times of each spec on the same held-out instances, seconds."""
-    pairs = [(instance, spec) for spec in specs for instance in instances(family, count)]
+    """Times of each spec on the same instances, held out unless another first seed is given, in seconds."""
+    pairs = [(instance, spec) for spec in specs for instance in instances(family, count, seed)]
     results = iter(measure_all(pairs, folder, jobs))
     return {spec: [next(results).duration_s for _ in range(count)] for spec in specs}
