@@ -14,6 +14,6 @@ def test_the_section_has_every_policy_and_the_ratios() -> None:
     speeds, scores = (10.0, 40.0, 25.0), (0.92, 0.88, 0.91)
     jobs = {name: [Live(speed, 0.5, score)] for name, speed, score in zip(POLICIES, speeds, scores, strict=True)}
     section = live_section(jobs)
-    assert [str(row.ours) for row in section.rows] == ["2.5x", "-1 pt"]
+    assert [str(row.ours) for row in section.rows] == ["2.5x", "-1.0 pt"]
     (table,) = section.tables
     assert table.rows[1] == ["FedAvg (1, 0.25)", "40", "0.5", "88.0 %"]

@@ -1,7 +1,7 @@
 """The coordinator with workers in memory: samples, switches and deaths under random schedules."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core import Proceed, replay
@@ -154,6 +154,7 @@ def test_steps_that_the_script_skips_are_counted(
     kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), max_size=1),
 )
 @settings(max_examples=200, derandomize=True, deadline=None)
+@example(1284, 4, 20, "asp", 0, 0.1, {}, {13: 1})  # all leave, and one dies as the others go on from the servers' state
 def test_scripts_may_leave_their_loops_early(
     seed: int,
     workers: int,

@@ -43,7 +43,7 @@ from polyrhythm.runtime.control import (
 )
 from polyrhythm.runtime.course import Course
 from polyrhythm.runtime.debts import Debts
-from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, workload_of
+from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, flow_of, workload_of
 from polyrhythm.runtime.lockstep import LockstepRun
 from polyrhythm.runtime.modes import AmongWorkers, Mode, make_mode
 from polyrhythm.runtime.replica_run import ReplicaRun
@@ -272,6 +272,8 @@ class Coordinator:
             self._debts.owe(self._mode.debts())
         self._mode.finish()
         self._debts.revoke()
+        if self._uploading is not None:  # the state did not come to the servers
+            self._home = "workers"
         self._mode, self._uploading, self._stepping = None, None, False
         self.job.skipped_samples += self.job.workload.left
         self.job.workload.drain()
@@ -329,12 +331,9 @@ class Coordinator:
         self.next_policy = self.course.stage(self.job).policy
         self.policy, self.next_policy = self.next_policy or self.policy, None
         on_servers = venue_of(self.policy) == "servers"
-        state: StateFlow = "keep"
-        if not on_servers and self._home == "servers":
-            state = "pull"
-        elif on_servers and self._home != "servers":
-            state = "upload"
-            contributors = () if self._home == "start" else contributors
+        state = flow_of(self._home, on_servers)
+        if on_servers and self._home != "workers":  # at first all have the same, and later the servers have it
+            contributors = ()
         self._home = "servers" if on_servers else "workers"
         self._open_phase(state, contributors)
 

@@ -9,7 +9,7 @@ from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import Lease, Workload
 from polyrhythm.policies import parse
-from polyrhythm.runtime.control import Ready, ToWorker
+from polyrhythm.runtime.control import Ready, StateFlow, ToWorker
 from polyrhythm.runtime.venue import venue_of
 
 Home: TypeAlias = Literal["start", "workers", "servers"]
@@ -49,6 +49,17 @@ def workload_of(ready: Ready) -> Workload:
     if ready.shards:
         return ShardedWorkload(Shards(ready.shards, ready.rotate), ready.dataset_samples)
     return Workload(ready.dataset_samples, ready.dataset_samples)
+
+
+def flow_of(home: Home, on_servers: bool) -> StateFlow:
+    """How the state comes to where a phase needs it.
+
+    >>> flow_of("start", True), flow_of("servers", True), flow_of("servers", False), flow_of("workers", False)
+    ('upload', 'keep', 'pull', 'keep')
+    """
+    if on_servers == (home == "servers"):
+        return "keep"
+    return "upload" if on_servers else "pull"
 
 
 def runnable(policy: str | Policy[Any]) -> str:
