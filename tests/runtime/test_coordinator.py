@@ -172,6 +172,12 @@ def test_scripts_may_leave_their_loops_early(
     processed_once(job)
 
 
+@pytest.mark.parametrize("tick", range(2, 40))
+def test_the_last_worker_may_die_at_any_moment(tick: int) -> None:
+    """Also while it brings the state to the servers."""
+    FakeJob("bsp", 1, 60, 3, EPOCHS, seed=3).run({2: "switch asp", tick: "kill 0"})
+
+
 def test_a_policy_shows_its_last_state() -> None:
     job = FakeJob("selsync:0.05", 2, 60, 3, EPOCHS, seed=1)
     job.run({})

@@ -1,9 +1,11 @@
 """Real jobs of two workers, as small as they can be."""
 
 import contextlib
+import os
 import re
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from polyrhythm.runtime.emulation import Death, Emulation
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.local import Crew, LocalRun, read_figures, run_local
 from polyrhythm.telemetry import RunResult
+from polyrhythm.testing.processes import workers
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data import Task
 from polyrhythm.training.tasks import build_task
@@ -126,6 +129,24 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt), interrupted:
         raise KeyboardInterrupt
     assert not any(alive(pid) for pid in interrupted.pids)
+
+
+def be_killed(rank: int, folder: Path) -> None:
+    """Start processes, and be gone without a word."""
+    with crew(folder, idle) as orphans:
+        (folder / "pids").write_text(" ".join(map(str, orphans.pids)), encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_no_process_outlives_a_killed_starter(tmp_path: Path) -> None:
+    with workers(be_killed, 1, tmp_path) as starter:
+        assert starter.join(30)[0].exit_code == -signal.SIGKILL
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text(encoding="utf-8").split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(pid) for pid in pids)
 
 
 def alive(pid: int | None) -> bool:

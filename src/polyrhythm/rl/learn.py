@@ -339,7 +339,7 @@ class Study:
         for name, value in facts.items():
             setattr(self, name, value)
         self.learner.load(saved["learner"])
-        self.best, self.samples = saved["best"], saved["samples"]
+        self.best, self.samples = saved["best"], saved.get("samples", [])  # older checkpoints have none
         return self
 
 

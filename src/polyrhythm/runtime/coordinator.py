@@ -264,13 +264,13 @@ class Coordinator:
 
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
-        assert self._mode is not None, "workers step in a phase"
         if isinstance(self._mode, AmongWorkers):
             self._mode.take_back()
             replicas = "replicas" in self.policy.traits.exchanges
             self._contributors = self._mode.live if replicas else self._mode.sound[:1]
             self._debts.owe(self._mode.debts())
-        self._mode.finish()
+        if self._mode is not None:  # none while its state had to be uploaded again
+            self._mode.finish()
         self._debts.revoke()
         if self._uploading is not None:  # the state did not come to the servers
             self._home = "workers"

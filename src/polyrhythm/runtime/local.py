@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -34,7 +35,7 @@ from polyrhythm.runtime.hub import serve
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
-from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, open_doors
+from polyrhythm.runtime.rendezvous import HUB, free_port, open_doors
 from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -183,16 +184,15 @@ class Crew:
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "Crew":
+        port = free_port()
         with ExitStack() as stack:
             doors = open_doors(self._settings, stack)
-            self._hub = nursery().Process(target=live, args=(self._log("hub"), {}, serve, self._settings, doors))
+            self._hub = self._copy("hub", {}, serve, self._settings, doors)
             self._hub.start()
-        port = free_port()
         try:
             for rank in range(self._settings.workers):
                 environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
-                arguments = (self._log(f"worker-{rank}"), environment, self._work, self._folder)
-                self._workers[rank] = nursery().Process(target=live, args=arguments)
+                self._workers[rank] = self._copy(f"worker-{rank}", environment, self._work, self._folder)
                 self._workers[rank].start()
         except BaseException:
             self._end()
@@ -248,6 +248,11 @@ class Crew:
         address = Address(doors[rate], self._settings.job, self._settings.token)
         return {HUB: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
+    def _copy(self, name: str, *given: Any) -> BaseProcess:
+        """A process of the nursery, with a log; see `live`."""
+        self._log(name).touch()
+        return nursery().Process(target=live, args=(self._log(name), *given))
+
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
@@ -265,12 +270,23 @@ def nursery() -> ForkServerContext:
 
 
 def live(log: Path, environment: dict[str, str], work: Callable[..., int | None], *given: Any) -> None:
-    """A process, from its first moment on; what it says on stderr goes to its log."""
-    die_with_parent()
+    """A process, from its first moment on; what it says on stderr goes to its log. It ends with who started it.
+
+    Linux's own signal at a parent's death would wait for the nursery, which lives as long as any copy of it.
+    """
+    threading.Thread(target=end_with_starter, daemon=True).start()
     os.environ.update(environment)
     with open(log, "wb") as stream:
         os.dup2(stream.fileno(), sys.stderr.fileno())
     sys.exit(work(*given))
+
+
+def end_with_starter() -> None:
+    """Wait until the process that started this one is gone."""
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    starter.join()
+    os._exit(1)
 
 
 def read_figures(run: LocalRun, folder: Path) -> Figures:
