@@ -35,7 +35,7 @@ ROWS = [
 
 @pytest.mark.parametrize("policy", [parse(spec) for spec in ROWS], ids=ROWS)
 def test_conformance(policy: Policy[Any]) -> None:
-    conformance(policy, examples=30)()
+    conformance(policy, examples=40)()
 
 
 def test_every_policy_has_a_row() -> None:

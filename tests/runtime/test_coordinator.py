@@ -88,7 +88,7 @@ def test_switches_lose_and_double_no_sample(
     kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), min_size=1, max_size=2),
     switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
 )
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 def test_the_others_finish_when_workers_die(
     seed: int, workers: int, samples: int, first: str, ahead: int, kills: dict[int, int], switches: dict[int, str]
 ) -> None:
@@ -108,7 +108,7 @@ def test_the_others_finish_when_workers_die(
     switches=st.dictionaries(st.integers(1, 150), policies, max_size=2),
     kills=st.dictionaries(st.integers(1, 150), st.integers(1, 2), max_size=1),
 )
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 def test_newcomers_take_their_part(
     seed: int,
     workers: int,
@@ -153,7 +153,7 @@ def test_steps_that_the_script_skips_are_counted(
     switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
     kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), max_size=1),
 )
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 @example(1284, 4, 20, "asp", 0, 0.1, {}, {13: 1})  # all leave, and one dies as the others go on from the servers' state
 def test_scripts_may_leave_their_loops_early(
     seed: int,
