@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,6 +16,7 @@ from polyrhythm.sim.run import completed, run_one
 from polyrhythm.telemetry.result import RunResult
 
 Key = TypeVar("Key")
+Found = TypeVar("Found")
 Runs = list[RunResult]
 """One trial's results, a seed each."""
 
@@ -75,6 +77,18 @@ class Lab:
     def seed_note(self) -> str:
         """How many seeds, as a page says it."""
         return f"{len(self.seeds)}; in brackets, the smallest and the largest"
+
+    def live(
+        self, name: str, made_from: Sequence[Any], measure: Callable[[int], Found], kind: type[Found]
+    ) -> list[Found]:
+        """What `measure` finds on this host with each seed, one after the other; measured once.
+
+        Args:
+            name, kind: as in `Store.remember`.
+            made_from: all that it depends on but the seed.
+            measure: from a seed.
+        """
+        return [self.store.remember(name, [*made_from, seed], partial(measure, seed), kind) for seed in self.seeds]
 
     def run(self, trials: Mapping[Key, Trial]) -> dict[Key, Runs]:
         """Results of every trial, a seed each.

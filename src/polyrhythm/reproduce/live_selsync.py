@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from polyrhythm.policies import parse
 from polyrhythm.reproduce.figures import difference, over_seeds, percent, plain, ratio
@@ -51,13 +52,12 @@ def measure(policy: str, epochs: int, seed: int) -> Live:
 
 
 def lives(lab: Lab) -> dict[str, list[Live]]:
-    """All jobs, a seed each, one after the other; measured once."""
-    return {name: [remembered(lab, policy, seed) for seed in lab.seeds] for name, policy in POLICIES.items()}
-
-
-def remembered(lab: Lab, policy: str, seed: int) -> Live:
-    """One job, measured once."""
-    return lab.store.remember("live-selsync", [policy, EPOCHS, seed], lambda: measure(policy, EPOCHS, seed), Live)
+    """All jobs, a seed each."""
+    place = [STEP_S, WORKERS, BYTES_PER_S, EPOCHS]
+    return {
+        name: lab.live("live-selsync", [policy, *place], partial(measure, policy, EPOCHS), Live)
+        for name, policy in POLICIES.items()
+    }
 
 
 def live_section(live: Mapping[str, list[Live]]) -> Section:

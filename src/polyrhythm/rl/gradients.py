@@ -29,7 +29,7 @@ class ArrayGradients(StackedGradients):
         train = task.train
         self.inputs: Array = task.prepared(train.inputs).reshape(len(train), -1).numpy()
         self.targets: NDArray[np.int64] = train.targets.numpy()
-        self.parameters: Array = np.empty((self.rows, model.layout.size), np.float32)
+        self.parameters: Array = self.stack.numpy()
         self.test: Tensor = task.prepared(task.test.inputs).reshape(len(task.test), -1)
         self.test_targets: NDArray[np.int64] = task.test.targets.numpy()
         # Views of what was evaluated last, which is mostly what is evaluated next.

@@ -207,15 +207,9 @@ class ShardClient:
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
-        deadline = self.loop.clock() + limit
-        while not self._broken:
-            if done():
-                return
-            left = deadline - self.loop.clock()
-            if left <= 0:
-                break
-            self.loop.step(left)
-        self._raise_failure(phase, limit)
+        in_time = self.loop.run_until(lambda: self._broken or done(), limit)
+        if self._broken or not in_time:
+            self._raise_failure(phase, limit)
 
     def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):

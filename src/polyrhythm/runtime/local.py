@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -35,7 +34,7 @@ from polyrhythm.runtime.hub import serve
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
-from polyrhythm.runtime.rendezvous import HUB, free_port, open_doors
+from polyrhythm.runtime.rendezvous import HUB, end_with_starter, free_port, open_doors
 from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -270,23 +269,12 @@ def nursery() -> ForkServerContext:
 
 
 def live(log: Path, environment: dict[str, str], work: Callable[..., int | None], *given: Any) -> None:
-    """A process, from its first moment on; what it says on stderr goes to its log. It ends with who started it.
-
-    Linux's own signal at a parent's death would wait for the nursery, which lives as long as any copy of it.
-    """
-    threading.Thread(target=end_with_starter, daemon=True).start()
+    """A process, from its first moment on; what it says on stderr goes to its log."""
+    end_with_starter()
     os.environ.update(environment)
     with open(log, "wb") as stream:
         os.dup2(stream.fileno(), sys.stderr.fileno())
     sys.exit(work(*given))
-
-
-def end_with_starter() -> None:
-    """Wait until the process that started this one is gone."""
-    starter = multiprocessing.parent_process()
-    assert starter is not None
-    starter.join()
-    os._exit(1)
 
 
 def read_figures(run: LocalRun, folder: Path) -> Figures:

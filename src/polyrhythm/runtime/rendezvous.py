@@ -1,11 +1,13 @@
 """How a worker finds its job: from the environment that a launcher has made, or by starting a hub of its own."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from contextlib import ExitStack
@@ -129,6 +131,21 @@ def die_with_parent() -> None:
     """In a new process: end when its parent is killed, so that no orphan stays behind (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def end_with_starter() -> None:
+    """In a new process of `multiprocessing`: end when the process that asked for it is gone, however that ended.
+
+    The signal of `die_with_parent` would wait for a fork server, which lives as long as any of its copies.
+    """
+    starter = multiprocessing.parent_process()
+    assert starter is not None, "the main process was started by nobody"
+
+    def follow() -> None:
+        starter.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def wait_for_hub(hub: str) -> None:

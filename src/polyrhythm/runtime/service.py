@@ -90,7 +90,7 @@ class ShardService:
         if isinstance(message, Open):
             self._open(worker, channel, message)
             return
-        place = self.places.get(worker) or self._place_of(worker)
+        place = self._place_of(worker)
         match message:
             case Push():
                 self._push(worker, place, message)
@@ -134,6 +134,7 @@ class ShardService:
         pushes, freed = [], []
         for contribution in message.contributions:
             place = self._place_of(contribution.worker)
+            assert contribution.number in place.held, f"gradient {contribution} is not here"
             item = place.held.pop(contribution.number)
             gradient = place.slots[item.slot]
             pushes.append(HeldGradient(gradient, item.backup, contribution.staleness, contribution.weight))

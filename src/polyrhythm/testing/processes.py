@@ -8,7 +8,6 @@ import faulthandler
 import os
 import pickle
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -161,9 +160,11 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
     """Body of a worker process."""
     import torch
 
+    from polyrhythm.runtime.rendezvous import end_with_starter
+
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    end_with_starter()
     torch.set_num_threads(threads)
     exit_code = 0
     try:
@@ -173,9 +174,3 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
         connection.send_bytes(pickle.dumps((None, traceback.format_exc())))
     # No destructors: those of gloo's threads may abort a process that has done its work (torch 2.13, 3 of 6 runs).
     os._exit(exit_code)
-
-
-def _end_with_parent(connection: Connection) -> None:
-    """The parent never writes: the connection becomes readable when the parent is gone."""
-    connection.poll(None)
-    os._exit(1)

@@ -108,7 +108,7 @@ class FlatOptimizer:
             self._apply(lr_scale, momentum)
         if len(self.tensors) == 1:
             group = self.optimizer.param_groups[0]
-            if self._plain and not (group["momentum"] or group["weight_decay"] or group["maximize"]):
+            if self._plain and has_only_a_rate(group):
                 self.tensors[0].add_(gradient, alpha=-group["lr"])
                 return
             self.tensors[0].grad = gradient
@@ -259,12 +259,16 @@ def is_plain(kind: type[Optimizer], options: Options) -> bool:
     return kind is torch.optim.SGD and options.keys() <= {"lr"}
 
 
+def has_only_a_rate(group: dict[str, Any]) -> bool:
+    """Whether a group of plain SGD has nothing more now."""
+    return not (group["momentum"] or group["weight_decay"] or group["maximize"])
+
+
 def descend(step: Callable[[Optimizer], Any], optimizer: Optimizer) -> None:
     """A step of SGD with nothing but a rate, unless a group or a policy has more: as torch, with less overhead."""
-    for group in optimizer.param_groups:
-        if group["momentum"] or group["weight_decay"] or group["maximize"]:
-            step(optimizer)
-            return
+    if not all(has_only_a_rate(group) for group in optimizer.param_groups):
+        step(optimizer)
+        return
     for group in optimizer.param_groups:
         for tensor in group["params"]:
             tensor.add_(tensor.grad, alpha=-group["lr"])
