@@ -4,6 +4,7 @@ The arithmetic is that of `polyrhythm.training.averaging`: every member holds th
 the outer optimizer, and comes to the same result by itself once the contributions are summed.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from polyrhythm.training.combine import shares
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 
 PLAIN = Outer()
+BLOCK = 1 << 16
+"""Elements of several vectors that a core's cache holds at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,9 @@ class Averager:
         self._tensors = [*parameters.values(), *floating.values()]
         self._counters = list(counters.values())
         self._size = sum(parameter.numel() for parameter in parameters.values())
-        self._flat = self._new()
-        self._global = self._flat
-        self._origin = self._flat
+        self._device = self._tensors[0].device
+        self._global = self._origin = torch.empty(0, device=self._device)
+        self._free: list[Tensor] = []
         self._travelling: list[Travelling] = []
         self.reached = 0
         self.velocity: Tensor | None = None
@@ -101,8 +104,8 @@ class Averager:
 
     def start(self) -> None:
         """What the module holds now, equal on all members, are the global parameters from which replicas start."""
-        if self._global is self._flat:
-            self._global = self._new()
+        if not self._global.numel():
+            self._global = self._take()
         self._origin = self._gather(self._global)
         self._travelling.clear()
         self.reached = 0
@@ -122,16 +125,15 @@ class Averager:
         """
         first, end = fragment_bounds(self._size, stake.sync.fragment)
         self._complete([t for t in self._travelling if t.first < end and first < t.end])
-        total, contribution = self._contribute(stake.sync, first, end)
-        gathering = self._gather_compressed(epoch, stake.sync, total, first, end)
-        total = total.mul_(stake.share) if stake.share else total.zero_()
+        contribution = self._part(first, end)
+        gathering = self._gather_compressed(epoch, stake.sync, contribution, first, end)
+        total = contribution if gathering is not None else self._weighed(stake, contribution, first, end)
         counters = [counter.clone() if stake.share else torch.zeros_like(counter) for counter in self._counters]
-        flights = [] if gathering else [launch_reduction(epoch, total)]
+        flights = [launch_reduction(epoch, total)] if gathering is None else []
         flights += [launch_reduction(epoch, as_numbers(counter), ReduceOp.MAX) for counter in counters]
+        kept = contribution if stake.sync.delay else None
         covers = {*stake.sync.workers, *(stake.sync.adopters or ())} >= {*epoch.members}
-        self._travelling.append(
-            Travelling(stake, step, covers, first, end, total, contribution, counters, flights, gathering)
-        )
+        self._travelling.append(Travelling(stake, step, covers, first, end, total, kept, counters, flights, gathering))
 
     def merge(self, step: int | None) -> None:
         """Complete all exchanges that are due behind step `step`; None for all."""
@@ -139,33 +141,51 @@ class Averager:
 
     # -- details ---------------------------------------------------------------------------------------------------
 
-    def _new(self) -> Tensor:
-        return torch.empty(self._layout.size, device=self._tensors[0].device)
+    def _take(self) -> Tensor:
+        """A vector for everything: one that has been used before, if one is free."""
+        return self._free.pop() if self._free else torch.empty(self._layout.size, device=self._device)
+
+    def _give_back(self, *vectors: Tensor | None) -> None:
+        self._free += [vector for vector in vectors if vector is not None and len(vector) == self._layout.size]
 
     def _gather(self, out: Tensor) -> Tensor:
         return self._layout.gather(self._tensors, out)
 
-    def _contribute(self, sync: Sync, first: int, end: int) -> tuple[Tensor, Tensor | None]:
-        """What is summed up, before its weight: parameters or their deltas, then buffers; and a copy if kept."""
-        total = self._gather(self._flat)
-        if sync.fragment or sync.delay:
-            total = torch.cat([total[first:end], total[self._size :]])
-        contribution = total.clone() if sync.delay else None
-        if sync.what == "deltas":
-            total[: end - first] -= self._origin[first:end]
-        return total, contribution
+    def _part(self, first: int, end: int) -> Tensor:
+        """Elements of the replica, then its buffers."""
+        flat = self._gather(self._take())
+        if end - first == self._size:
+            return flat
+        self._give_back(flat)
+        return torch.cat([flat[first:end], flat[self._size :]])
 
-    def _gather_compressed(self, epoch: Epoch, sync: Sync, total: Tensor, first: int, end: int) -> Gathering | None:
+    def _weighed(self, stake: Stake, contribution: Tensor, first: int, end: int) -> Tensor:
+        """What is summed up: parameters or their deltas, then buffers, by weight; not in place if that is kept."""
+        total = contribution
+        if stake.sync.delay:
+            total = self._take() if end - first == self._size else torch.empty_like(contribution)
+        if not stake.share:
+            return total.zero_()
+        if stake.sync.what != "deltas":
+            return torch.mul(contribution, stake.share, out=total)
+        width, origin = end - first, self._origin[first:end]
+        for block in blocks(width, total.device):
+            torch.sub(contribution[:width][block], origin[block], out=total[:width][block]).mul_(stake.share)
+        torch.mul(contribution[width:], stake.share, out=total[width:])
+        return total
+
+    def _gather_compressed(
+        self, epoch: Epoch, sync: Sync, contribution: Tensor, first: int, end: int
+    ) -> Gathering | None:
         """Send the difference from what all members took over last; None where they took over different things."""
         common, all_adopt = self._common, {*(sync.adopters or sync.workers)} >= {*epoch.members}
         self._common = all_adopt and (common or sync.fragment is None)
         if self._compressor is None or not common:
             return None
-        delta, width = total[: end - first], end - first
-        if sync.what == "parameters":
-            delta = delta - self._origin[first:end]
+        width = end - first
+        delta, rest = contribution[:width] - self._origin[first:end], contribution[width:]
         shares_ = [Stake.of(sync, member).share for member in epoch.members]
-        return launch_gathering(epoch, self._compressor, shares_, delta, total[width:], first)
+        return launch_gathering(epoch, self._compressor, shares_, delta, rest, first)
 
     def _sum_up(self, one: Travelling, gathering: Gathering) -> None:
         """What arrived compressed, in the place of the sums."""
@@ -173,6 +193,8 @@ class Averager:
         total, rest = gathering.sums()
         if one.stake.sync.what == "parameters":
             total += self._origin[one.first : one.end]
+        if one.contribution is None:
+            self._give_back(one.total)
         one.total = torch.cat([total, rest])
 
     def _complete(self, travelling: list[Travelling]) -> None:
@@ -189,45 +211,64 @@ class Averager:
     def _take_over(self, one: Travelling) -> None:
         result, width = one.total, one.end - one.first
         if one.stake.sync.what == "deltas":
-            result[:width] = self._outer_step(one, result[:width])
+            self._step_outer(one, result[:width])
         if not one.stake.adopts:
             self._replace_global(one, result[:width])
+            self._give_back(result, one.contribution)
             return
         self._adopt(one, result)
         for own, largest in zip(self._counters, one.counters, strict=True):
             own.copy_(largest)
 
-    def _outer_step(self, one: Travelling, delta: Tensor) -> Tensor:
-        """The global parameters after the outer optimizer's step with the mean delta."""
+    def _step_outer(self, one: Travelling, delta: Tensor) -> None:
+        """The global parameters after the outer optimizer's step, in the place of the mean delta."""
         outer = one.stake.sync.outer or PLAIN
         if outer.momentum and self.velocity is None:
             self.velocity = torch.zeros(self._size, device=delta.device)
+        parameters = self._global[one.first : one.end]
         velocity = self.velocity[one.first : one.end] if self.velocity is not None else None
-        return outer_step(self._global[one.first : one.end], delta, outer, velocity)
+        for block in blocks(len(delta), delta.device):
+            moved = outer_step(parameters[block], delta[block], outer, None if velocity is None else velocity[block])
+            delta[block] = moved
 
     def _adopt(self, one: Travelling, result: Tensor) -> None:
         """Take over the result; the replica moves by it less what it contributed, if it has moved on meanwhile."""
+        moves = one.contribution is not None
+        values = result if one.contribution is None else torch.sub(result, one.contribution, out=one.contribution)
         width = one.end - one.first
-        if result is self._flat:  # everything was exchanged, and the replica has stood still
-            self._layout.scatter(result, self._tensors)
-            self._flat, self._global, self._origin = self._global, result, result
+        if width < self._size:
+            self._adopt_part(one, values, moves)
+            self._replace_global(one, result[:width])
+            self._origin[one.first : one.end] = result[:width]
             return
-        flat = self._gather(self._flat)
-        if one.contribution is None:
-            flat[one.first : one.end], flat[self._size :] = result[:width], result[width:]
-        else:
-            change = result - one.contribution
-            flat[one.first : one.end] += change[:width]
-            flat[self._size :] += change[width:]
+        (self._layout.add if moves else self._layout.scatter)(values, self._tensors)
+        self._give_back(self._global, one.contribution)
+        self._global = self._origin = result
+
+    def _adopt_part(self, one: Travelling, values: Tensor, moves: bool) -> None:
+        """Add to some elements of the replica and to all buffers, or replace them."""
+        flat, width = self._gather(self._take()), one.end - one.first
+        for own, value in (flat[one.first : one.end], values[:width]), (flat[self._size :], values[width:]):
+            (own.add_ if moves else own.copy_)(value)
         self._layout.scatter(flat, self._tensors)
-        self._replace_global(one, result[:width])
-        self._origin[one.first : one.end] = result[:width]
+        self._give_back(flat)
 
     def _replace_global(self, one: Travelling, parameters: Tensor) -> None:
         """The global parameters have moved; a replica that does not take them over still started where it did."""
         if not one.stake.adopts and self._origin is self._global:
             self._origin = self._global.clone()
         self._global[one.first : one.end] = parameters
+
+
+def blocks(width: int, device: torch.device) -> Iterator[slice]:
+    """Slices of a vector whose elements stay in a core's cache from one operation to the next; on a GPU one is all.
+
+    >>> list(blocks(40_000, torch.device("cpu"))), list(blocks(40_000, torch.device("cuda")))
+    ([slice(0, 32768, None), slice(32768, 40000, None)], [slice(0, 40000, None)])
+    """
+    size = BLOCK if device.type == "cpu" else max(width, 1)
+    for start in range(0, width, size):
+        yield slice(start, min(start + size, width))
 
 
 def as_numbers(counter: Tensor) -> Tensor:

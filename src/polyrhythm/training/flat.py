@@ -84,6 +84,12 @@ class FlatLayout:
             for tensor, view in zip(tensors, self.views(flat), strict=True):
                 tensor.copy_(view)
 
+    def add(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Add the vector `flat` to tensors, in the layout's order. Never between a forward and its backward."""
+        with torch.no_grad():
+            for tensor, view in zip(tensors, self.views(flat), strict=True):
+                tensor.add_(view)
+
 
 def check_tensors(named: Iterable[tuple[str, Tensor]]) -> None:
     """All float32 and on one device."""
