@@ -190,7 +190,10 @@ WRONG = {
     ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--node-rank", "2", "a.py"): "--node-rank must be from 0 to 1",
     ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:x", "a.py"): "is '127.0.0.1:x'",
     ("--nnodes", "2", "--rdzv-backend", "etcd", "a.py"): "--rdzv-backend etcd is not known here; leave it out",
-    ("--max-restarts", "3", "a.py"): "--max-restarts 3 is about restarts",
+    ("--max-restarts", "3", "a.py"): "--max-restarts 3 has no meaning here: a job goes on without workers that die",
+    ("--tee", "3", "a.py"): "--tee 3 has no meaning here: what workers print comes out here as it is; leave it out",
+    ("--log-dir", "logs", "a.py"): "--log-dir logs has no meaning here",
+    ("--virtual-local-rank", "a.py"): "--virtual-local-rank has no meaning here",
     ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
     ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
     ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
@@ -213,6 +216,7 @@ def test_the_ranks_of_a_host() -> None:
     assert plan.hub.hub == "tcp:127.0.0.1:4000"
     environment = worker_environment(plan.settings, plan.processes, 3, 4001, plan.node)
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+    wanted |= {"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
     assert environment.items() >= wanted.items()
 
 

@@ -30,8 +30,16 @@ from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.divergence import DIVERGED, OnDivergence
 
-RESTARTS = ("rdzv_conf", "max_restarts")
-"""Flags of torchrun about restarts, which there are none of here; only their defaults are accepted."""
+LOGS = "what workers print comes out here as it is"
+REFUSED = {
+    **dict.fromkeys(("rdzv_conf", "max_restarts"), "a job goes on without workers that die, and restarts none"),
+    **dict.fromkeys(("log_dir", "logs_specs", "redirects", "tee", "local_ranks_filter"), LOGS),
+    **dict.fromkeys(("duplicate_stdout_filters", "duplicate_stderr_filters"), LOGS),
+    **dict.fromkeys(("numa_binding", "virtual_local_rank"), "workers are started where they are, with their own ranks"),
+    "local_addr": "a host's address is the one from which it reaches the first",
+    "run_path": "a script is run by its own path",
+}
+"""Flags of torchrun that would change something and do nothing here, and why; only their defaults are accepted."""
 
 ADAPT = "polyrhythm.runtime.adapt"
 """What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
@@ -101,13 +109,11 @@ def read_command(arguments: Sequence[str]) -> Launch:
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
     options = parser.parse_args([*flags, script[0]])
-    for name in RESTARTS:
+    for name, reason in REFUSED.items():
         if getattr(options, name) != parser.get_default(name):
-            flag = "--" + name.replace("_", "-")
-            raise PolyrhythmError(
-                f"{flag} {getattr(options, name)} is about restarts, but a job goes on without workers that die; "
-                "leave it out"
-            )
+            flag, value = "--" + name.replace("_", "-"), getattr(options, name)
+            given = flag if value is True else f"{flag} {value}"
+            raise PolyrhythmError(f"{given} has no meaning here: {reason}; leave it out")
     processes, node = read_processes(options.nproc_per_node), read_node(options)
     python = [] if options.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if options.module else [])]
     return Launch(read_settings(options, processes * node.count, node), (*python, *script), processes, node)
@@ -232,6 +238,8 @@ def worker_environment(
     address = hub_from(settings, node)
     local = rank - node.rank * processes
     world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": settings.workers, "LOCAL_WORLD_SIZE": processes}
+    world |= {"ROLE_RANK": rank, "ROLE_WORLD_SIZE": settings.workers, "GROUP_WORLD_SIZE": node.count}
+    world |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
     place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}
     ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
     if node.count > 1:
