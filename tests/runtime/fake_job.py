@@ -4,6 +4,7 @@ A worker is a generator. It yields a key to take part in a collective with that 
 succeeded), or None to wait for the next message. What it has `offered` there is in the parameters of all if it did.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ class FakeJob:
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.records: dict[tuple[tuple[Any, ...], int], control.Record] = {}
-        self.cut_phases: set[int] = set()
+        self.cuts: dict[int, int] = {}
         self.coordinator = Coordinator(parse(policy), workers, self, lambda: self.clock, epochs)
         self.workers: dict[int, FakeWorker] = {}
         self.mail: list[tuple[int, control.ToWorker]] = []
@@ -83,8 +84,8 @@ class FakeJob:
         for ticket in tickets:
             self.pushed.pop((ticket.worker, ticket.number), None)
 
-    def cut(self, reason: str) -> None:
-        self.cut_phases.add(self.coordinator.phase)
+    def cut(self, reason: str, after: int = 0) -> None:
+        self.cuts[self.coordinator.phase] = after
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         self.traces.append((policy, cluster, []))
@@ -158,7 +159,7 @@ class FakeJob:
             return bool(w.inbox)
         arrived = self.collectives.setdefault(w.wants, set())
         members = w.phase.members if w.phase else ()
-        cut = w.phase is not None and w.phase.number in self.cut_phases
+        cut = w.phase is not None and w.completed >= self.cuts.get(w.phase.number, math.inf)
         return w.rank not in arrived or cut or all(m in arrived or not self.workers[m].alive for m in members)
 
     def _act(self, w: FakeWorker) -> None:

@@ -34,6 +34,7 @@ class FakeWorker:
         self.job, self.rank, self.ahead = job, rank, ahead
         self.alive, self.finished, self.poisoned, self.left = True, False, False, False
         self.ended = ""
+        self.completed = 0
         self.inbox: deque[control.ToWorker] = deque()
         self.held: list[Lease] = []
         self.stale: list[Lease] = []
@@ -156,7 +157,6 @@ class FakeWorker:
 
     def _exchange(self, key: tuple[Any, ...], offer: list[Lease]) -> Generator[Any, Any, bool]:
         """Take part in a collective; whether it succeeded."""
-        self._flush()
         self.offers[key] = list(offer)
         return bool((yield key))
 
@@ -164,7 +164,7 @@ class FakeWorker:
         assert self.phase is not None
         self.plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
         self.schedule.start(self.plan)
-        self.records, self.token = (), control.Token(-1, stop=False)
+        self.records, self.token, self.completed = (), control.Token(-1, stop=False, tell=-1), 0
         self.travelling.clear()
         while not self.schedule.done:
             if self._leaves():
@@ -204,7 +204,8 @@ class FakeWorker:
             return False
         made = control.Stepped(step, samples, 1.0, self.reached, self.shared, records=self.records, at_s=self.job.clock)
         self.untold.append(made)
-        if last or step == self.token.step:
+        self.completed = step + 1
+        if not last and step == self.token.tell:
             self._flush()
         return stop
 

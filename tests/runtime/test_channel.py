@@ -76,16 +76,13 @@ def test_messages_and_payloads_arrive_in_order(pair: Pair) -> None:
     assert not pair.left.sending
 
 
-def test_what_is_held_goes_in_front_of_the_next_message_or_when_it_is_told_to(pair: Pair) -> None:
-    held, sent, last = Push(1, 0), Push(2, 0), Push(3, 0)
-    pair.left.hold(held)
-    pair.left.send(sent)
-    pair.until(lambda: len(pair.log.messages) == 2)
-    pair.left.send_held()
-    pair.left.hold(last)
-    pair.left.send_held()
-    pair.until(lambda: len(pair.log.messages) == 3)
-    assert pair.log.messages == [held, sent, last]
+def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair) -> None:
+    messages = [Push(number, 0) for number in range(4)]
+    for message in messages[:-1]:
+        pair.left.hold(message)
+    pair.left.send(messages[-1])
+    pair.until(lambda: len(pair.log.messages) == 4)
+    assert pair.log.messages == messages
 
 
 def test_both_directions_at_once_do_not_wait_for_each_other(pair: Pair) -> None:

@@ -98,14 +98,8 @@ class Channel:
         return bool(self._queue)
 
     def hold(self, message: Any) -> None:
-        """Send a frame in front of the next one, or with `send_held`: all cost one call, here and at the peer."""
+        """Send a frame in front of the next one: both cost one call, here and at the peer."""
         self._held += encode(message)
-
-    def send_held(self) -> None:
-        """Send the frames that are held."""
-        if self._held:
-            frame, self._held = self._held, bytearray()
-            self._send_frame(frame, None, ())
 
     def send(
         self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()

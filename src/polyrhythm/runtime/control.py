@@ -55,10 +55,14 @@ class Pulse(Message):
 
 
 class Cut(Message):
-    """The hub's word on the pulse's connection: end the collectives of this phase, someone in them is gone."""
+    """The hub's word on the pulse's connection: end the collectives of this phase, someone in them is gone.
+
+    Of the steps under way, whoever is gone has taken part in the collectives of the first `after`.
+    """
 
     phase: int
     reason: str
+    after: int = 0
 
 
 class AskStatus(Message):
@@ -289,10 +293,14 @@ class Lockstep(Message):
 
 
 class Token(Message):
-    """Steps up to `step` may be made, and told of together; whether to wait for a `Phase` behind it."""
+    """Steps up to `step` may be made; whether to wait for a `Phase` behind it.
+
+    Behind the step `tell` the hub wants to hear of all that are complete: then it has time to grant more.
+    """
 
     step: int
     stop: bool
+    tell: int
 
 
 class Go(Message):

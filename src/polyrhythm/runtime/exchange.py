@@ -68,7 +68,8 @@ class Exchange:
         self.group: SwitchGroup | None = None
         self.reduces = self.by_hand = False
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
-        self._cut: tuple[str, str] = ("", "")
+        self._cut: tuple[str, str, int] = ("", "", 0)
+        self._completed = 0
         self.state_rule: StateRule = "keep"
         self.outer = Outer()
 
@@ -84,9 +85,17 @@ class Exchange:
         self.group.set_epoch(tuple(members), name)
         self._end_if_cut()
 
-    def cut(self, name: str, reason: str) -> None:
-        """From any thread: end the collectives of the phase of that name, also if its group is only being formed."""
-        self._cut = (name, reason)
+    def cut(self, name: str, reason: str, after: int = 0) -> None:
+        """From any thread: end the collectives of the phase of that name, also if its group is only being formed.
+
+        Those of the first `after` steps in lockstep come to their own end.
+        """
+        self._cut = (name, reason, after)
+        self._end_if_cut()
+
+    def complete(self, steps: int) -> None:
+        """So many steps in lockstep are complete, and with them their collectives."""
+        self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
         self._end_if_cut()
 
     def part(self) -> None:
@@ -249,8 +258,8 @@ class Exchange:
         return self.group.launched_s if self.group is not None else 0.0
 
     def _end_if_cut(self) -> None:
-        name, reason = self._cut
-        if self.group is not None and name:
+        name, reason, after = self._cut
+        if self.group is not None and name and self._completed >= after:
             self.group.abort(reason, name)
 
     @property

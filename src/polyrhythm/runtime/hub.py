@@ -114,10 +114,10 @@ class Hub:
             for ticket in tickets:
                 self._settings.pop((ticket.worker, ticket.number), None)
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str, after: int = 0) -> None:
         """Tell every worker, on the connection that it reads at all times."""
         for channel in self._pulses.values():
-            channel.send(Cut(self.coordinator.phase, reason))
+            channel.send(Cut(self.coordinator.phase, reason, after))
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         """Open the phase's trace; the job's clock starts with the first phase, when all workers are ready."""

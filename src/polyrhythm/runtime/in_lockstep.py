@@ -13,6 +13,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.averager import Stake
 from polyrhythm.runtime.control import Lockstep, Phase, Record, Stepped, Token, ToWorker
 from polyrhythm.runtime.epoch import GroupError
+from polyrhythm.runtime.pace import PERIOD_S
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.station import Station
 from polyrhythm.runtime.strides import Strides
@@ -35,6 +36,7 @@ class InLockstep:
         self._drawn = 0
         self._decided: tuple[int, bool, Sync | None] | None = None
         self._failure: tuple[int, str] | None = None
+        self._told_s = 0.0
 
     def draw(self) -> tuple[Lease, ...] | None:
         """This rank's share of the next step."""
@@ -82,6 +84,7 @@ class InLockstep:
         self._steps, self._drawn = plan.steps, 0
         self._records = ()
         self._tokens.clear()
+        self._station.exchange.complete(0)
         self._prepare(from_gradients=True)
         self._station.may_step = True
 
@@ -169,6 +172,7 @@ class InLockstep:
         wait_s = station.exchanged_s + station.clock() - waited_from
         station.tally.waited_s += wait_s
         reached = step + 1 if gradients else station.exchange.averager.reached
+        station.exchange.complete(step + 1)
         station.started_s = station.clock()
         figures = station.computed_s, reached, shared, skipped, wait_s
         self._tell(Stepped(step, samples, *figures, self._records, station.started_s), token)
@@ -179,12 +183,13 @@ class InLockstep:
             station.may_step = False
 
     def _tell(self, made: Stepped, token: Token | None) -> None:
-        """Let the hub know of a step; together with the next word if that comes before an exchange, or a stop.
-
-        Who stands in an exchange has told of all before, so that the hub knows whether it can succeed.
-        """
-        link, apart = self._station.link, not self._measures and self._schedule.exchange == "replicas"
-        (link.hold if token is None or (apart and made.step < token.step) else link.send)(made)
+        """Let the hub know of a step: with others when it wants to hear of them, or with what follows the last one."""
+        link, now_s = self._station.link, self._station.started_s
+        if token is not None and (made.step == token.tell or now_s - self._told_s > PERIOD_S):
+            link.send(made)
+            self._told_s = now_s
+        else:
+            link.hold(made)
 
     def _combine(self, step: int, sync: Sync | None, closing: bool) -> None:
         """Carry out what was decided about replicas; before a stop and at the end all become equal.
@@ -193,8 +198,6 @@ class InLockstep:
         leaves its steps to others.
         """
         exchange, averager, equal = self._station.exchange, self._station.exchange.averager, False
-        if sync is not None or closing or averager.travelling:
-            self._station.link.flush()
         averager.merge(step)
         if sync is not None and sync.what != "gradients":
             exchange.combine(Stake.of(sync, self._station.rank), step)

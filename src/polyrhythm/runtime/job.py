@@ -31,8 +31,11 @@ class Office(Protocol):
     def drop(self, tickets: Sequence[Ticket]) -> None:
         """Forget these gradients, arrived or not."""
 
-    def cut(self, reason: str) -> None:
-        """End the collectives of the current phase on all workers; they will say that they are `Poisoned`."""
+    def cut(self, reason: str, after: int = 0) -> None:
+        """End the collectives of the current phase on all workers, in lockstep those behind the first `after` steps.
+
+        They will say that they are `Poisoned`.
+        """
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         """A new phase starts; what is recorded from now on belongs to it."""

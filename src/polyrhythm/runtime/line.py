@@ -17,9 +17,6 @@ class Link(Protocol):
     def hold(self, message: ToHub) -> None:
         """Send to the hub in front of the next message."""
 
-    def flush(self) -> None:
-        """Send what is held."""
-
     def receive(self) -> ToWorker:
         """Wait for the hub's next message."""
 

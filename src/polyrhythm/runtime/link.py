@@ -76,10 +76,6 @@ class HubLink:
         """Send to the hub in front of the next message."""
         self._hub.hold(message)
 
-    def flush(self) -> None:
-        """Send what is held."""
-        self._hub.send_held()
-
     def receive(self) -> ToWorker:
         """Wait for the hub's next message, as long as the hub lives."""
         if not self._inbox:
@@ -158,7 +154,7 @@ class HubLink:
     def _cut(self, message: Cut) -> None:
         """In the pulse's thread, while the worker may stand in a collective for ever."""
         if self._exchange is not None:
-            self._exchange.cut(phase_name(message.phase), message.reason)
+            self._exchange.cut(phase_name(message.phase), message.reason, message.after)
 
     def _control(self, message: Any) -> None:
         if isinstance(message, JobInfo):

@@ -4,7 +4,8 @@ The coordinator only follows: it shows the policy the same steps, for the trace 
 stop. A rank completes a step only with a `Token` that covers it: for a window of one step or, where steps are short,
 several. The first is sent at the start and the next when the first rank has completed all that are covered, of several
 the first half: a whole step or more before anyone needs it. So the wait for it is free, and all ranks stop at the same
-step. A rank that is told to stop, or is at the end of the plan, averages its replica with the others' first.
+step. Ranks tell of their steps when the next token is due, not of each by itself. One that is told to stop, or is at
+the end of the plan, averages its replica with the others' first.
 """
 
 import math
@@ -68,7 +69,6 @@ class LockstepRun:
         self._pace = Pace(self._shown_s)
         self._exchanged = 0
         self._shared = set()
-        self._losses_told = 0
         batch_size = self._batch_size()
         self.plan = plan_of(self._job.workload, self._members, batch_size)
         self.last_step = self.plan.step_that_serves(self.end_samples - self._job.done_samples)
@@ -89,7 +89,6 @@ class LockstepRun:
         if message.shared:
             self._shared.add(message.step)
         self._send_tokens()
-        self._tell_losses()
         self._show_policy()
 
     def poisoned(self, worker: int, message: Poisoned) -> None:
@@ -110,7 +109,7 @@ class LockstepRun:
         self._lost[worker] = reason
         self.request_stop()
         self._send_tokens()
-        self._tell_losses()
+        self._tell_loss(worker)
 
     def take_back(self) -> None:
         """Every script has left its loop early: what they have done counts all the same."""
@@ -257,17 +256,14 @@ class LockstepRun:
         while self._show_one_each():
             pass
 
-    def _tell_losses(self) -> None:
+    def _tell_loss(self, worker: int) -> None:
         """End the exchange in which the others would wait for a lost rank for ever.
 
         A rank whose script has left its loop has taken part in every exchange of the steps that it completed; the
         others may still be in the last of these, which succeeds.
         """
         left_at = [self._progress[worker].completed for worker, why in self._lost.items() if why == "removed"]
-        reached = max(left_at, default=0)
-        if len(self._lost) > self._losses_told and all(p.poisoned or p.completed >= reached for _, p in self._live()):
-            self._losses_told = len(self._lost)
-            self._job.office.cut(f"rank {max(self._lost)} is gone")
+        self._job.office.cut(f"rank {worker} is gone", max(left_at, default=0))
 
     def _send_tokens(self) -> None:
         """Send the token that is due; the last step of the plan needs none, because the epoch ends there."""
@@ -280,8 +276,9 @@ class LockstepRun:
         if self.last_step is not None and first <= self.last_step <= end:
             end, stop = self.last_step, True
         self._granted, self._stop_at = end, end if stop else None
+        token = Token(end, stop, end if stop else max(first, end - self._pace.ahead))
         for worker, _ in self._live():
-            self._job.office.send(worker, Token(end, stop))
+            self._job.office.send(worker, token)
 
     def _show_policy(self) -> None:
         """Show the policy what the ranks have done in the order in which they did, as far as nothing can be missing."""
