@@ -1,0 +1,47 @@
+"""A worker's side of collectives: when the hub's word ends them."""
+
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.replica import Replica
+
+
+class Group:
+    """Notes what was given up."""
+
+    def __init__(self) -> None:
+        self.aborted: list[tuple[str, str]] = []
+
+    def abort(self, reason: str, prefix: str) -> None:
+        self.aborted.append((reason, prefix))
+
+
+def exchange_of(group: Group) -> Exchange:
+    model = nn.Linear(1, 1)
+    exchange = Exchange(Replica(model, torch.optim.SGD(model.parameters(), lr=0.1)), 0, timedelta(seconds=1))
+    exchange.group = cast(Any, group)
+    return exchange
+
+
+def test_a_cut_waits_for_the_steps_that_whoever_is_gone_has_taken_part_in() -> None:
+    """The last of them may be under way when the word comes, and succeeds."""
+    group = Group()
+    exchange = exchange_of(group)
+    for steps in range(3):
+        exchange.complete(steps)
+    exchange.cut("phase-1", "rank 1 is gone", after=3)
+    assert not group.aborted
+    exchange.complete(3)
+    assert group.aborted == [("rank 1 is gone", "phase-1")]
+
+
+def test_a_cut_behind_those_steps_ends_what_is_under_way_at_once() -> None:
+    group = Group()
+    exchange = exchange_of(group)
+    exchange.complete(3)
+    exchange.cut("phase-1", "rank 1 is gone", after=3)
+    assert group.aborted == [("rank 1 is gone", "phase-1")]
