@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from polyrhythm.core import Cluster, Decisions, Entry, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import RLP, SSP, KGroup, parse
-from polyrhythm.policies.rlp_file import Learned
+from polyrhythm.policies.rlp_file import Layer, Learned, Network
 from polyrhythm.policies.rlp_views import VIEWS
 from polyrhythm.testing import Script, Stage, conformance, scripts
 from tests.policies.learned import learned, written
@@ -33,10 +33,10 @@ def phase(tmp_path: Path) -> str:
     return written(tmp_path, learned("phase"), "phase.json")
 
 
-@pytest.mark.parametrize("view", ["paper", "phase"])
+@pytest.mark.parametrize(("view", "keep"), [("paper", False), ("phase", False), ("phase", True)])
 @pytest.mark.parametrize("fallback", ["bsp", "ssp:1"])
-def test_conformance(tmp_path: Path, view: str, fallback: str) -> None:
-    file = written(tmp_path, learned(view, window=1))
+def test_conformance(tmp_path: Path, view: str, keep: bool, fallback: str) -> None:
+    file = written(tmp_path, learned(view, window=1, keep=keep))
     conformance(RLP(file, fallback=parse(fallback), probe=2), examples=10)()
 
 
@@ -81,6 +81,35 @@ def rules(policy: RLP, events: list[Report], workers: int = 2) -> list[str]:
 def test_the_fallback_until_there_is_something_to_choose_by(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned(best=3)), probe=0)
     assert rules(policy, reports(8)) == ["asp"] * 3 + ["k-group:2"] * 5
+
+
+def with_the_loss(weight: float, keep: bool) -> Learned:
+    """It takes the last action while the log of the loss times `weight` is above zero, and the first below."""
+    policy = learned(best=0, keep=keep)
+    rows = tuple(tuple(weight * (action == 3 and at == 7) for at in range(14)) for action in range(4))
+    return replace(policy, network=Network((Layer(rows, (0.0,) * 4),)))
+
+
+def test_the_first_choice_is_kept_if_the_file_says_so(tmp_path: Path) -> None:
+    events = [replace(report, loss=2.0 if at < 12 else 0.5) for at, report in enumerate(reports(40))]
+    often = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=False)), probe=0), events)
+    once = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=True), "once.json"), probe=0), events)
+    assert (often[8], once[8]) == ("k-group:2", "k-group:2")
+    assert (often[-1], set(once[8:])) == ("k-group:1", {"k-group:2"})
+
+
+def test_a_choice_is_made_anew_when_workers_come_or_go(tmp_path: Path) -> None:
+    policy = RLP(written(tmp_path, learned(best=3, keep=True)), probe=0)
+    state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
+    for report in reports(12, workers=3):
+        state, _ = policy.decide(state, report)
+    assert state.charge.policy.spec == "k-group:3"
+    state, _ = policy.decide(state, Left(2, 14.0, 4))
+    seen = []
+    for at in range(5):
+        state, _ = policy.decide(state, Report(at % 2, 5 + at // 2, 15.0 + at, step_s=2.0, loss=0.5))
+        seen.append(state.charge.policy.spec)
+    assert seen == ["asp"] * 3 + ["k-group:2"] * 2
 
 
 def test_without_losses_the_fallback_stays(paper: str, phase: str) -> None:

@@ -1,13 +1,18 @@
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from polyrhythm.policies.rlp_file import Layer, Network
 from polyrhythm.rl.dqn import HIDDEN, PRESETS, Greedy, Learner, Replay, Transition, n_step
+from polyrhythm.rl.mlp import Array
 
 LEFT, RIGHT = (0.0,) * 14, (1.0,) * 14
+
+
+def rows(*states: Sequence[float]) -> Array:
+    return np.array(states, np.float32)
 
 
 def chain(learner: Learner, rounds: int) -> None:
@@ -22,15 +27,15 @@ def chain(learner: Learner, rounds: int) -> None:
 def test_values_become_the_returns() -> None:
     learner = Learner(replace(PRESETS["tuned"], copied=0.05, rate=1e-2, updates=1.0, batch=16), seed=0)
     chain(learner, 100)
-    values = learner.online(torch.tensor(LEFT))
+    (values,) = learner.online(rows(LEFT))
     assert values[0].item() == pytest.approx(-2.0, abs=0.3)
     assert values[1].item() == pytest.approx(-3.0, abs=0.3)
 
 
 def test_the_plain_network_has_the_same_values() -> None:
     learner = Learner(PRESETS["tuned"], seed=3)
-    x = torch.randn(14, generator=torch.Generator().manual_seed(1))
-    assert learner.network().values(x.tolist()) == pytest.approx(learner.online(x).tolist(), abs=1e-5)
+    x = np.random.default_rng(1).normal(size=14).tolist()
+    assert learner.network().values(x) == pytest.approx(learner.online(rows(x))[0].tolist(), abs=1e-5)
 
 
 def test_the_settings_of_the_paper() -> None:
@@ -45,12 +50,12 @@ def test_the_paper_acts_with_the_copy_and_bootstraps_from_the_original() -> None
     state = (0.5,) * 40
     for _ in range(4):
         learner.learn(Transition(state, 1, -1.0, state, 0.8))
-    rows = torch.tensor([state])
-    assert not learner.online(rows).equal(learner.target(rows))
+    seen = rows(state)
+    assert not np.array_equal(learner.online(seen), learner.target(seen))
     assert learner.network() == learner.target.plain()
-    assert learner._bootstrap(rows).equal(learner.online(rows).amax(1))
+    assert np.array_equal(learner._bootstrap(seen), learner.online(seen).max(1))
     learner.learn(Transition(state, 1, -1.0, state, 0.8))
-    assert learner.online(rows).equal(learner.target(rows))
+    assert np.array_equal(learner.online(seen), learner.target(seen))
 
 
 def test_the_paper_stays_finite_under_large_inputs() -> None:
@@ -58,7 +63,7 @@ def test_the_paper_stays_finite_under_large_inputs() -> None:
     for number in range(400):
         state = (number / 100, 2.3, -0.5, 4.0) * 10
         learner.learn(Transition(state, number % 3, -10.0, state, 0.8))
-    assert torch.isfinite(learner.online.parameters).all()
+    assert np.isfinite(learner.online.parameters).all()
 
 
 def test_returns_of_several_steps() -> None:
@@ -92,6 +97,12 @@ def test_what_is_explored_is_kept_to_the_end() -> None:
         assert set(actions[: agent.before]) <= {1}
         assert len(set(actions[agent.before :])) == 1
     assert {actions[-1] for actions in taken} == {0, 1, 2, 3}
+
+
+def test_a_first_choice_is_kept() -> None:
+    network = Network((Layer(((0.0,), (1.0,)), (0.0, 0.0)),))
+    agent = Greedy(network, 0.0, np.random.default_rng(0), keep=True)
+    assert [agent.choose((x,)) for x in (1.0, -1.0, -2.0)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", PRESETS)

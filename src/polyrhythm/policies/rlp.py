@@ -51,7 +51,8 @@ class RLP(Policy[RLPState]):
 
     The file says what the network sees and chooses from. In the view "paper" that is a choice after each gradient among
     nobody, its worker and all who are idle; in the view "phase" one of K for K-group after each window of so many
-    reports per worker. Every gradient is applied when it arrives.
+    reports per worker, or only after the first, until workers come or go, if the file says to keep to a choice. Every
+    gradient is applied when it arrives.
 
     The fallback rule is in charge instead
 
@@ -138,10 +139,11 @@ class RLP(Policy[RLPState]):
         if isinstance(event, Report):
             return self.after_report(state, signals, event)
         charge, decisions = state.charge.decide(event)
-        window = state.window
+        window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
             window = Window(self.learned.window * max(1, len(charge.crew.clocks)))
-        return replace(state, charge=charge, window=window, signals=signals), decisions
+            plan = self.blind(plan) if self.learned.keep else plan
+        return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
     def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
         """Look at the progress at the end of a window, choose if a choice is due, and let whoever is in charge act."""
@@ -156,7 +158,7 @@ class RLP(Policy[RLPState]):
         return RLPState(state.cluster, charge, plan, window, signals, match), decisions
 
     def blind(self, plan: Plan) -> Plan:
-        """A report without a loss: there is nothing to choose by."""
+        """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
         return plan if self.only else Plan(None, plan.inside)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[Window, Match, Window | None]:
@@ -169,7 +171,9 @@ class RLP(Policy[RLPState]):
         return Window(window.size), match, window
 
     def planned(self, state: RLPState, signals: Any, observation: Observation) -> tuple[Any, Plan]:
-        """The rule that the network chooses, if it was trained for what it sees."""
+        """The rule that the network chooses, if it was trained for what it sees; one that is kept."""
+        if self.learned.keep and state.plan.rule and not self.only:
+            return signals, state.plan
         if self.only:
             action = self.view.actions.index(self.only)
         elif self.learned.conditions.hold(len(state.charge.crew.clocks), observation):

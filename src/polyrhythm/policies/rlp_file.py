@@ -3,7 +3,7 @@
 Numbers are float32 in base64, little-endian, a layer's weights row by row. Nothing in the file is executed.
 
     {"format": "polyrhythm-rlp", "version": 1, "checksum": sha256 of all the rest,
-     "view": "phase", "window": 3, "fallback": "asp",
+     "view": "phase", "window": 3, "keep": true, "fallback": "asp",
      "conditions": {"workers": [2, 10], "low": [...], "high": [...]},
      "training": {"command": "polyrhythm learn ...", ...},
      "layers": [{"inputs": 14, "outputs": 64, "weights": "...", "bias": "..."}, ...]}
@@ -101,8 +101,9 @@ class Learned:
         window: reports of each worker from one look at the progress to the next.
         fallback: spec of the rule that takes over.
         conditions: what the training has seen.
-        training: how it was trained, for people.
         network: values of the actions.
+        training: how it was trained, for people.
+        keep: whether the first choice is kept for as long as the same workers are there.
     """
 
     view: str
@@ -111,6 +112,7 @@ class Learned:
     conditions: Conditions
     network: Network
     training: tuple[tuple[str, str], ...] = ()
+    keep: bool = False
 
 
 def dump(learned: Learned) -> str:
@@ -120,6 +122,7 @@ def dump(learned: Learned) -> str:
         "version": VERSION,
         "view": learned.view,
         "window": learned.window,
+        "keep": learned.keep,
         "fallback": learned.fallback,
         "conditions": {
             "workers": list(learned.conditions.workers),
@@ -189,6 +192,7 @@ def parse(text: str) -> Learned:
         Conditions((least, most), low, high),
         network,
         training,
+        bool(body.get("keep", False)),
     )
     check_shapes(learned)
     return learned

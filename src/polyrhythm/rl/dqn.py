@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
 from polyrhythm.policies.rlp_views import VIEWS, Observation
-from polyrhythm.rl.mlp import MLP
+from polyrhythm.rl.mlp import MLP, Array
 from polyrhythm.training.flat import FlatLayout
 from polyrhythm.training.optimizer import FlatOptimizer
 
@@ -57,6 +57,7 @@ class Preset:
         double: double DQN; otherwise the paper's reversed roles.
         steps: of an n-step return.
         margin: share of the time left that an action must save to be taken in the fallback's place, once learned.
+        keep: whether, once learned, the first choice is kept.
         pretraining: instances whose episodes under fixed rules or actions come first.
         episodes: after them.
     """
@@ -76,6 +77,7 @@ class Preset:
     double: bool
     steps: int
     margin: float
+    keep: bool
     pretraining: int
     episodes: int
 
@@ -99,6 +101,7 @@ PRESETS = {
             double=False,
             steps=1,
             margin=0.0,
+            keep=False,
             pretraining=100,
             episodes=1000,
         ),
@@ -114,6 +117,8 @@ PRESETS = {
                 "hidden-4",
                 "moderate",
                 "hidden-2",
+                "stragglers-other",
+                "paper-other",
             ),
             gamma=1.0,
             epsilon=(0.3, 0.3),
@@ -126,8 +131,9 @@ PRESETS = {
             adam=True,
             double=True,
             steps=16,
-            margin=0.1,
-            pretraining=128,
+            margin=0.15,
+            keep=True,
+            pretraining=1000,
             episodes=384,
         ),
     )
@@ -164,13 +170,13 @@ def n_step(
 
 
 class Replay:
-    """The latest transitions, as tensors."""
+    """The latest transitions."""
 
     def __init__(self, size: int, inputs: int) -> None:
         self.size, self.count = size, 0
-        self.states, self.following = torch.zeros(size, inputs), torch.zeros(size, inputs)
-        self.actions = torch.zeros(size, dtype=torch.int64)
-        self.rewards, self.discounts = torch.zeros(size), torch.zeros(size)
+        self.states, self.following = np.zeros((2, size, inputs), np.float32)
+        self.actions = np.zeros(size, np.int64)
+        self.rewards, self.discounts = np.zeros((2, size), np.float32)
 
     def __len__(self) -> int:
         return min(self.count, self.size)
@@ -178,19 +184,23 @@ class Replay:
     def add(self, transition: Transition) -> None:
         """In place of the oldest, once it is full."""
         at = self.count % self.size
-        self.states[at] = torch.tensor(transition.state)
-        self.following[at] = torch.tensor(transition.following)
+        self.states[at], self.following[at] = transition.state, transition.following
         self.actions[at], self.rewards[at] = transition.action, transition.reward
         self.discounts[at] = transition.discount
         self.count += 1
 
     def state(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
-        return dict(vars(self))
+        return {name: torch.from_numpy(kept) for name, kept in self._arrays()} | {"count": self.count}
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse."""
-        vars(self).update(state)
+        self.count = state["count"]
+        for name, kept in self._arrays():
+            kept[:] = state[name].numpy()
+
+    def _arrays(self) -> list[tuple[str, NDArray[Any]]]:
+        return [(name, kept) for name, kept in vars(self).items() if isinstance(kept, np.ndarray)]
 
 
 class Learner:
@@ -205,7 +215,7 @@ class Learner:
         >>> state = (0.1,) * 14
         >>> for _ in range(400):
         ...     learner.learn(Transition(state, 1, -1.0, state, 0.0))
-        >>> round(learner.online(torch.tensor(state))[1].item())
+        >>> round(learner.online(np.array(state, np.float32))[1].item())
         -1
     """
 
@@ -217,8 +227,8 @@ class Learner:
         self.online, self.target = (MLP(widths, self.generator) for _ in range(2))
         self._copy()
         kind = torch.optim.Adam if preset.adam else torch.optim.SGD
-        layout = FlatLayout.of({"parameters": self.online.parameters})
-        self.optimizer = FlatOptimizer(kind, {"lr": preset.rate}, self.online.parameters, layout)
+        flat = torch.from_numpy(self.online.parameters)
+        self.optimizer = FlatOptimizer(kind, {"lr": preset.rate}, flat, FlatLayout.of({"parameters": flat}))
         self.replay = Replay(preset.replay, view.inputs)
         self.updates = 0
         self.owed = 0.0
@@ -235,10 +245,10 @@ class Learner:
 
     def update(self) -> None:
         """One mini-batch from the replay."""
-        rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator)
+        rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator).numpy()
         replay = self.replay
         goals, discounts = replay.rewards[rows], replay.discounts[rows]
-        going = discounts.nonzero().squeeze(1)
+        (going,) = discounts.nonzero()
         if len(going):
             goals[going] += discounts[going] * self._bootstrap(replay.following[rows[going]])
         self._descend(replay.states[rows], replay.actions[rows], goals)
@@ -246,25 +256,30 @@ class Learner:
         if self.updates % self.preset.copy_every == 0:
             self._copy(self.preset.copied)
 
-    def regress(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
+    def regress(self, states: Array, actions: NDArray[np.int64], goals: Array) -> None:
         """Pre-training: one pass over known values, in random mini-batches; both networks start from what it gives."""
-        for rows in torch.split(torch.randperm(len(states), generator=self.generator), self.preset.batch):
+        order = torch.randperm(len(states), generator=self.generator).numpy()
+        for start in range(0, len(order), self.preset.batch):
+            rows = order[start : start + self.preset.batch]
             self._descend(states[rows], actions[rows], goals[rows])
         self._copy()
 
     def _copy(self, share: float = 1.0) -> None:
-        self.target.parameters.lerp_(self.online.parameters, share)
+        target, online = self.target.parameters, self.online.parameters
+        target[:] = online if share == 1 else target + np.float32(share) * (online - target)
 
-    def _bootstrap(self, states: Tensor) -> Tensor:
-        if not self.preset.double:
-            return self.online(states).amax(1)
-        best = self.online(states).argmax(1, keepdim=True)
-        return self.target(states).gather(1, best).squeeze(1)
+    def _bootstrap(self, states: Array) -> Array:
+        values = self.online(states)
+        best = values.argmax(1)
+        chosen: Array = (self.target(states) if self.preset.double else values)[np.arange(len(states)), best]
+        return chosen
 
-    def _descend(self, states: Tensor, actions: Tensor, goals: Tensor) -> None:
+    def _descend(self, states: Array, actions: NDArray[np.int64], goals: Array) -> None:
         self.loss, gradient = self.online.gradient(states, actions, goals)
-        norm = torch.linalg.vector_norm(gradient).item()
-        self.optimizer.step(gradient.mul_(CLIP / norm) if norm > CLIP else gradient)
+        norm = math.sqrt(gradient @ gradient)
+        if norm > CLIP:
+            gradient *= np.float32(CLIP / norm)
+        self.optimizer.step(torch.from_numpy(gradient))
 
     def network(self) -> Network:
         """Theta*, which acts, in plain Python."""
@@ -273,8 +288,8 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
         return {
-            "online": self.online.parameters,
-            "target": self.target.parameters,
+            "online": torch.from_numpy(self.online.parameters),
+            "target": torch.from_numpy(self.target.parameters),
             "optimizer": self.optimizer.optimizer.state_dict(),
             "replay": self.replay.state(),
             "generator": self.generator.get_state(),
@@ -284,8 +299,8 @@ class Learner:
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse."""
-        self.online.parameters.copy_(state["online"])
-        self.target.parameters.copy_(state["target"])
+        self.online.parameters[:] = state["online"].numpy()
+        self.target.parameters[:] = state["target"].numpy()
         self.optimizer.optimizer.load_state_dict(state["optimizer"])
         self.replay.load(state["replay"])
         self.generator.set_state(state["generator"])
@@ -317,14 +332,15 @@ class Greedy:
         network: values of the actions.
         epsilon: probability at each choice of turning to a random action, for the rest of the episode.
         rng: random numbers.
+        keep: whether the first choice is kept, too.
 
     Attributes:
         before: choices until it turned.
     """
 
-    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator) -> None:
+    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator, keep: bool = False) -> None:
         self.layers = [(np.array(layer.weights), np.array(layer.bias)) for layer in network.layers]
-        self.epsilon, self.rng = epsilon, rng
+        self.epsilon, self.rng, self.keep = epsilon, rng, keep
         self.kept: int | None = None
         self.before = 0
 
@@ -335,7 +351,9 @@ class Greedy:
         if self.kept is not None:
             return self.kept
         self.before += 1
-        return self._best(observation)
+        best = self._best(observation)
+        self.kept = best if self.keep else None
+        return best
 
     def _best(self, observation: Observation) -> int:
         """As `Network.best`, several times faster."""

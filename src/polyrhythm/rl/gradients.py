@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.data import Quality, Task
@@ -31,7 +32,8 @@ class ArrayGradients(StackedGradients):
         self.targets: NDArray[np.int64] = train.targets.numpy()
         self.parameters: Array = self.stack.numpy()
         self.test: Tensor = task.prepared(task.test.inputs).reshape(len(task.test), -1)
-        self.test_targets: NDArray[np.int64] = task.test.targets.numpy()
+        self.test_targets: Tensor = task.test.targets
+        self.test_labels: NDArray[np.int64] = self.test_targets.numpy()
         # Views of what was evaluated last, which is mostly what is evaluated next.
         self._evaluated: tuple[Tensor | None, list[tuple[Tensor, Tensor]]] = (None, [])
         self._layers: dict[int, Layers] = {}
@@ -62,10 +64,9 @@ class ArrayGradients(StackedGradients):
         outputs = self.test
         for weight, bias in self._evaluated[1]:
             outputs = torch.addmm(bias, outputs if outputs is self.test else outputs.relu_(), weight)
-        logits, count = outputs.numpy(), len(self.test)
-        correct = np.count_nonzero(logits.argmax(1) == self.test_targets)
-        losses, _ = self._cross_entropy(logits[None], self.test_targets)
-        return Quality(correct / count, float(losses[0]))
+        correct = np.count_nonzero(outputs.numpy().argmax(1) == self.test_labels)
+        loss = functional.cross_entropy(outputs, self.test_targets).item()
+        return Quality(correct / len(self.test), loss)
 
     def _cross_entropy(self, logits: Array, targets: NDArray[np.int64]) -> tuple[Array, Array]:
         """Mean loss of each row, and its derivative by the logits, which are overwritten with it."""

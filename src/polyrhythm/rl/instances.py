@@ -128,6 +128,8 @@ FAMILIES = {
         Family("stragglers-0", stragglers=(0, 0)),
         Family("stragglers-1", stragglers=(1, 1)),
         Family("stragglers-several", stragglers=(3, 5)),
+        Family("stragglers-other", workers=OTHERS, stragglers=(0, 6)),
+        Family("paper-other", hidden=(0, 1, 2, 3), learning_rate=0.01, target=0.8, workers=OTHERS, stragglers=(0, 6)),
         Family("fashion", learning_rate=0.1, target=0.7, data="fashion-mnist"),
         Family("combined", hidden=(6,), learning_rate=0.02, target=0.65, workers=(2, 5, 8), data="fashion-mnist"),
         Family("fashion-paper", hidden=(0, 1, 2, 3), learning_rate=0.01, target=0.65, data="fashion-mnist"),

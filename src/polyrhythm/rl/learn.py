@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies.rlp_file import Conditions, Learned, Network, dump
@@ -21,6 +21,7 @@ from polyrhythm.rl.acting import WINDOW, Acting, blank
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
+from polyrhythm.rl.mlp import Array
 from polyrhythm.rl.rollout import Played, Recorder, Rollout, play_ahead, play_all, run_recorded
 
 TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
@@ -106,10 +107,10 @@ class Study:
         self.done = 0
         self.ready = 0
         self.pretrained = False
-        self.samples: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.samples: list[tuple[Array, NDArray[np.int64], Array]] = []
         self.units: list[float] = []
         self.curve: list[list[float]] = []
-        self.best: Tensor | None = None
+        self.best: Array | None = None
         self.score = -math.inf
         self.baseline: list[float] = []
 
@@ -175,11 +176,11 @@ class Study:
             actions += [action for _, action in played.choices]
             goals += played.left(PAPER_UNIT_S)
         if states:
-            self.samples.append((torch.tensor(states), torch.tensor(actions), torch.tensor(goals)))
+            self.samples.append((np.array(states, np.float32), np.array(actions), np.array(goals, np.float32)))
 
     def _imitate(self) -> None:
         """Regress the time left."""
-        states, actions, goals = (torch.cat(column) for column in zip(*self.samples, strict=True))
+        states, actions, goals = map(np.concatenate, zip(*self.samples, strict=True))
         for _ in range(PASSES):
             self.learner.regress(states, actions, goals)
         self.samples.clear()
@@ -264,14 +265,14 @@ class Study:
         if not self.baseline:
             self.baseline = self._times([self._rollout(each, action=self._asp) for each in pool])
         network = self._favouring(self.learner.network())
-        times = self._times([self._rollout(each, network=network) for each in pool])
+        times = self._times([self._rollout(each, network=network, keep=self.preset.keep) for each in pool])
         score = geometric_mean(self.baseline[at] / times[at] for at in range(len(names)))
         self.curve.append([float(self.done), score])
         self._note("validation/asp_by_learned", score)
         # The paper returns the last network, whatever it has come to.
         if self.paper or score >= self.score:
             self.score = score
-            self.best = self.learner.target.parameters.clone()
+            self.best = self.learner.target.parameters.copy()
 
     @property
     def _asp(self) -> int:
@@ -307,12 +308,15 @@ class Study:
             "validation": f"{self.score:.4f}",
             "curve": " ".join(f"{int(done)}:{score:.4f}" for done, score in self.curve),
         }
-        return Learned(self.preset.view, WINDOW, "asp", self.ranges.conditions, network, tuple(training.items()))
+        facts, keep = tuple(training.items()), self.preset.keep
+        return Learned(self.preset.view, WINDOW, "asp", self.ranges.conditions, network, facts, keep)
 
     def save(self) -> None:
         """Write the checkpoint, all of it or nothing."""
         partial = self.checkpoint.with_suffix(".partial")
-        tensors = {"learner": self.learner.state(), "best": self.best, "samples": self.samples}
+        best = None if self.best is None else torch.from_numpy(self.best)
+        samples = [tuple(map(torch.from_numpy, columns)) for columns in self.samples]
+        tensors = {"learner": self.learner.state(), "best": best, "samples": samples}
         torch.save({**tensors, "study": json.dumps(self._facts())}, partial)
         partial.replace(self.checkpoint)
 
@@ -339,7 +343,8 @@ class Study:
         for name, value in facts.items():
             setattr(self, name, value)
         self.learner.load(saved["learner"])
-        self.best, self.samples = saved["best"], saved.get("samples", [])  # older checkpoints have none
+        self.best = None if saved["best"] is None else saved["best"].numpy()
+        self.samples = [tuple(column.numpy() for column in columns) for columns in saved["samples"]]
         return self
 
 
@@ -357,7 +362,7 @@ class Online:
         self._learn(observation, self.recorder.episode.engine.calendar.now_s, self.learner.preset.gamma)
         if self.rng.random() < self.epsilon:
             return int(self.rng.integers(self.learner.actions))
-        return int(self.learner.target(torch.tensor(observation)).argmax())
+        return int(self.learner.target(np.array(observation, np.float32)).argmax())
 
     def end(self, end_s: float) -> None:
         """The episode is over: nothing follows its last choice."""

@@ -58,6 +58,7 @@ class Rollout:
         view: what is seen.
         policy: a spec whose doings are recorded as actions of the paper's view; empty: an agent chooses.
         action: what it always chooses; None: what `network` says, until it explores (see `Greedy`).
+        keep: whether the network chooses only once.
         seed: of the agent.
         folder: of the data.
     """
@@ -68,6 +69,7 @@ class Rollout:
     action: int | None = None
     network: Network | None = None
     epsilon: float = 0.0
+    keep: bool = False
     seed: int = 0
     folder: str | None = None
     window: int = WINDOW
@@ -77,7 +79,7 @@ class Rollout:
         if self.action is not None:
             return Constant(self.action)
         assert self.network is not None
-        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)))
+        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)), self.keep)
 
 
 class Recorder:
