@@ -56,6 +56,28 @@ def test_a_state_that_was_resumed_can_be_saved_again() -> None:
     assert list(third) == list(first)[11:]
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_loader_that_has_fetched_the_whole_epoch_is_not_where_the_loop_stands(processes: int, batches: int) -> None:
+    whole, sampler, resumed = (crew("defdp")[0] for _ in range(3))
+    loader = DataLoader(TensorDataset(torch.arange(60)), batch_size=7, sampler=sampler, num_workers=processes)
+    running = iter(loader)
+    had = torch.cat([next(running)[0] for _ in range(batches)]).tolist()
+    resumed.load_state_dict(sampler.state_dict(read=len(had)))
+    assert [*had, *resumed] == list(whole)
+    assert list(resumed) == list(whole)
+    assert sampler.state_dict(read=0)["epoch"] == (1 if processes or batches == 3 else 0)
+
+
+def test_workers_that_change_while_a_loader_is_ahead_lose_and_double_nothing() -> None:
+    samplers, read = crew("seldp"), [20, 7, 12]
+    had = [list(sampler)[:count] for sampler, count in zip(samplers, read, strict=True)]
+    for worker, sampler in enumerate(samplers[:2]):
+        sampler.repartition([0, 1], read, worker)
+    assert sorted(index for part in (*had, *map(list, samplers[:2])) for index in part) == list(range(60))
+    assert {sampler.epoch for sampler in samplers[:2]} == {1}
+
+
 MEMBERS = st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=1, max_size=6).filter(
     lambda members: len({m for m in members if m is not None}) == sum(m is not None for m in members)
 )
@@ -121,6 +143,45 @@ def test_bad_arguments_are_one_clear_line(arguments: tuple[Any, ...], message: s
         PartitionSampler(LABELS, *arguments)
 
 
-def test_a_state_of_another_partition_is_refused() -> None:
-    with pytest.raises(PolyrhythmError, match="the state is of partition 'defdp' but this is 'seldp'"):
-        crew("seldp")[0].load_state_dict(crew("defdp")[0].state_dict(0))
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (
+            PartitionSampler(LABELS, "seldp", 0, 3),
+            "'defdp', seed 7, 60 samples but .* 'seldp', seed 0, 60",
+        ),
+        (PartitionSampler(LABELS, "defdp", 0, 3), "seed 7, 60 samples but this is of partition 'defdp', seed 0, 60"),
+        (PartitionSampler(LABELS[:9], "defdp", 0, 3, seed=7), "60 samples but this is .* seed 7, 9 samples"),
+        (PartitionSampler(LABELS, "defdp", 3, 4, seed=7), "the state is of 3 workers but this is worker 3; load it"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(sampler: PartitionSampler, message: str) -> None:
+    with pytest.raises(PolyrhythmError, match=message):
+        sampler.load_state_dict(crew("defdp")[0].state_dict(5))
+
+
+@pytest.mark.parametrize(
+    ("members", "read", "worker", "message"),
+    [
+        ([0, 0], [1, 1, 1], 0, r"members must name each of workers 0 to 2 at most once but got \[0, 0\]"),
+        ([0, 7], [1, 1, 1], 0, r"members must name each of workers 0 to 2 at most once but got \[0, 7\]"),
+        ([0, 1], [1, 1], 0, r"read must have 0 to \[20, 20, 20\] samples .* but got \[1, 1\]"),
+        ([0, 1], [21, 1, 1], 0, r"read must have 0 to \[20, 20, 20\] samples .* but got \[21, 1, 1\]"),
+        ([0, 1], [1, 1, 1], 2, r"worker must be in \[0, 2\), the number of workers, but got 2"),
+        ([], [1, 1, 1], 0, r"worker must be in \[0, 0\), the number of workers, but got 0"),
+    ],
+)
+def test_a_change_that_would_lose_or_double_samples_is_refused(
+    members: list[int | None], read: list[int], worker: int, message: str
+) -> None:
+    sampler = crew("defdp")[0]
+    with pytest.raises(PolyrhythmError, match=message):
+        sampler.repartition(members, read, worker)
+    assert list(sampler) == list(crew("defdp")[0])
+
+
+def test_workers_that_the_partition_has_no_shards_for_change_nothing() -> None:
+    sampler, same = (PartitionSampler(LABELS, "labels:1", 0, 5) for _ in range(2))
+    with pytest.raises(PolyrhythmError, match="'labels:1' gives 4 workers 4 labels of 5"):
+        sampler.repartition([0, 1, 2, 3], [1] * 5, 0)
+    assert list(sampler) == list(same)
