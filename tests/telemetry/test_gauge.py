@@ -1,4 +1,5 @@
 import msgspec
+import pytest
 
 from polyrhythm.core import Cancel, Joined, Ledger, Left, Proceed, Report, Sync
 from polyrhythm.telemetry import Figures, Gauge, Mark, RunResult
@@ -45,6 +46,20 @@ def test_in_lockstep_the_bytes_are_those_of_a_ring() -> None:
     result = measured(gauge)
     assert result.bytes_total == 3 * 100 * 2 * 2 / 3 * 1
     assert result.bytes_pushed == result.bytes_pulled
+
+
+@pytest.mark.parametrize(
+    ("sync", "part"),
+    [(Sync((1,), "parameters", adopters=(0, 1, 2)), 1.0), (Sync((0, 1, 2), "deltas", fragment=(1, 4)), 0.25)],
+)
+@pytest.mark.parametrize(("push_bytes", "ring"), [(100, 2 * 100 * 2), (20, 3 * 20 * 2)])
+def test_in_a_ring_all_members_hand_on_their_part(sync: Sync, part: float, push_bytes: int, ring: int) -> None:
+    """What is compressed cannot be summed on the way: everyone's goes to all others."""
+    gauge = Gauge()
+    gauge.begin_phase(lockstep=True, message_bytes=100, push_bytes=push_bytes)
+    gauge.record(Joined((0, 1, 2), 0.0), (Proceed((0, 1, 2), "replicas"),))
+    gauge.record(Report(0, 1, 1.0), (sync, Proceed((0,), "replicas")))
+    assert measured(gauge).bytes_total == part * ring
 
 
 def test_who_has_finished_the_epoch_waits_and_is_still_there() -> None:

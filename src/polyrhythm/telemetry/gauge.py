@@ -2,7 +2,7 @@
 
 A worker that stands at the end of an epoch is still live and waits, although the policy has seen it leave as finished.
 In lockstep nobody can tell the wait for the slowest from the exchange itself: both count as idle, and the bytes are
-those of a ring over n members, 2(n-1)/n messages for each of them.
+those of a ring over n members, 2(n-1)/n messages for each of them, also for one that contributes nothing.
 """
 
 from typing import NamedTuple
@@ -121,7 +121,7 @@ class Gauge:
             case Sync():
                 self.meter.sync(decision)
                 if self._lockstep:
-                    self._go_round(len(decision.workers))
+                    self._go_round(1 / decision.fragment[1] if decision.fragment else 1.0)
             case Proceed(workers=workers, exchange=exchange):
                 for worker in workers:
                     self._proceed(worker, Running(exchange, time_s))
@@ -143,10 +143,10 @@ class Gauge:
         if running is not None:
             self.meter.busy(worker, compute_s=time_s - running.since_s)
 
-    def _go_round(self, members: int) -> None:
-        """Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do."""
-        size = float(self._message_bytes)
+    def _go_round(self, part: float) -> None:
+        """Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do; all members take part."""
+        members, size = len(self.meter.live), float(self._message_bytes)
         if self._push_bytes != self._message_bytes:  # what is compressed is handed round, not summed on the way
             size = self._push_bytes * members / 2
-        self.meter.bytes_pushed += (members - 1) * size
-        self.meter.bytes_pulled += (members - 1) * size
+        self.meter.bytes_pushed += part * (members - 1) * size
+        self.meter.bytes_pulled += part * (members - 1) * size
