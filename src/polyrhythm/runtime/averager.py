@@ -88,7 +88,7 @@ class Averager:
         parameters = trainable_parameters(module)
         self._layout = FlatLayout.of(parameters, floating)
         self._tensors = [*parameters.values(), *floating.values()]
-        self._counters = list(counters.values())
+        self._floating, self._counters = list(floating.values()), list(counters.values())
         self._size = sum(parameter.numel() for parameter in parameters.values())
         self._device = self._tensors[0].device
         self._global = self._origin = torch.empty(0, device=self._device)
@@ -232,10 +232,12 @@ class Averager:
             delta[block] = moved
 
     def _adopt(self, one: Travelling, result: Tensor) -> None:
-        """Take over the result; the replica moves by it less what it contributed, if it has moved on meanwhile."""
+        """Take over the result; parameters move by it less what they contributed, if they have moved on meanwhile."""
         moves = one.contribution is not None
         values = result if one.contribution is None else torch.sub(result, one.contribution, out=one.contribution)
         width = one.end - one.first
+        if moves and self._floating:  # exchanges of several fragments at a time would each move the same buffers
+            values[width:] = result[width:] - torch.cat([buffer.reshape(-1) for buffer in self._floating])
         if width < self._size:
             self._adopt_part(one, values, moves)
             self._replace_global(one, result[:width])

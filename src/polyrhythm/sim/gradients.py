@@ -84,7 +84,7 @@ class Worker:
         if self.last is not None:
             assert self.replica is not None
             self.replica.step(self.last.gradient, self.last.lr_scale, self.last.momentum)
-            self.last = None
+            self.buffers, self.last = self.replica.arrived() or self.buffers, None
 
     def parameters(self) -> Tensor:
         """Those of its replica with its last step made."""
@@ -121,8 +121,7 @@ class TrainedNumerics:
     """
 
     def __init__(self, task: Task, config: TrainingConfig, workers: int, seed: int) -> None:
-        self.task = task
-        self.config = config
+        self.task, self.config = task, config
         self.train_samples = len(task.train)
         self.planned, self.seed = workers, seed
         self.compression = parse_compression(config.compression)
@@ -319,7 +318,7 @@ class TrainedNumerics:
         )
         buffers = average_buffers([worker.buffers for worker in contributors], decision.weights)
         for worker in adopters:
-            worker.buffers = buffers.copy()
+            worker.buffers = self._replica(worker).expect(buffers, decision.delay) or worker.buffers
             worker.drifted = worker.drifted and bool(decision.fragment or decision.delay)
         for worker in (*contributors, *adopters):
             worker.local_samples = 0

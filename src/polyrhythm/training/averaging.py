@@ -8,8 +8,8 @@ With global parameters w, and replicas x_i with weights w_i that started their l
 
 then every adopter becomes w: at once, or after some steps of its own, by which it moves on from w. Of a fragment all
 this holds for a slice of the flat vector. Floating-point buffers (batch-norm statistics) are averaged with the same
-weights; of other buffers (its counter of batches) each replica takes the largest value. Buffers, and optimizer state
-as its rule says, go over at once and whole, also with a fragment.
+weights; of other buffers (its counter of batches) each replica takes the largest value. Buffers go over whole, also
+with a fragment, and replace the adopter's; optimizer state does as its rule says, at once.
 """
 
 from collections.abc import Sequence
@@ -64,13 +64,15 @@ class Merge:
 class Replica:
     """A worker's own parameters, the optimizer that steps them, and the parameters from which they started.
 
-    `merges` are results that it has not taken over yet, in the order in which they will come.
+    `merges` are results that it has not taken over yet, in the order in which they will come, `arriving` the buffers
+    that come with them, each with the local steps until then.
     """
 
     vector: Tensor
     optimizer: FlatOptimizer
     base: Tensor
     merges: list[Merge] = field(default_factory=list)
+    arriving: list[tuple[int, Buffers]] = field(default_factory=list)
     compressor: Compressor | None = None
     """What its differences from the base go through when they are sent."""
 
@@ -116,6 +118,19 @@ class Replica:
         else:
             self.vector[start : start + result.numel()].copy_(result)
             self._start_from(result, start)
+
+    def expect(self, buffers: Buffers, delay: int) -> Buffers | None:
+        """The buffers that it goes on with now; None if these come after so many local steps."""
+        if not delay:
+            return buffers.copy()
+        self.arriving.append((delay, buffers))
+        return None
+
+    def arrived(self) -> Buffers | None:
+        """Buffers that have come, now that one more step is made; None if none have."""
+        due = [buffers for steps, buffers in self.arriving if steps <= 1]
+        self.arriving = [(steps - 1, buffers) for steps, buffers in self.arriving if steps > 1]
+        return due[-1].copy() if due else None
 
     def settle(self, start: int = 0, stop: int | None = None, due: bool = False) -> None:
         """Take over the results for elements `start` to `stop` now, or of those only what is due."""
