@@ -27,7 +27,16 @@ def train(rank: int, policy: str, switch: str = "", normalised: bool = False) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "compress"), [("bsp", "topk:0.3"), ("asp", "int8"), ("local:2", "topk:0.3"), ("diloco:3", "int8")]
+    ("policy", "compress"),
+    [
+        ("bsp", "topk:0.3"),
+        ("asp", "int8"),
+        ("local:2", "topk:0.3"),
+        ("diloco:3", "int8"),
+        ("fedavg:0.5,e=0.2", "fp16"),
+        ("esync", "bf16"),
+        ("selsync:0,aggregate=gradients", "int8"),
+    ],
 )
 def test_a_compressed_job_learns_and_all_workers_end_alike(policy: str, compress: str) -> None:
     found = run_job(train, 2, policy, policy=policy, compress=compress)

@@ -265,8 +265,8 @@ class Averager:
 def blocks(width: int, device: torch.device) -> Iterator[slice]:
     """Slices of a vector whose elements stay in a core's cache from one operation to the next; on a GPU one is all.
 
-    >>> list(blocks(40_000, torch.device("cpu"))), list(blocks(40_000, torch.device("cuda")))
-    ([slice(0, 32768, None), slice(32768, 40000, None)], [slice(0, 40000, None)])
+    >>> list(blocks(100_000, torch.device("cpu"))), list(blocks(100_000, torch.device("cuda")))
+    ([slice(0, 65536, None), slice(65536, 100000, None)], [slice(0, 100000, None)])
     """
     size = BLOCK if device.type == "cpu" else max(width, 1)
     for start in range(0, width, size):
