@@ -63,6 +63,13 @@ def test_esync_makes_as_many_steps_as_fit(esync: Page) -> None:
     assert all(min(shares) < 0.2 for name, *shares in by_policy if name == "SSGD")
 
 
+def test_esync_is_raced_on_data_that_differ_too(esync: Page) -> None:
+    names = [f"time to 80 %, {name} over ESync, Dirichlet(0.3), rate 0.05" for name in ("SSGD", "ASGD", "SSP(3)")]
+    assert {row.what for row in rows(esync)} >= {*names}
+    (table,) = (t for section in esync.sections for t in section.tables if t.title == "Time to 80 % at rate 0.05")
+    assert [row[0] for row in table.rows] == ["i.i.d.", "Dirichlet(0.3)", "2 shards a device", "sorted"]
+
+
 def test_selsync_exchanges_less_than_bsp(selsync: Page) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
 

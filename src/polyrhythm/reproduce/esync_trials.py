@@ -81,7 +81,7 @@ def accuracy(lab: Lab) -> dict[str, Trial]:
                 trained(lab, seconds=EQUAL_S, every=every, partition=partition), POLICIES[name]
             )
         slow = trained(lab, seconds=LONG_S, every=3_840, partition=partition)
-        found[f"accuracy/{title}/SSGD"] = Trial(slow, "bsp")
+        found |= {f"accuracy/{title}/{name}": Trial(slow, POLICIES[name]) for name in ("SSGD", "SSP(3)")}
     alone = msgspec.structs.replace(
         trained(lab, seconds=math.inf, every=32_000, samples=640_000),
         name="standalone",
