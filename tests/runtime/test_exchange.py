@@ -16,6 +16,9 @@ class Group:
     def __init__(self) -> None:
         self.aborted: list[tuple[str, str]] = []
 
+    def step(self) -> None:
+        """Of no interest."""
+
     def abort(self, reason: str, prefix: str) -> None:
         self.aborted.append((reason, prefix))
 

@@ -114,6 +114,8 @@ class Coordinator:
         self._debts.hear(message, self.phase)
         self._rescue.hear(message, self.phase)
         match message:
+            case Stepped() if isinstance(self._mode, LockstepRun):
+                self._mode.stepped(worker, message)
             case Ready():
                 self._ready(worker, message)
             case Pushed() if isinstance(self._mode, Arbitration):
@@ -125,8 +127,6 @@ class Coordinator:
                 self._meet()
             case Skipped() if isinstance(self._mode, Arbitration):
                 self._mode.skipped(worker, message)
-            case Stepped() if isinstance(self._mode, LockstepRun):
-                self._mode.stepped(worker, message)
             case Poisoned():
                 self._poisoned(worker, message)
             case AtEnd(phase=phase):
@@ -292,10 +292,11 @@ class Coordinator:
             self._request_stop()
 
     def _go_on_if_standing(self) -> None:
-        able = self._stepping and self._uploading is None and bool(self.job.present)
-        if able and not self._stop_wanted and self._mode and self.job.done_samples >= self._mode.end_samples:
+        if self._mode is None or not self._stepping or self._uploading is not None:
+            return
+        if not self._stop_wanted and self.job.done_samples >= self._mode.end_samples and self.job.present:
             self._request_stop_for_switch()
-        if able and self._mode and (self._stop_wanted or self._mode.stops_by_itself) and self._mode.standing:
+        if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
             self._start_phase()
 
     def _poisoned(self, worker: int, message: Poisoned) -> None:

@@ -95,6 +95,8 @@ class Exchange:
 
     def complete(self, steps: int) -> None:
         """So many steps in lockstep are complete, and with them their collectives."""
+        if self.group is not None:
+            self.group.step()
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
         self._end_if_cut()
 
@@ -135,7 +137,7 @@ class Exchange:
 
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
-        if self._ddp is not None:
+        if self._ddp is not None and self._ddp.require_backward_grad_sync is not wanted:  # to set it takes long
             self._ddp.require_backward_grad_sync = wanted
 
     @property

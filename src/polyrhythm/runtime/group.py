@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError, first_line
-from polyrhythm.runtime.work import FinishedWork, guard
+from polyrhythm.runtime.work import FinishedWork, guard, wait_for
 
 BACKEND = "polyrhythm"
 
@@ -51,6 +51,7 @@ class SwitchGroup(dist.ProcessGroup):
         self.members = tuple(members)
         self.epoch: Epoch | None = None
         self.launched_s = 0.0
+        self._launched = self._usual = 0
         self._name = BACKEND
 
     def bind(self, store: Store, worker: int) -> None:
@@ -96,6 +97,10 @@ class SwitchGroup(dist.ProcessGroup):
         epoch = self.epoch
         if epoch and prefix in (None, epoch.prefix):
             epoch.abort(reason)
+
+    def step(self) -> None:
+        """A step is over. The next is likely to launch as many collectives, and has nothing to do behind the last."""
+        self._usual, self._launched = self._launched, 0
 
     def shutdown(self) -> None:
         """Drop the epoch's group."""
@@ -199,6 +204,7 @@ class SwitchGroup(dist.ProcessGroup):
     def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
         """Start a collective of the epoch, or do without one."""
         self.launched_s = time.perf_counter()
+        self._launched += 1
         epoch = self.epoch
         if epoch is None or epoch.failure is not None:
             if fill:
@@ -210,6 +216,8 @@ class SwitchGroup(dist.ProcessGroup):
         except RuntimeError as error:
             epoch.verdict.fail(first_line(error))
             return FinishedWork(outputs)
+        if self._launched == self._usual and not outputs[0].is_cuda:
+            return wait_for(work, epoch.verdict, outputs)
         return guard(work, epoch.verdict, outputs)
 
 

@@ -88,7 +88,8 @@ class LockstepRun:
         self._exchanged = max(self._exchanged, message.exchanged)
         if message.shared:
             self._shared.add(message.step)
-        self._send_tokens()
+        if progress.completed + self._pace.ahead > self._granted:
+            self._send_tokens()
         self._show_policy()
 
     def poisoned(self, worker: int, message: Poisoned) -> None:
@@ -287,10 +288,15 @@ class LockstepRun:
 
     def _heads(self) -> list[int]:
         """Workers whose next step can be shown; none if that of a live one is still to be heard of."""
-        running = [w for w, account in self._job.ledger.accounts.items() if account.running is not None]
-        heads = [worker for worker in running if self._progress[worker].unseen]
-        awaited = any(not self._progress[worker].unseen and worker not in self._lost for worker in running)
-        return [] if awaited else heads
+        heads = []
+        for worker, account in self._job.ledger.accounts.items():
+            if account.running is None:
+                continue
+            if self._progress[worker].unseen:
+                heads.append(worker)
+            elif worker not in self._lost:
+                return []
+        return heads
 
     def _show_one_each(self) -> bool:
         """Show it the next step of each worker, in their order; whether there was any."""

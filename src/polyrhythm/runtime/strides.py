@@ -59,10 +59,10 @@ class Strides:
 
     def batch(self, step: int, member: int) -> tuple[Lease, ...]:
         """Positions of one member in one step, in order."""
-        start, stop = self._bounds(step)
         if step < self.steps - 1:
-            share = self.batch_size
-            return self._cut(start + member * share, start + (member + 1) * share)
+            first = (step * self.members + member) * self.batch_size
+            return self._cut(first, first + self.batch_size)
+        start, stop = self._bounds(step)
         share, larger = divmod(stop - start, self.members)
         first = start + member * share + min(member, larger)
         return self._cut(first, first + share + (member < larger))
@@ -86,6 +86,9 @@ class Strides:
 
     def _cut(self, start: int, stop: int) -> tuple[Lease, ...]:
         """The parts of the ranges between two virtual positions."""
+        if len(self.ranges) == 1:
+            epoch, offset, _ = self.ranges[0]
+            return (Lease(epoch, offset + start, offset + stop),) if start < stop else ()
         return tuple(self._parts(start, stop))
 
     def _parts(self, start: int, stop: int) -> Iterator[Lease]:

@@ -78,11 +78,7 @@ class GuardedWork(dist.Work):
         if self._future is not None:
             self._future.wait()
             return True
-        while self._verdict.failure is None and not self._work.is_completed():
-            with suppress(RuntimeError):
-                self._work.wait(SLICE)
-        if self._work.is_completed():
-            self._judge(self._work.wait)
+        wait_for(self._work, self._verdict, self._tensors)
         return True
 
     def get_future(self) -> "Tensors":
@@ -112,15 +108,8 @@ class GuardedWork(dist.Work):
 
     def _arrived(self, operation: "Tensors") -> None:
         """The backend's operation is over: in one of its threads."""
-        self._judge(operation.value)
+        judge(operation.value, self._verdict)
         self._verdict.end(self)
-
-    def _judge(self, result: Callable[[], object]) -> None:
-        """Note the failure of an operation that is over."""
-        try:
-            result()
-        except RuntimeError as error:
-            self._verdict.fail(first_line(error))
 
 
 class WaitedWork(dist.Work):
@@ -170,6 +159,28 @@ class WaitedWork(dist.Work):
         except RuntimeError as error:
             self._verdict.fail(first_line(error))
         return self._tensors
+
+
+def judge(result: Callable[[], object], verdict: Verdict) -> None:
+    """Note the failure of an operation that is over."""
+    try:
+        result()
+    except RuntimeError as error:
+        verdict.fail(first_line(error))
+
+
+def wait_for(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> FinishedWork:
+    """A collective on CPU tensors that has ended, by itself or with the epoch.
+
+    Where there is nothing to compute meanwhile, this saves what wakes a waiting thread up: a callback in one of gloo's
+    threads, which needs the interpreter's lock.
+    """
+    while verdict.failure is None and not work.is_completed():
+        with suppress(RuntimeError):
+            work.wait(SLICE)
+    if work.is_completed():
+        judge(work.wait, verdict)
+    return FinishedWork(tensors)
 
 
 def guard(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> dist.Work:

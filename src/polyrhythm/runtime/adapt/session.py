@@ -53,8 +53,9 @@ class LaneExchange(ScriptExchange):
 
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange."""
-        if self.lane.inner is not None:
-            self.lane.inner.require_backward_grad_sync = wanted
+        inner = self.lane.inner
+        if inner is not None and inner.require_backward_grad_sync is not wanted:  # to set it takes a module long
+            inner.require_backward_grad_sync = wanted
 
 
 class StepExchange(ScriptExchange):
