@@ -35,14 +35,15 @@ if os.environ.get("RANK") == "0":
     mine, other = (os.open(os.environ[name], os.O_RDWR) for name in ("MY_TURN", "OTHER_TURN"))
     original = DistributedSampler.set_epoch
     def set_epoch(self, epoch):
-        os.write(other, b"x")
+        if epoch:
+            os.write(other, b"x")
         os.read(mine, 1)
         original(self, epoch)
     DistributedSampler.set_epoch = set_epoch
     import atexit
     atexit.register(os.write, other, b"x" * 100)
 """
-"""The first rank gives the turn to the other side, and waits for its own, before each epoch."""
+"""The first rank waits for its side's turn before each epoch, and gives it to the other side behind it."""
 
 
 def run_sides(arguments: tuple[str, ...], folder: Path) -> dict[str, list[float]]:
@@ -51,6 +52,8 @@ def run_sides(arguments: tuple[str, ...], folder: Path) -> dict[str, list[float]
     turns = {side: folder / side for side in SIDES}
     for turn in turns.values():
         os.mkfifo(turn)
+    begin = os.open(next(iter(turns.values())), os.O_RDWR)
+    os.write(begin, b"x")
     running = {}
     for side, command in SIDES.items():
         (other,) = (turn for name, turn in turns.items() if name != side)
@@ -61,6 +64,7 @@ def run_sides(arguments: tuple[str, ...], folder: Path) -> dict[str, list[float]
             [sys.executable, "-m", *command, *job], env={**os.environ, **ours}, stdout=subprocess.PIPE, text=True
         )
     texts = {side: process.communicate(timeout=900)[0] for side, process in running.items()}
+    os.close(begin)
     assert not any(process.returncode for process in running.values()), "a side has failed; it has said why"
     return {
         side: [float(found) for found in re.findall(r"([\d.]+) s$", text, re.M)][1:] for side, text in texts.items()
