@@ -62,10 +62,13 @@ def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
     hand_over(epoch, trainer.model, trainer.optimizer, collectives.most_advanced(census))
 
 
-def lost_worker(rank: int, port: int, how: str, batch_norm: bool) -> dict[str, Any]:
+def lost_worker(rank: int, port: int, how: str, batch_norm: bool, told: bool) -> dict[str, Any]:
     store, group = connect(rank, 4, port)
     trainer = Trainer(group, rank, network(batch_norm), gradient_as_bucket_view=batch_norm)
-    trainer.steps(LOST_AT)
+    for _ in range(LOST_AT):
+        trainer.step()
+        if told:
+            group.step()
     if rank == 2:
         next(trainer.model.parameters()).register_hook(lambda gradient: lose(how, store))  # type: ignore[no-untyped-call]
     if rank == 0 and how == "hang":
@@ -97,9 +100,13 @@ def survivors(function: Any, *args: Any) -> list[Outcome]:
         return running.join(60, leave=[2])
 
 
-@pytest.mark.parametrize(("how", "batch_norm"), [("die", True), ("die", False), ("hang", True), ("hang", False)])
-def test_survivors_of_a_lockstep_step_go_on_together(store: TCPStore, how: str, batch_norm: bool) -> None:
-    outcomes = survivors(lost_worker, store.port, how, batch_norm)
+@pytest.mark.parametrize(
+    ("how", "batch_norm", "told"),
+    [("die", True, False), ("die", False, True), ("hang", True, True), ("hang", False, False)],
+)
+def test_survivors_of_a_lockstep_step_go_on_together(store: TCPStore, how: str, batch_norm: bool, told: bool) -> None:
+    """Also if the group is told where steps end, and waits for the last collective of each as it is launched."""
+    outcomes = survivors(lost_worker, store.port, how, batch_norm, told)
     assert [outcome.traceback for outcome in outcomes] == ["", "", ""]
     values = [outcome.value for outcome in outcomes]
     assert [value["dropped"] for value in values] == [1, 1, 1]
