@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polyrhythm.reproduce import PAPERS, Lab, Page, Row
 from polyrhythm.reproduce.esync import page as esync_page
 from polyrhythm.reproduce.markdown import markdown, pictures
 from polyrhythm.reproduce.selsync import page as selsync_page
-from polyrhythm.reproduce.selsync_trials import cluster
+from polyrhythm.reproduce.selsync import table_cells
+from polyrhythm.reproduce.selsync_trials import cluster, trial
 from polyrhythm.reproduce.store import Store
 
 
@@ -72,6 +74,13 @@ def test_esync_is_raced_on_data_that_differ_too(esync: Page) -> None:
 
 def test_selsync_exchanges_less_than_bsp(selsync: Page) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
+
+
+def test_runs_that_diverge_are_called_so(quick: Lab) -> None:
+    fine = quick.run({"run": trial(quick, "bsp")})["run"]
+    gone = [msgspec.structs.replace(run, status="diverged") for run in fine]
+    assert table_cells(gone, fine) == ["", "diverged", "", "", "never"]
+    assert str(table_cells(fine, fine)[3]) == "1x"
 
 
 def test_injection_keeps_the_steps_and_momentum_pays_for_its_bytes(quick: Lab) -> None:

@@ -111,8 +111,10 @@ TABLE_TEXT = (
 )
 
 
-def table_cells(runs: Runs, base: Runs) -> list[Measured]:
+def table_cells(runs: Runs, base: Runs) -> list[Measured | str]:
     """A row of the table."""
+    if all_diverged(runs):
+        return ["", "diverged", "", "", "never"]
     return [
         lssr(runs),
         over_seeds(accuracies(runs), percent),
@@ -120,6 +122,11 @@ def table_cells(runs: Runs, base: Runs) -> list[Measured]:
         ratio(durations(runs), durations(base)),
         sooner(runs, base),
     ]
+
+
+def all_diverged(runs: Runs) -> bool:
+    """Whether no seed has an accuracy, because each left the finite numbers or exploded."""
+    return all(run.status == "diverged" for run in runs)
 
 
 def table_rows(runs: Results) -> list[Row]:
@@ -141,7 +148,8 @@ def table_rows(runs: Results) -> list[Row]:
     gap = difference(accuracies(runs["table/SelSync delta = 0.3"]), accuracies(fed))
     often = runs["table/FedAvg (1, 0.125)"]
     tie = difference(accuracies(runs["table/SelSync delta = 0.5"]), accuracies(often))
-    slow = difference(accuracies(runs["table/SSP s = 100"]), accuracies(base))
+    ssp = runs["table/SSP s = 100"]
+    slow = "diverged" if all_diverged(ssp) else difference(accuracies(ssp), accuracies(base))
     scaled = difference(accuracies(runs["table/SSP s = 100, rate / 16"]), accuracies(base))
     return [
         *rows,
