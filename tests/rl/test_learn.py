@@ -6,7 +6,7 @@ import pytest
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
-from polyrhythm.policies.rlp_file import Learned, dump
+from polyrhythm.policies.rlp_file import Learned, Network, dump
 from polyrhythm.policies.rlp_views import VIEWS
 from polyrhythm.rl import learn
 from polyrhythm.rl.dqn import HIDDEN, PRESETS, Preset
@@ -23,6 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tiny: Family) -> None:
     monkeypatch.setattr(learn, "CHECK", 2)
     monkeypatch.setattr(learn, "KEPT", 1)
     monkeypatch.setattr(learn, "VALIDATION", 1)
+    monkeypatch.setattr(learn, "LEAST", 1)
 
 
 def preset(name: str, episodes: int) -> Preset:
@@ -75,6 +76,19 @@ def test_the_file_says_how_it_was_learned_and_runs(tmp_path: Path, tiny: Family)
 def test_the_number_of_cores_changes_nothing(tmp_path: Path) -> None:
     one, two = (Study(preset("tuned", 6), tmp_path / f"{jobs}.json", jobs=jobs).run() for jobs in (1, 2))
     assert one == two
+
+
+def test_the_best_network_of_the_pretraining_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, scores = list[Network](), iter([0.5, 0.9, 0.7, 0.6])
+
+    def score(study: Study, network: Network) -> float:
+        seen.append(network)
+        return next(scores)
+
+    monkeypatch.setattr(learn, "PASSES", 3)
+    monkeypatch.setattr(Study, "_score", score)
+    learned = Study(preset("paper", 0), tmp_path / "paper.json", jobs=1).run()
+    assert learned.network == seen[1] == seen[3]
 
 
 def test_a_batch_is_played_while_the_last_is_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

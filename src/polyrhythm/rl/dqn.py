@@ -131,7 +131,7 @@ PRESETS = {
             adam=True,
             double=True,
             steps=16,
-            margin=0.15,
+            margin=0.2,
             keep=True,
             pretraining=1000,
             episodes=384,
@@ -262,6 +262,11 @@ class Learner:
         for start in range(0, len(order), self.preset.batch):
             rows = order[start : start + self.preset.batch]
             self._descend(states[rows], actions[rows], goals[rows])
+        self._copy()
+
+    def start_from(self, parameters: Array) -> None:
+        """Both networks get these."""
+        self.online.parameters[:] = parameters
         self._copy()
 
     def _copy(self, share: float = 1.0) -> None:

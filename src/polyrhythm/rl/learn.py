@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from pickle import UnpicklingError
 from statistics import fmean, geometric_mean
@@ -29,7 +30,8 @@ TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 PAPER_UNIT_S = 100.0
 """Unit of time in the paper's rewards and regression."""
 PASSES = 20
-"""Times that the paper's pre-training sees its samples; the paper does not say, and one is too few."""
+"""Times that the paper's pre-training sees its samples; the paper does not say, and one is too few. What it has come to
+after each of them differs widely, so that the best on validation jobs goes on."""
 BATCH = 16
 """Episodes that are played with one network before it learns from them (preset tuned)."""
 AHEAD = 2
@@ -40,6 +42,8 @@ KEPT = 8
 """Instances of the pre-training from one checkpoint to the next."""
 VALIDATION = 6
 """Instances of each family that validate."""
+LEAST = 18
+"""Instances that validate, however few the families are."""
 VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
 
@@ -179,10 +183,13 @@ class Study:
             self.samples.append((np.array(states, np.float32), np.array(actions), np.array(goals, np.float32)))
 
     def _imitate(self) -> None:
-        """Regress the time left."""
+        """Regress the time left; the best of the networks after each pass goes on."""
         states, actions, goals = map(np.concatenate, zip(*self.samples, strict=True))
+        networks = []
         for _ in range(PASSES):
             self.learner.regress(states, actions, goals)
+            networks.append((self._score(self.learner.network()), self.learner.target.parameters.copy()))
+        self.learner.start_from(max(networks, key=itemgetter(0))[1])
         self.samples.clear()
 
     def _learn_constants(self, instance: Instance, group: list[Played]) -> None:
@@ -259,20 +266,24 @@ class Study:
     # Validation.
 
     def _validate(self) -> None:
-        """How many times faster than ASP, as the geometric mean over families; the best network so far is kept."""
-        names = tuple(dict.fromkeys(self.preset.families))
-        pool = [draw(family_named(name), VALIDATION_SEED + index) for name in names for index in range(VALIDATION)]
-        if not self.baseline:
-            self.baseline = self._times([self._rollout(each, action=self._asp) for each in pool])
-        network = self._favouring(self.learner.network())
-        times = self._times([self._rollout(each, network=network, keep=self.preset.keep) for each in pool])
-        score = geometric_mean(self.baseline[at] / times[at] for at in range(len(names)))
+        """The best network so far is kept."""
+        score = self._score(self._favouring(self.learner.network()))
         self.curve.append([float(self.done), score])
         self._note("validation/asp_by_learned", score)
         # The paper returns the last network, whatever it has come to.
         if self.paper or score >= self.score:
             self.score = score
             self.best = self.learner.target.parameters.copy()
+
+    def _score(self, network: Network) -> float:
+        """How many times faster than ASP, as the geometric mean over families."""
+        names = tuple(dict.fromkeys(self.preset.families))
+        count = max(VALIDATION, LEAST // len(names))
+        pool = [draw(family_named(name), VALIDATION_SEED + index) for name in names for index in range(count)]
+        if not self.baseline:
+            self.baseline = self._times([self._rollout(each, action=self._asp) for each in pool], count)
+        times = self._times([self._rollout(each, network=network, keep=self.preset.keep) for each in pool], count)
+        return geometric_mean(theirs / ours for theirs, ours in zip(self.baseline, times, strict=True))
 
     @property
     def _asp(self) -> int:
@@ -285,10 +296,10 @@ class Study:
     def _rollout(self, instance: Instance, **how: Any) -> Rollout:
         return Rollout(instance, self.preset.view, folder=self.folder, **how)
 
-    def _times(self, rollouts: list[Rollout]) -> list[float]:
-        """Mean times by family."""
+    def _times(self, rollouts: list[Rollout], count: int) -> list[float]:
+        """Mean times by family, of each of which there are so many."""
         ends = [played.end_s for played in play_all(rollouts, self.jobs)]
-        return [fmean(ends[start : start + VALIDATION]) for start in range(0, len(ends), VALIDATION)]
+        return [fmean(ends[start : start + count]) for start in range(0, len(ends), count)]
 
     def _note(self, tag: str, value: float) -> None:
         if self.log is not None:
