@@ -15,8 +15,8 @@ that is the running mean of theta, bounded features, macro actions (the view "ph
 must beat the fallback's.
 
 Where the paper leaves something open: numbers are counted in units (`rlp_views.UNITS`, times in 100 s) and the norm of
-a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite. Pre-training sees its samples
-20 times, and the best of the networks after each goes on, judged by validation jobs.
+a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite. Pre-training sees its
+samples 20 times, and the best of the networks after each goes on, judged by validation jobs.
 """
 
 import math
