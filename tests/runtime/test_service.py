@@ -207,6 +207,16 @@ def test_the_next_gradient_can_be_written_in_place(make: MakeBench) -> None:
     assert make("tcp").worker(0).gradient_slot() is None
 
 
+def test_parameters_are_handed_over_where_they_are_if_they_are_shared(make: MakeBench) -> None:
+    for bench in (make(), make("tcp")):
+        worker, out = bench.worker(0), torch.zeros(bench.size)
+        worker.upload(torch.full((bench.size,), 2.0), EMPTY, version=7)
+        assert not worker.hand(out.copy_, version=8)
+        assert worker.hand(out.copy_, version=7) == worker.shared
+        assert torch.equal(out, torch.full((bench.size,), 2.0 if worker.shared else 0.0))
+        assert worker.version == (7 if worker.shared else 0)
+
+
 def test_a_held_push_goes_with_the_next_message_to_the_hub(make: MakeBench) -> None:
     bench = make()
     worker = bench.worker(0)

@@ -10,7 +10,7 @@ import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter
-from polyrhythm.runtime.shard import CHUNK, SEQUENCE, ParameterShard, read_untorn
+from polyrhythm.runtime.shard import CHUNK, SEQUENCE, ParameterShard, hand_untorn, read_untorn
 from polyrhythm.runtime.slots import SharedVector
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.server import Push
@@ -66,6 +66,19 @@ def test_a_read_during_a_write_is_refused() -> None:
     shard.apply([Push(torch.ones(SIZE))])
     assert read_untorn(reader, out, 1) == 1
     assert torch.equal(out, shard.vector)
+
+
+def test_what_changes_while_it_is_handed_over_is_refused() -> None:
+    shard, out = make_shard(), torch.empty(SIZE)
+    memory = shard.memory
+    assert memory is not None
+    assert hand_untorn(memory, out.copy_, 0) == 0
+    assert hand_untorn(memory, lambda _: pytest.fail("it is not there yet"), 1) is None
+    assert hand_untorn(memory, lambda _: shard.apply([Push(torch.ones(SIZE))]), 0) is None
+    assert hand_untorn(memory, out.copy_, 1) == 1
+    assert torch.equal(out, shard.vector)
+    memory.words[SEQUENCE] += 1
+    assert hand_untorn(memory, lambda _: pytest.fail("it is being written"), 1) is None
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

@@ -37,7 +37,7 @@ from polyrhythm.runtime.segments import (
     slice_state,
     unpack_state,
 )
-from polyrhythm.runtime.shard import read_untorn
+from polyrhythm.runtime.shard import hand_untorn, read_untorn
 from polyrhythm.runtime.slots import SharedVector
 from polyrhythm.training.codecs import Compressor, decode
 from polyrhythm.training.compression import NOTHING, Compression, PullType
@@ -148,6 +148,21 @@ class ShardClient:
         self.wait(lambda: all(port.answer for port, _ in asked), f"while version {version} was pulled")
         self.version = min([v for v in versions if v is not None] + [port.take(part) for port, part in asked])
         return self.version
+
+    def hand(self, take: Callable[[Tensor], object], version: int = 0) -> bool:
+        """Give `take` parameters of at least `version` where they are shared with one shard, which saves a copy.
+
+        Returns:
+            whether that worked; if not, pull, because `take` may have seen parts of several versions.
+        """
+        port = self._direct
+        if port is None or port.parameters is None or port.opened is None or not port.opened.direct:
+            return False
+        version_read = hand_untorn(port.parameters, take, version)
+        if version_read is None:
+            return False
+        self.version = version_read
+        return True
 
     def swap(self, number: int, gradient: Tensor, out: Tensor) -> int:
         """Push, and pull at the same time: a network's two directions are both busy then, and it takes half as long.

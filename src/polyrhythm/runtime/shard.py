@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import torch
@@ -145,6 +145,17 @@ def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
         if memory.words[SEQUENCE] != sequence:
             return None
     return newest
+
+
+def hand_untorn(memory: SharedVector, take: Callable[[Tensor], object], version: int) -> int | None:
+    """As `read_untorn`, but `take` is given the shared vector itself, to copy from it wherever it likes."""
+    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
+    if sequence % 2 or newest < version:
+        return None
+    fence()
+    take(memory.values)
+    fence()
+    return newest if memory.words[SEQUENCE] == sequence else None
 
 
 def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any]) -> None:
