@@ -55,6 +55,18 @@ def memory_copy(size: int, stack: ExitStack) -> Callable[[], None]:
     return exchange
 
 
+def copy_of_two(size: int, stack: ExitStack) -> Callable[[], None]:
+    """As `memory_copy`, but what comes back is another vector than what went, as it is in every exchange."""
+    del stack
+    gradient, slot, parameters, out = torch.ones(size), torch.empty(size), torch.zeros(size), torch.empty(size)
+
+    def exchange() -> None:
+        slot.copy_(gradient)
+        out.copy_(parameters)
+
+    return exchange
+
+
 def serve_gloo(port: int, size: int, ready: Connection) -> None:
     torch.set_num_threads(1)
     ready.send(None)

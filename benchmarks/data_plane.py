@@ -4,7 +4,8 @@ One exchange pushes a gradient of 4 or 44 MB and pulls as many bytes of paramete
 client process with its server; they take turns, each round gives one ratio, and the median counts. Two comparisons:
 
 - transport: the server takes the gradient and answers with parameters, without an optimizer step. Against two copies
-  in one core's memory, and gloo's send and recv.
+  in one core's memory, and gloo's send and recv. The two copies need three vectors, since the second one reads what the
+  first has written; gradient, slot, parameters and where they go are four, and copies between those are shown beside.
 - server: with a step of SGD. Against a parameter server on torch.distributed.rpc as in PyTorch's tutorial "Implementing
   Batch RPC Processing Using Asynchronous Executions" (gradients go as an argument, the model comes back), and one in a
   Ray actor as in Ray's example "Parameter server", if ray is installed (`pip install --group bench`).
@@ -33,6 +34,7 @@ from _rivals import (
     SPAWN,
     EchoWorker,
     Opener,
+    copy_of_two,
     free_port,
     gloo,
     memory_copy,
@@ -159,6 +161,7 @@ def polyrhythm(steps: bool, carrier: str = "unix") -> Opener:
 
 OPENERS: dict[str, Opener] = {
     "memory copy": memory_copy,
+    "memory copy, four vectors": copy_of_two,
     "polyrhythm": polyrhythm(steps=False),
     "polyrhythm, TCP": polyrhythm(steps=False, carrier="tcp"),
     "gloo": gloo,
@@ -222,7 +225,7 @@ class Bar:
 
 TRANSPORT = [Bar("polyrhythm", "memory copy", 0.5), Bar("polyrhythm", "gloo", 3.0)]
 SERVER = [Bar("polyrhythm, SGD", "torch rpc, SGD", 5.0), Bar("polyrhythm, SGD", "ray actor, SGD", 5.0)]
-EXTRA_TRANSPORT, EXTRA_SERVER = ["polyrhythm, TCP"], ["ray actor tuned, SGD"]
+EXTRA_TRANSPORT, EXTRA_SERVER = ["memory copy, four vectors", "polyrhythm, TCP"], ["ray actor tuned, SGD"]
 """Shown without a bar."""
 
 
