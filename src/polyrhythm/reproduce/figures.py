@@ -57,9 +57,13 @@ def plain(value: float) -> str:
 class Measured:
     """What was measured: a headline over all seeds, and each seed's value; None where a seed has no such value.
 
+    An accuracy is missing where a run diverged, a time where a target was never reached.
+
     Example:
         >>> str(Measured(0.875, (0.87, 0.88), percent)), str(Measured(None, (None, 12.0), seconds))
         ('87.5 % (87.0 % to 88.0 %)', 'never (1 of 2 seeds: 12 s)')
+        >>> str(Measured(None, (None, 0.5), percent))
+        'diverged (1 of 2 seeds: 50.0 %)'
     """
 
     value: float | None
@@ -70,7 +74,7 @@ class Measured:
         there = [seed for seed in self.seeds if seed is not None]
         if self.value is None:
             some = f" ({len(there)} of {len(self.seeds)} seeds: {', '.join(map(self.text, there))})" if there else ""
-            return f"never{some}"
+            return ("diverged" if self.text in (percent, points) else "never") + some
         spread = f" ({self.text(min(there))} to {self.text(max(there))})" if len(there) > 1 else ""
         return self.text(self.value) + spread
 
