@@ -39,6 +39,7 @@ def test_an_evaluation_is_that_of_the_module(hidden: int) -> None:
     (request,) = requests(model, 1)
     ours = ArrayGradients(task, model).evaluate(request.parameters, request.buffers)
     theirs = PlainGradients(task, model).evaluate(request.parameters, request.buffers)
+    assert [type(number) for number in ours] == [float, float]  # as a result is stored
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 

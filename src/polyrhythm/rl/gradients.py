@@ -64,7 +64,7 @@ class ArrayGradients(StackedGradients):
         outputs = self.test
         for weight, bias in self._evaluated[1]:
             outputs = torch.addmm(bias, outputs if outputs is self.test else outputs.relu_(), weight)
-        correct = np.count_nonzero(outputs.numpy().argmax(1) == self.test_labels)
+        correct = int(np.count_nonzero(outputs.numpy().argmax(1) == self.test_labels))  # NumPy 2.4 counts in int64
         loss = functional.cross_entropy(outputs, self.test_targets).item()
         return Quality(correct / len(self.test), loss)
 
