@@ -74,7 +74,7 @@ def shared_order(sampler: Any, samples: int, epoch: int) -> list[int]:
     probe: Sampler[int] = copy.copy(sampler)
     vars(probe).update(rank=0, num_replicas=1, num_samples=samples, total_size=samples)
     order = list(probe)
-    if sorted(order) != list(range(samples)):
+    if len(order) != samples or not np.array_equal(np.sort(order), np.arange(samples)):
         raise refuse(f"sampler {type(sampler).__name__} does not deal out every sample of the data set once")
     return order
 
