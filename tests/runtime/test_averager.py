@@ -1,7 +1,8 @@
-"""An all-reduce among real workers and a server's average come to the same, in every way in which a `Sync` asks."""
+"""An all-reduce among real workers, sums over servers and the simulator's average come to the same in every `Sync`."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -11,15 +12,20 @@ from torch._C._distributed_c10d import TCPStore
 from polyrhythm.core import Outer, Sync
 from polyrhythm.runtime import averager
 from polyrhythm.runtime.averager import Averager, Stake
+from polyrhythm.runtime.collectives import Launch, launch_sum
+from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.epoch import Epoch
+from polyrhythm.runtime.summing import SumThread
 from polyrhythm.testing.processes import run_workers
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers
 from polyrhythm.training.flat import FlatLayout
 from polyrhythm.training.optimizer import FlatOptimizer
 from polyrhythm.training.server import GlobalParameters
 from tests.runtime.ddp_models import network
+from tests.runtime.summing_servers import summing_servers
 
 ALL, ROUNDS, SIZE = (0, 1, 2), 6, 3
+WAYS = ("ring", "a server", "two servers", "two servers over TCP")
 NESTEROV = Outer(0.7, 0.9, nesterov=True)
 SYNCS = {
     "parameters": Sync(ALL, "parameters"),
@@ -33,6 +39,9 @@ SYNCS = {
     "fragments": Sync(ALL, "deltas", outer=NESTEROV, fragment=(0, 3)),
     "fragments, overlapped, weighted": Sync(ALL, "deltas", (1.0, 2.0, 5.0), outer=NESTEROV, fragment=(0, 2), delay=3),
 }
+
+Found: TypeAlias = list[dict[tuple[str, str], Tensor]]
+"""Of each worker, by way and name."""
 
 
 def rounds(sync: Sync) -> Iterator[tuple[int, Sync | None]]:
@@ -50,18 +59,24 @@ def moves(worker: int, step: int, size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(100 * step + worker))
 
 
-def among_workers(rank: int, port: int) -> dict[str, Tensor]:
-    """The replica of this worker at the end, its buffers behind it."""
+def among_workers(rank: int, port: int, servers: dict[str, list[str]]) -> dict[tuple[str, str], Tensor]:
+    """The replica of this worker at the end, its buffers behind it, by way and `Sync`."""
     epoch = Epoch(TCPStore("127.0.0.1", port, is_master=False), "all", ALL, rank)
     averager.BLOCK = 1000  # several blocks of these few parameters
-    return {name: by_all_reduce(epoch, sync) for name, sync in SYNCS.items()}
+    threads = {way: SumThread(Address(first, "job"), rank, others) for way, (first, *others) in servers.items()}
+    launches: dict[str, Launch] = {"ring": launch_sum}
+    launches |= {way: thread.launch for way, thread in threads.items()}
+    found = {(way, name): replicate(epoch, SYNCS[name], launches[way]) for way in WAYS for name in SYNCS}
+    for thread in threads.values():
+        thread.stop()
+    return found
 
 
-def by_all_reduce(epoch: Epoch, sync: Sync) -> Tensor:
+def replicate(epoch: Epoch, sync: Sync, launch: Launch) -> Tensor:
     model = network()
     tensors = [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
     layout = FlatLayout.of({str(index): tensor for index, tensor in enumerate(tensors)})
-    own = Averager(model)
+    own = Averager(model, launch=launch)
     own.start()
     for step, decided in rounds(sync):
         layout.add(moves(epoch.rank, step, layout.size), tensors)
@@ -109,13 +124,22 @@ def exchange(server: GlobalParameters, replicas: list[Replica], buffers: list[Bu
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Tensor]]:
+def found() -> Iterator[Found]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return run_workers(among_workers, SIZE, store.port)
+    with summing_servers("unix") as one, summing_servers("unix", "unix") as two, summing_servers("tcp", "tcp") as tcp:
+        servers = dict(zip(WAYS[1:], (one, two, tcp), strict=True))
+        yield run_workers(among_workers, SIZE, store.port, servers)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SYNCS)
-def test_all_reduce_and_server_come_to_the_same(found: list[dict[str, Tensor]], name: str) -> None:
+def test_real_workers_and_the_simulator_come_to_the_same(found: Found, way: str, name: str) -> None:
     expected = by_server(SYNCS[name])
     for worker in ALL:
-        torch.testing.assert_close(found[worker][name], expected[worker], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[worker][way, name], expected[worker], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_everyone_gets_the_same_bits(found: Found, way: str) -> None:
+    first, *others = (worker[way, "heavy ball"] for worker in found)
+    assert all(torch.equal(other, first) for other in others)

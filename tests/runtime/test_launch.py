@@ -220,6 +220,11 @@ def test_the_ranks_of_a_host() -> None:
     assert environment.items() >= wanted.items()
 
 
+def test_replicas_are_summed_up_where_the_command_says() -> None:
+    plans = [read_command([*flags, "a.py"]) for flags in ([], ["--averaging", "server"])]
+    assert [plan.settings.averaging for plan in plans] == ["ring", "server"]
+
+
 def test_the_script_keeps_its_own_flags() -> None:
     plan = read_command(
         ["--nproc_per_node=2", "--standalone", "--policy", "ssp:3", "a.py", "--policy", "x", "--n", "5"]

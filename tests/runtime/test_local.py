@@ -76,6 +76,13 @@ def test_workers_with_thin_links_talk_over_tcp(task: Task, policy: str) -> None:
     assert result.server_busy_s > 0
 
 
+def test_servers_sum_up_replicas_also_over_thin_links(task: Task) -> None:
+    result = run_local(run("local:2", QUICK, Emulation([0.001], bytes_per_s=50e6))._replace(averaging="server"), task)
+    check_accounts(result)
+    assert result.updates == 4
+    assert result.bytes_pushed == result.bytes_pulled > 0
+
+
 def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> None:
     result = run_local(run("asp", QUICK, Emulation([0.001], deaths=(Death(9, step=2),))), task)
     assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)

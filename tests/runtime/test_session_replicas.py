@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,21 @@ def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(rule: str)
     close(found, by_hand(rule))
 
 
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ("local:3", {}),
+        ("local:3", {"shards": 2, "averaged_state": "average"}),
+        ("diloco:4,overlap=2,fragments=2", {"shards": 2}),
+        ("fedavg:0.5,e=0.3", {}),
+        ("local:3", {"compress": "topk:1"}),
+    ],
+)
+def test_servers_sum_up_replicas_as_an_all_reduce_does(policy: str, settings: dict[str, Any]) -> None:
+    expected, *_ = run_job(train, 2, 4, MOMENTUM, {}, policy=policy, **settings)
+    close(run_job(train, 2, 4, MOMENTUM, {}, policy=policy, averaging="server", **settings), expected)
+
+
 def by_hand(rule: str) -> Tensor:
     """Local SGD(2) of two workers with mini-batches of 12, in one process."""
     models, data = [make_model(seed=0) for _ in range(2)], Numbered(48)
@@ -135,10 +151,20 @@ def die(rank: int, name: str) -> tuple[Tensor, Status | None]:
     return flat(model), state
 
 
-@pytest.mark.parametrize("policy", ["selsync:0.01", "esync", "esync:blocking=False", "diloco:4,overlap=2,fragments=2"])
-def test_the_others_finish_when_one_dies(policy: str) -> None:
-    name = f"dying-{os.getpid()}-{policy}"
-    with job(die, 3, name, name=name, policy=policy) as running:
+@pytest.mark.parametrize(
+    ("policy", "averaging"),
+    [
+        ("selsync:0.01", "ring"),
+        ("selsync:0.01", "server"),
+        ("esync", "ring"),
+        ("esync:blocking=False", "server"),
+        ("diloco:4,overlap=2,fragments=2", "ring"),
+        ("diloco:4,overlap=2,fragments=2", "server"),
+    ],
+)
+def test_the_others_finish_when_one_dies(policy: str, averaging: str) -> None:
+    name = f"dying-{os.getpid()}-{policy}-{averaging}"
+    with job(die, 3, name, name=name, policy=policy, averaging=averaging) as running:
         first, second, _ = running.join()
     assert first.ok, first.traceback
     assert second.ok, second.traceback

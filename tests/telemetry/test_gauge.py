@@ -62,6 +62,24 @@ def test_in_a_ring_all_members_hand_on_their_part(sync: Sync, part: float, push_
     assert measured(gauge).bytes_total == part * ring
 
 
+@pytest.mark.parametrize(
+    ("sync", "messages"),
+    [
+        (Sync((1,), "parameters", adopters=(0, 1, 2)), (1, 3)),
+        (Sync((0, 1, 2), "deltas", fragment=(1, 4)), (3 / 4, 3 / 4)),
+        (Sync((0, 1, 2), "gradients"), (2, 2)),
+    ],
+)
+def test_in_a_star_contributors_send_and_all_members_receive(sync: Sync, messages: tuple[float, float]) -> None:
+    """Gradients go round in any case."""
+    gauge = Gauge()
+    gauge.begin_phase(lockstep=True, message_bytes=100, star=True)
+    gauge.record(Joined((0, 1, 2), 0.0), (Proceed((0, 1, 2), "replicas"),))
+    gauge.record(Report(0, 1, 1.0), (sync, Proceed((0,), "replicas")))
+    result = measured(gauge)
+    assert (result.bytes_pushed, result.bytes_pulled) == (100 * messages[0], 100 * messages[1])
+
+
 def test_who_has_finished_the_epoch_waits_and_is_still_there() -> None:
     gauge = arbitrated()
     gauge.record(Report(0, 1, 2.0, step_s=2.0), (Sync((0,)), Proceed((0,))))

@@ -63,7 +63,8 @@ def run_one(
     assert training is not None, "check_playable has seen it"
     target = training.target_accuracy if experiment.target is None else experiment.target
     steps = training.workload_samples(len(task.train)) // training.batch_size + 1
-    run = LocalRun(scenario.name, policy, training, seed, emulations(scenario, seed, steps, time_scale), target)
+    played, averaging = emulations(scenario, seed, steps, time_scale), scenario.network.averaging
+    run = LocalRun(scenario.name, policy, training, seed, played, target, averaging)
     try:
         return run_local(run, task, traces / trace_name(policy, seed) if traces else None)
     except PolyrhythmError as error:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.core import Outer, Sync
-from polyrhythm.runtime.collectives import Flight, launch_reduction
+from polyrhythm.runtime.collectives import Launch, UnderWay, launch_reduction, launch_sum
 from polyrhythm.runtime.compressed import Gathering, launch_gathering
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.training.averaging import fragment_bounds, outer_step
@@ -56,7 +56,7 @@ class Travelling:
     total: Tensor
     contribution: Tensor | None
     counters: list[Tensor]
-    flights: list[Flight]
+    flights: list[UnderWay]
     gathering: Gathering | None = None
 
     @property
@@ -75,14 +75,15 @@ class Averager:
     Args:
         module: float32, not wrapped; its tensors stay where they are.
         compressor: what its differences from what it took over last go through; None sends everything in full.
+        launch: sums up what is not compressed.
 
     Attributes:
         reached: steps since `start` whose contributions everyone has.
         velocity: of the outer optimizer, if it has a momentum.
     """
 
-    def __init__(self, module: nn.Module, compressor: Compressor | None = None) -> None:
-        self._compressor = compressor
+    def __init__(self, module: nn.Module, compressor: Compressor | None = None, launch: Launch = launch_sum) -> None:
+        self._compressor, self._launch = compressor, launch
         self._common = False
         floating, counters = split_buffers(module)
         parameters = trainable_parameters(module)
@@ -129,7 +130,7 @@ class Averager:
         gathering = self._gather_compressed(epoch, stake.sync, contribution, first, end)
         total = contribution if gathering is not None else self._weighed(stake, contribution, first, end)
         counters = [counter.clone() if stake.share else torch.zeros_like(counter) for counter in self._counters]
-        flights = [launch_reduction(epoch, total)] if gathering is None else []
+        flights = [self._launch(epoch, total, not stake.share)] if gathering is None else []
         flights += [launch_reduction(epoch, as_numbers(counter), ReduceOp.MAX) for counter in counters]
         kept = contribution if stake.sync.delay else None
         covers = {*stake.sync.workers, *(stake.sync.adopters or ())} >= {*epoch.members}

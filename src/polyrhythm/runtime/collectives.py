@@ -6,8 +6,8 @@ whole vector; cutting it in chunks made gloo slower at every size (two and four 
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,23 @@ def launch_reduction(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = Redu
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
     return Flight(epoch, "allreduce", [tensor], [tensor], options)
+
+
+class UnderWay(Protocol):
+    """Something that arrives in the place of tensors."""
+
+    def wait(self) -> None:
+        """Until it is there; raises `GroupError` when a member is lost."""
+
+
+Launch: TypeAlias = Callable[[Epoch, Tensor, bool], UnderWay]
+"""Starts to sum up the members' float32 vectors in place; the flag says that this member's is all zeros."""
+
+
+def launch_sum(epoch: Epoch, tensor: Tensor, zero: bool) -> UnderWay:
+    """A `Launch` that reduces from worker to worker; zeros travel as well."""
+    del zero
+    return launch_reduction(epoch, tensor)
 
 
 def mean(epoch: Epoch, vector: Tensor, share: float | None = None) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import Lease
+from polyrhythm.runtime.hub_settings import Averaging
 from polyrhythm.runtime.messages import Value
 from polyrhythm.telemetry.stragglers import Arrival
 from polyrhythm.training.config import StateRule
@@ -43,6 +44,7 @@ class JobInfo(Message):
     store: tuple[str, int]
     pulse_s: float
     compress: str = "none"
+    averaging: Averaging = "ring"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0
     full_duplex: bool = False

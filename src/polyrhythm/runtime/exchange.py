@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.core import Outer
 from polyrhythm.runtime.averager import Averager, Stake
-from polyrhythm.runtime.collectives import broadcast, mean, mean_gradients
+from polyrhythm.runtime.collectives import Launch, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.compressed import mean_compressed_gradients
 from polyrhythm.runtime.control import Record, packed, unpacked
 from polyrhythm.runtime.epoch import Epoch
@@ -72,6 +72,7 @@ class Exchange:
         self._completed = 0
         self.state_rule: StateRule = "keep"
         self.outer = Outer()
+        self.launch: Launch = launch_sum
 
     def meet(self, store: Store, members: Sequence[int], name: str) -> None:
         """Form the group of a new phase.
@@ -151,7 +152,7 @@ class Exchange:
     def averager(self) -> Averager:
         """Averages the replicas; made when it is first needed."""
         if self._averager is None:
-            self._averager = Averager(self._replica.model, self._deltas)
+            self._averager = Averager(self._replica.model, self._deltas, self.launch)
         return self._averager
 
     def combine(self, stake: Stake, step: int) -> None:
@@ -224,7 +225,7 @@ class Exchange:
         """
         share = 1.0 / len(contributors) if self._worker in contributors else 0.0
         source = list(members).index(contributors[0])
-        Averager(self._replica.model).mean(self.epoch, share)
+        Averager(self._replica.model, launch=self.launch).mean(self.epoch, share)
         self._replica.import_state(self._mean_state(share, source))
         self._share_velocity(source)
 
@@ -235,7 +236,7 @@ class Exchange:
         agreed = msgspec.msgpack.decode(encoded, type=StateShape)
         flat = vectors if share and shape == agreed else torch.zeros(packed_elements(agreed, 0))
         if flat.numel():
-            mean(self.epoch, flat, share)
+            self.launch(self.epoch, flat.mul_(share), not share).wait()
         return unpack_state(agreed, flat, 0)[1]
 
     def _share_velocity(self, source: int) -> None:

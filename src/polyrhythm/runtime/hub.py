@@ -40,10 +40,11 @@ from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import FOR_SHARD, Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
+from polyrhythm.runtime.messages import FOR_SHARD, Add, Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
 from polyrhythm.runtime.record import Recorder
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
+from polyrhythm.runtime.sums import SumDoor
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class Hub:
 
     def _open_doors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            Hello | ToShard | ToHub | Pulse | AskStatus | Absent
+            Hello | ToShard | ToHub | Pulse | Add | AskStatus | Absent
         )
         for sock in listeners:
             Door(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
@@ -214,17 +215,20 @@ class Hub:
             processes.append(process.addresses)
         return tuple(zip(*processes, strict=True))
 
-    def _admit(self, channel: Channel, hello: Hello) -> "WorkerDoor | PulseDoor | ControlDoor":
+    def _admit(self, channel: Channel, hello: Hello) -> "WorkerDoor | PulseDoor | ControlDoor | SumDoor":
         if hello.role == "pulse":
             return self._admit_pulse(channel, hello.rank)
         if hello.role == "control":
             return ControlDoor(self, channel)
+        if hello.role == "sums":
+            return SumDoor(self.shards.sums, channel)
         self.coordinator.connect(hello.rank)
         self._channels[hello.rank] = channel
-        store = (self._store_host(channel), self._store.port)
+        here = "127.0.0.1" if channel.local else str(channel.socket.getsockname()[0])  # where it has reached the hub
+        store = here, self._store.port
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
         settings = self.settings
-        averaging = settings.averaged_state, settings.delta_rate
+        averaging = settings.averaging, settings.averaged_state, settings.delta_rate
         watching = settings.on_divergence, settings.divergence
         info = JobInfo(shards, store, settings.pulse_s, settings.compress, *averaging, settings.full_duplex, *watching)
         self.loop.call_later(0.0, lambda: channel.send(info))
@@ -236,10 +240,6 @@ class Hub:
         self._pulses[worker] = channel
         self.beat(worker)
         return PulseDoor(self, worker)
-
-    def _store_host(self, channel: Channel) -> str:
-        """The host under which this worker reaches the meeting point: the one at which it has reached the hub."""
-        return "127.0.0.1" if channel.local else str(channel.socket.getsockname()[0])
 
     def _match_push(self, worker: int, message: Pushed) -> None:
         """A push counts when its scalars are here and its gradient is at every shard."""

@@ -1,9 +1,14 @@
 """What a hub is started with, and where it is found; known to those who start it, without torch."""
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.divergence import EXPLODED, OnDivergence
+
+Averaging: TypeAlias = Literal["ring", "server"]
+"""Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +27,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         listen: further addresses, such as ``tcp:10.0.0.1:29400``.
         rates: bytes/s that the hub sends at most over a connection made to one of those addresses; see
             `polyrhythm.runtime.pacing`.
+        averaging: where averages of replicas are summed up.
         averaged_state: what becomes of the optimizers' states when replicas are averaged, see
             `polyrhythm.training.config.TrainingConfig`.
         delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
@@ -47,6 +53,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     full_duplex: bool = False
     rates: dict[str, float] = {}
     compress: str = "none"
+    averaging: Averaging = "ring"
     averaged_state: StateRule = "keep"
     delta_rate: float = 1.0
     on_divergence: OnDivergence = "ignore"

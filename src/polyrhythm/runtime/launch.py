@@ -21,7 +21,7 @@ from torch.distributed.run import get_args_parser
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime import steer
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.hub_settings import Averaging, HubSettings, hub_address
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
 from polyrhythm.runtime.placed import become_worker, is_placed
@@ -88,6 +88,9 @@ def make_parser() -> argparse.ArgumentParser:
     ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
     ours.add_argument("--full-duplex", action="store_true", help="pull while pushing, between hosts; see the guide")
     ours.add_argument(
+        "--averaging", choices=get_args(Averaging), default="ring", help="where averages of replicas are summed up"
+    )
+    ours.add_argument(
         "--averaged-state", choices=("keep", "average", "reset"), default="keep", help="states of averaged replicas"
     )
     ours.add_argument("--delta-rate", type=float, default=1.0, metavar="R", help="rate of deltas without an optimizer")
@@ -143,6 +146,7 @@ def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubS
         compensation=options.compensation,
         full_duplex=options.full_duplex,
         compress=options.compress,
+        averaging=options.averaging,
         averaged_state=options.averaged_state,
         delta_rate=options.delta_rate,
         on_divergence=options.on_divergence,

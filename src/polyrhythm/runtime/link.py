@@ -20,6 +20,7 @@ from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.summing import SumThread
 from polyrhythm.training.compression import parse_compression
 
 STORE_TIMEOUT = timedelta(seconds=30)
@@ -57,6 +58,7 @@ class HubLink:
         for shard in self.info.shards:
             self._client.connect(shard, hello, decoder)
         self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.info.compress))
+        self._sums = SumThread(address, rank, self.info.shards) if self.info.averaging == "server" else None
         self._flat: Tensor | None = None
         self._swapped: Tensor | None = None
         self._exchange: Exchange | None = None
@@ -148,11 +150,15 @@ class HubLink:
             self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
         self._exchange = exchange
         exchange.state_rule, exchange.outer = self.info.averaged_state, Outer(self.info.delta_rate)
+        if self._sums is not None:
+            exchange.launch = self._sums.launch
         exchange.meet(self._store, members, phase_name(phase))
 
     def close(self) -> None:
         """Leave the job."""
         self._pulse.stop()
+        if self._sums is not None:
+            self._sums.stop()
         self._client.close()
         self._loop.close()
 

@@ -31,7 +31,7 @@ from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub import serve
-from polyrhythm.runtime.hub_settings import HubSettings
+from polyrhythm.runtime.hub_settings import Averaging, HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.rendezvous import HUB, end_with_starter, free_port, open_doors
@@ -69,6 +69,7 @@ class LocalRun(NamedTuple):
         seed: of the parameters, and of the order of the samples.
         emulations: what each worker plays; as many workers are started.
         target: accuracy that is timed.
+        averaging: where averages of replicas are summed up.
     """
 
     name: str
@@ -77,6 +78,7 @@ class LocalRun(NamedTuple):
     seed: int
     emulations: Sequence[Emulation]
     target: float | None = None
+    averaging: Averaging = "ring"
 
     def epochs(self, train_samples: int) -> int:
         """Passes over the training set; the workload rounded to whole ones."""
@@ -147,6 +149,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         lr_convention=run.training.lr_convention,
         compensation=run.training.compensation,
         compress=run.training.compression,
+        averaging=run.averaging,
         averaged_state=run.training.averaged_state,
         delta_rate=run.training.delta_rate,
         on_divergence="rollback" if run.training.rollback else "ignore",

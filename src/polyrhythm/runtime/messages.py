@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-Role: TypeAlias = Literal["worker", "pulse", "hub", "control"]
-"""Who connects: a worker, its pulse, the hub to a shard in another process, or someone who steers the job."""
+Role: TypeAlias = Literal["worker", "pulse", "sums", "hub", "control"]
+"""Who connects: a worker, its pulse, what it adds to sums, the hub to another shard, or someone who steers the job."""
 
 Value: TypeAlias = float | tuple[float, ...] | bool | None
 """A hyper-parameter that changes while training: a rate, a momentum, a pair of betas."""
@@ -193,6 +193,23 @@ class Contribution(NamedTuple):
     number: int
     weight: float = 1.0
     staleness: int = 0
+
+
+class Add(Message):
+    """What the member of `rank` among `size` contributes to a sum of so many numbers: the payload, or nothing."""
+
+    epoch: str
+    number: int
+    rank: int
+    size: int
+    elements: int
+
+
+class Summed(Message):
+    """The sum, as the payload."""
+
+    epoch: str
+    number: int
 
 
 class Apply(Message):

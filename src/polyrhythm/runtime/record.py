@@ -40,7 +40,8 @@ class Recorder:
             self._idle_until_s = time.process_time()
         if self._gauge is not None:
             push_bytes = message_bytes * parse_compression(self._settings.compress).ratio
-            self._gauge.begin_phase(venue_of(policy) != "servers", message_bytes, push_bytes)
+            star = self._settings.averaging == "server"
+            self._gauge.begin_phase(venue_of(policy) != "servers", message_bytes, push_bytes, star)
         if self._settings.trace is None:
             return
         self._close_trace()

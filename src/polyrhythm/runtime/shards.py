@@ -15,6 +15,7 @@ from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import Door, join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import (
+    Add,
     Apply,
     Arrived,
     Drop,
@@ -26,6 +27,7 @@ from polyrhythm.runtime.messages import (
 )
 from polyrhythm.runtime.service import ShardService
 from polyrhythm.runtime.shard import warm_up
+from polyrhythm.runtime.sums import SumDoor, Sums
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
@@ -58,6 +60,7 @@ class ShardGroup:
         allowed: Collection[str] = (),
     ) -> None:
         self.service = ShardService(0, count, self.at_one_shard, compensation, allowed)
+        self.sums = Sums(lambda: self.service.message_bytes)
         self._others: list[Channel] = []
         self._arrived = arrived
         self._counts: dict[int, Counter[int]] = {}
@@ -207,13 +210,16 @@ class ShardServer:
         self._service = ShardService(
             settings.index, settings.count, self._arrived, settings.compensation, settings.allowed
         )
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | FromHub)
+        self._sums = Sums(lambda: self._service.message_bytes)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | FromHub | Add)
         for listener in listeners:
             Door(self.loop, listener, settings.job, settings.token, decoder, self._admit)
 
-    def _admit(self, channel: Channel, hello: Hello) -> "WorkerPort | HubPort":
+    def _admit(self, channel: Channel, hello: Hello) -> "WorkerPort | HubPort | SumDoor":
         if hello.role == "worker":
             return WorkerPort(self._service, hello.rank, channel)
+        if hello.role == "sums":
+            return SumDoor(self._sums, channel)
         self._hub = channel
         return HubPort(self._service, self.loop)
 

@@ -2,7 +2,8 @@
 
 A worker that stands at the end of an epoch is still live and waits, although the policy has seen it leave as finished.
 In lockstep nobody can tell the wait for the slowest from the exchange itself: both count as idle, and the bytes are
-those of a ring over n members, 2(n-1)/n messages for each of them, also for one that contributes nothing.
+those of a ring over n members, 2(n-1)/n messages for each of them, also for one that contributes nothing. Replicas that
+servers sum up are one message from each contributor and one to each member.
 """
 
 from typing import NamedTuple
@@ -58,18 +59,22 @@ class Gauge:
         self._lockstep = False
         self._message_bytes = 0
         self._push_bytes = 0.0
+        self._star = False
         self._running: dict[int, Running] = {}
         self._read: dict[int, int] = {}
 
-    def begin_phase(self, lockstep: bool, message_bytes: int, push_bytes: float | None = None) -> None:
+    def begin_phase(
+        self, lockstep: bool, message_bytes: int, push_bytes: float | None = None, star: bool = False
+    ) -> None:
         """A policy starts; what the last one left pending was settled without it.
 
         Args:
             lockstep: whether workers exchange among themselves, not through servers.
             message_bytes: of the parameters or gradients of the whole model.
             push_bytes: of a contribution, if it is compressed.
+            star: whether servers sum up replicas, if nothing is compressed.
         """
-        self._lockstep, self._message_bytes = lockstep, message_bytes
+        self._lockstep, self._message_bytes, self._star = lockstep, message_bytes, star
         self._push_bytes = float(message_bytes) if push_bytes is None else push_bytes
         self._running.clear()
         for worker in self.meter.live:
@@ -121,7 +126,7 @@ class Gauge:
             case Sync():
                 self.meter.sync(decision)
                 if self._lockstep:
-                    self._go_round(1 / decision.fragment[1] if decision.fragment else 1.0)
+                    self._exchange(decision, 1 / decision.fragment[1] if decision.fragment else 1.0)
             case Proceed(workers=workers, exchange=exchange):
                 for worker in workers:
                     self._proceed(worker, Running(exchange, time_s))
@@ -142,6 +147,13 @@ class Gauge:
         running = self._running.pop(worker, None)
         if running is not None:
             self.meter.busy(worker, compute_s=time_s - running.since_s)
+
+    def _exchange(self, sync: Sync, part: float) -> None:
+        if not self._star or sync.what == "gradients" or self._push_bytes != self._message_bytes:
+            self._go_round(part)
+            return
+        self.meter.bytes_pushed += part * len({*sync.workers}) * self._message_bytes
+        self.meter.bytes_pulled += part * len(self.meter.live) * self._message_bytes
 
     def _go_round(self, part: float) -> None:
         """Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do; all members take part."""

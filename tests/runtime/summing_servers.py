@@ -1,0 +1,39 @@
+"""Servers that only make sums, on a loop in a thread of this process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from polyrhythm.runtime.channel import address_of, listen
+from polyrhythm.runtime.handshake import Door
+from polyrhythm.runtime.loop import Loop
+from polyrhythm.runtime.messages import Add, Hello
+from polyrhythm.runtime.sums import SumDoor, Sums
+
+NUMBERS = count()
+MODEL_BYTES = 2**20
+
+
+@contextmanager
+def summing_servers(*carriers: str) -> Iterator[list[str]]:
+    """Addresses of as many servers as carriers are named: unix or tcp."""
+    loop = Loop()
+    addresses = [serve(loop, carrier) for carrier in carriers]
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    yield addresses
+    loop.stop()
+    thread.join()
+    loop.close()
+
+
+def serve(loop: Loop, carrier: str) -> str:
+    sums = Sums(lambda: MODEL_BYTES)
+    listener = listen("tcp:127.0.0.1:0" if carrier == "tcp" else f"unix:@polyrhythm-sums-{id(loop)}-{next(NUMBERS)}")
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | Add)
+    Door(loop, listener, "job", "", decoder, lambda channel, hello: SumDoor(sums, channel))
+    return address_of(listener)
