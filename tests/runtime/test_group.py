@@ -228,3 +228,22 @@ def test_the_last_collective_of_a_step_has_ended_when_it_is_launched(store: TCPS
     open_ended = ("GuardedWork", 0.0)
     for seen in run_workers(last_of_a_step, 2, store.port):
         assert seen == [open_ended, open_ended, open_ended, ("FinishedWork", 2.0)]
+
+
+def swapped(rank: int, port: int) -> tuple[float, str | None]:
+    """What comes from the other one, to whom something is sent where a step's last collective is expected."""
+    _, group = connect(rank, 2, port)
+    group.set_epoch([0, 1], "epoch-1")
+    group.allreduce([torch.ones(1)]).wait()
+    group.step()
+    theirs = torch.zeros(1)
+    sent = group.send([torch.full((1,), float(rank))], 1 - rank, 0)
+    received = group.recv([theirs], 1 - rank, 0)
+    sent.wait()
+    received.wait()
+    return theirs.item(), group.failure
+
+
+def test_nobody_waits_for_what_has_been_sent_before_receiving(store: TCPStore) -> None:
+    """It arrives when the other one receives, who would wait, too."""
+    assert run_workers(swapped, 2, store.port) == [(1.0, None), (0.0, None)]
