@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
@@ -115,6 +116,15 @@ def test_the_margin_is_in_the_file(tmp_path: Path) -> None:
     favoured = VIEWS["phase"].actions.index("1")
     last = learned.network.layers[-1]
     assert (last.weights[favoured], last.bias[favoured]) == ((0.0,) * HIDDEN[-1], 0.0)
+
+
+def test_a_checkpoint_without_samples_of_the_pretraining_is_read(tmp_path: Path) -> None:
+    study = Study(preset("tuned", 2), tmp_path / "policy.json")
+    study.save()
+    older = torch.load(study.checkpoint, weights_only=True)
+    del older["samples"]
+    torch.save(older, study.checkpoint)
+    assert study.resume().samples == []
 
 
 def test_resuming_needs_the_same_study(tmp_path: Path) -> None:

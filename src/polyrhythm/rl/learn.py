@@ -355,7 +355,8 @@ class Study:
             setattr(self, name, value)
         self.learner.load(saved["learner"])
         self.best = None if saved["best"] is None else saved["best"].numpy()
-        self.samples = [tuple(column.numpy() for column in columns) for columns in saved["samples"]]
+        samples = saved.get("samples", [])  # older checkpoints have none
+        self.samples = [tuple(column.numpy() for column in columns) for columns in samples]
         return self
 
 
