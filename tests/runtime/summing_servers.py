@@ -25,10 +25,12 @@ def summing_servers(*carriers: str) -> Iterator[list[str]]:
     addresses = [serve(loop, carrier) for carrier in carriers]
     thread = threading.Thread(target=loop.run)
     thread.start()
-    yield addresses
-    loop.stop()
-    thread.join()
-    loop.close()
+    try:
+        yield addresses
+    finally:
+        loop.stop()
+        thread.join()
+        loop.close()
 
 
 def serve(loop: Loop, carrier: str) -> str:
