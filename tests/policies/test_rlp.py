@@ -112,6 +112,21 @@ def test_a_choice_is_made_anew_when_workers_come_or_go(tmp_path: Path) -> None:
     assert seen == ["asp"] * 3 + ["k-group:2"] * 2
 
 
+def test_a_choice_goes_on_into_the_next_epoch(tmp_path: Path) -> None:
+    policy = RLP(written(tmp_path, learned(best=3, keep=True)), probe=0)
+    state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
+    for report in reports(12, workers=3):
+        state, _ = policy.decide(state, report)
+    for worker in range(3):
+        state, _ = policy.decide(state, Left(worker, 14.0, 4, "finished"))
+    state, _ = policy.decide(state, Joined((0, 1, 2), 15.0))
+    state, _ = policy.decide(state, Report(0, 1, 16.0, step_s=1.0, loss=0.5))
+    assert state.charge.policy.spec == "k-group:3"
+    state, _ = policy.decide(state, Joined((3,), 17.0))
+    state, _ = policy.decide(state, Report(1, 1, 18.0, step_s=1.0, loss=0.5))
+    assert state.charge.policy.spec == "asp"
+
+
 def test_without_losses_the_fallback_stays(paper: str, phase: str) -> None:
     for file in (paper, phase):
         assert set(rules(RLP(file, fallback=SSP(4)), reports(30, loss=None))) == {"ssp:4"}

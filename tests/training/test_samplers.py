@@ -180,6 +180,17 @@ def test_a_change_that_would_lose_or_double_samples_is_refused(
     assert list(sampler) == list(crew("defdp")[0])
 
 
+def test_a_worker_between_two_epochs_stays_there_if_the_epoch_is_named() -> None:
+    ahead, between = crew("defdp")[1:]
+    for sampler in (ahead, between):
+        list(sampler)
+    next(iter(ahead))
+    with pytest.raises(PolyrhythmError, match="epoch must be 1, where this worker's sampler stands, but got 2"):
+        between.repartition([0, 1, 2], [0, 5, 0], 2, epoch=2)
+    between.repartition([0, 1, 2], [0, 5, 0], 2, epoch=1)
+    assert between.epoch == 1
+
+
 def test_workers_that_the_partition_has_no_shards_for_change_nothing() -> None:
     sampler, same = (PartitionSampler(LABELS, "labels:1", 0, 5) for _ in range(2))
     with pytest.raises(PolyrhythmError, match="'labels:1' gives 4 workers 4 labels of 5"):

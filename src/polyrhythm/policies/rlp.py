@@ -5,13 +5,13 @@ from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar
 
-from polyrhythm.core import Alarm, Cluster, Decisions, Event, Policy, Report, Traits
+from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Report, Traits
 from polyrhythm.core.spec import parse_spec
 from polyrhythm.errors import SpecError, did_you_mean
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.handover import Charge, require_plain_gradients
+from polyrhythm.policies.handover import Charge, Crew, require_plain_gradients
 from polyrhythm.policies.k_group import KGroup
 from polyrhythm.policies.progress import Match, Window
 from polyrhythm.policies.rlp_file import Learned, load
@@ -27,10 +27,11 @@ FALLBACK = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rule that was chosen last, and whether what was seen then lay inside of the training's conditions."""
+    """The rule that was chosen last, whether what was seen then lay inside of the training's conditions, for whom."""
 
     rule: Policy[Any] | None
     inside: bool = True
+    crew: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class RLP(Policy[RLPState]):
         window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
             window = Window(self.learned.window * max(1, len(charge.crew.clocks)))
-            plan = self.blind(plan) if self.learned.keep else plan
+            plan = plan if self.holds(plan, event, charge.crew) else self.blind(plan)
         return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
     def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
@@ -160,6 +161,12 @@ class RLP(Policy[RLPState]):
     def blind(self, plan: Plan) -> Plan:
         """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
         return plan if self.only else Plan(None, plan.inside)
+
+    def holds(self, plan: Plan, event: Event, crew: Crew) -> bool:
+        """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
+        if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
+            return True
+        return isinstance(event, Joined) and plan.crew.issuperset(crew.clocks)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[Window, Match, Window | None]:
         """The window with one more loss, the match, and the window that is complete with it."""
@@ -181,7 +188,7 @@ class RLP(Policy[RLPState]):
         else:
             return signals, Plan(state.plan.rule, inside=False)
         signals, rule = self.view.choose(signals, action)
-        return signals, Plan(rule)
+        return signals, Plan(rule, crew=frozenset(state.charge.crew.clocks))
 
     def choose(self, observation: Observation) -> int:
         """The action of the greatest value."""

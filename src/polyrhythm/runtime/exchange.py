@@ -83,6 +83,7 @@ class Exchange:
         self._ddp = None
         if self.group is None:
             self.group = make_group(store, self._worker, self._timeout)
+        self._completed = 0
         self.group.set_epoch(tuple(members), name)
         self._end_if_cut()
 

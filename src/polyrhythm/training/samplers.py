@@ -96,7 +96,9 @@ class PartitionSampler(Sampler[int]):
             self._change(change)
         self._read = state["read"]
 
-    def repartition(self, members: Sequence[int | None], read: Sequence[int], worker: int) -> None:
+    def repartition(
+        self, members: Sequence[int | None], read: Sequence[int], worker: int, epoch: int | None = None
+    ) -> None:
         """Other workers from now on, in the middle of an epoch; every worker calls it with the same arguments.
 
         For the rest of the epoch each worker keeps what it has not read, and the rest of those that have left is dealt
@@ -106,14 +108,18 @@ class PartitionSampler(Sampler[int]):
             members: for each new worker, which of the old ones it was, or None if it is new.
             read: samples of the epoch that each old worker has read since the last call or the epoch's start.
             worker: which of the new workers this is.
+            epoch: that the loops are in. None is this sampler's own: the one that its loader has ended ahead of its
+                loop, if anyone has read of an epoch. Name it where some workers may have begun the next already.
 
         Raises:
             PolyrhythmError: for arguments that would lose or double samples, or workers that the partition does not
                 allow.
         """
         check_worker(worker, len(members))
-        if any(read) and self._ended:
+        if self._ended and (any(read) if epoch is None else epoch == self._ended["epoch"]):
             self.load_state_dict(self._ended)
+        if epoch not in (None, self.epoch):
+            raise PolyrhythmError(f"epoch must be {self.epoch}, where this worker's sampler stands, but got {epoch}")
         self._change({"workers": self.workers, "members": list(members), "read": list(read)})
         self.worker = worker
 
