@@ -76,6 +76,7 @@ def calibrate(
     from polyrhythm.sim import load_scenario
 
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
     if time_scale <= 0:

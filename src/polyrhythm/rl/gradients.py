@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from polyrhythm.rl.mlp import Array
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.data import Quality, Task
 from polyrhythm.training.flat import FlatModel, Segment
 from polyrhythm.training.gradient import Gradient, Request, StackedGradients
 
-Array: TypeAlias = NDArray[np.float32]
 Layers: TypeAlias = list[tuple[Array, Array]]
 """Weights (rows, outputs, inputs) and biases (rows, outputs) of each layer."""
 

@@ -156,9 +156,9 @@ class ShardClient:
             whether that worked; if not, pull, because `take` may have seen parts of several versions.
         """
         port = self._direct
-        if port is None or port.parameters is None or port.opened is None or not port.opened.direct:
+        if port is None or (memory := port.readable) is None:
             return False
-        version_read = hand_untorn(port.parameters, take, version)
+        version_read = hand_untorn(memory, take, version)
         if version_read is None:
             return False
         self.version = version_read
@@ -301,9 +301,8 @@ class ShardClient:
 
     def _read(self, port: Port, part: Tensor, version: int) -> int | None:
         """Read shared parameters directly; None if that did not work and the shard must be asked."""
-        if port.opened is None or not port.opened.direct or port.parameters is None:
-            return None
-        return read_untorn(port.parameters, part, version)
+        memory = port.readable
+        return None if memory is None else read_untorn(memory, part, version)
 
     def _ask_parameters(self, port: Port, part: Tensor, version: int) -> None:
         if port.shared:

@@ -139,8 +139,7 @@ class Exchange:
 
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
-        if self._ddp is not None and self._ddp.require_backward_grad_sync is not wanted:  # to set it takes long
-            self._ddp.require_backward_grad_sync = wanted
+        reduce_next(self._ddp, wanted)
 
     @property
     def epoch(self) -> Epoch:
@@ -276,6 +275,12 @@ class Exchange:
             assert self._ddp is not None
             return self._ddp(*args, **kwargs)
         return self._core(*args, **kwargs)
+
+
+def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
+    """Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly."""
+    if ddp is not None and ddp.require_backward_grad_sync is not wanted:
+        ddp.require_backward_grad_sync = wanted
 
 
 def make_group(store: Store, worker: int, timeout: timedelta) -> SwitchGroup:

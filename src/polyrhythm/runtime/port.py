@@ -50,6 +50,11 @@ class Port:
         self._room: Tensor | None = None
         self.pulled_into = 0
 
+    @property
+    def readable(self) -> SharedVector | None:
+        """Shared parameters, if the worker may read them without asking."""
+        return self.parameters if self.opened is not None and self.opened.direct else None
+
     # -- what the channel tells (see `Handler`) ------------------------------------------------------------------------
 
     def received(self, message: Any) -> None:

@@ -129,16 +129,24 @@ class ParameterShard:
             self.memory.words[SEQUENCE] += 1
 
 
+def settled(memory: SharedVector, version: int) -> tuple[int, int] | None:
+    """Sequence number and version of parameters of at least `version` that nobody writes at the moment."""
+    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
+    if sequence % 2 or newest < version:
+        return None
+    fence()
+    return sequence, newest
+
+
 def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
     """Copy shared parameters of at least `version` into `out` while their owner may change them.
 
     Returns:
         the version that was read; None if it is not there yet or the owner was writing, and `out` is then undefined.
     """
-    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
-    if sequence % 2 or newest < version:
+    if (found := settled(memory, version)) is None:
         return None
-    fence()
+    sequence, newest = found
     for start in range(0, out.numel(), CHUNK):
         out[start : start + CHUNK].copy_(memory.values[start : start + CHUNK])
         fence()
@@ -149,10 +157,9 @@ def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
 
 def hand_untorn(memory: SharedVector, take: Callable[[Tensor], object], version: int) -> int | None:
     """As `read_untorn`, but `take` is given the shared vector itself, to copy from it wherever it likes."""
-    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
-    if sequence % 2 or newest < version:
+    if (found := settled(memory, version)) is None:
         return None
-    fence()
+    sequence, newest = found
     take(memory.values)
     fence()
     return newest if memory.words[SEQUENCE] == sequence else None

@@ -13,7 +13,7 @@ from polyrhythm.runtime.adapt.passes import ScriptLoader
 from polyrhythm.runtime.adapt.wrapper import Lane
 from polyrhythm.runtime.collectives import mean_gradients
 from polyrhythm.runtime.epoch import GroupError
-from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.exchange import Exchange, reduce_next
 from polyrhythm.runtime.handover import hand_over_tensors
 from polyrhythm.runtime.rendezvous import read_number
 from polyrhythm.runtime.session import COLLECTIVE_TIMEOUT, Session
@@ -53,9 +53,7 @@ class LaneExchange(ScriptExchange):
 
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange."""
-        inner = self.lane.inner
-        if inner is not None and inner.require_backward_grad_sync is not wanted:  # to set it takes a module long
-            inner.require_backward_grad_sync = wanted
+        reduce_next(self.lane.inner, wanted)
 
 
 class StepExchange(ScriptExchange):
