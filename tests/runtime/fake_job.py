@@ -8,6 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
@@ -21,6 +22,15 @@ from tests.runtime.fake_worker import FakeWorker
 def at_ticks(what: str, arguments: Mapping[int, object]) -> dict[int, str]:
     """Events of one kind for `FakeJob.run`, from ticks and their arguments."""
     return {tick: f"{what} {argument}" for tick, argument in arguments.items()}
+
+
+@dataclass
+class Settled:
+    """A collective that has succeeded: who knows it, what each had offered, and what counts since then."""
+
+    told: set[int] = field(default_factory=set)
+    offers: dict[int, list[Lease]] = field(default_factory=dict)
+    counted: list[Lease] = field(default_factory=list)
 
 
 class FakeJob:
@@ -48,6 +58,8 @@ class FakeJob:
         self.applied: Counter[tuple[int, int]] = Counter()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
+        self.settled: dict[tuple[Any, ...], Settled] = {}
+        self.undone = 0
         self.records: dict[tuple[tuple[Any, ...], int], control.Record] = {}
         self.cuts: dict[int, int] = {}
         self.coordinator = Coordinator(parse(policy), workers, self, lambda: self.clock, epochs)
@@ -141,8 +153,27 @@ class FakeJob:
             newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)
             self.workers[newcomer.rank] = newcomer
         elif self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
-            self.workers[int(argument)].alive = False
-            self.coordinator.lost(int(argument), "died")
+            self._kill(self.workers[int(argument)])
+
+    def _kill(self, w: FakeWorker) -> None:
+        w.alive = False
+        for key in [other.wants for other in self.workers.values() if other.alive and other.wants in self.settled]:
+            assert key is not None
+            if key in self.settled and not any(self.workers[rank].alive for rank in self.settled[key].told):
+                self._may_undo(key)
+        self.coordinator.lost(w.rank, "died")
+
+    def _may_undo(self, key: tuple[Any, ...]) -> None:
+        """Only the dead know that this collective has succeeded: for those alive it may fail all the same."""
+        if self.random.random() < 0.5:
+            return
+        self.undone += 1
+        settled, self.outcomes[key] = self.settled.pop(key), False
+        for rank, offer in settled.offers.items():
+            self.workers[rank].held += offer
+        for lease in settled.counted:
+            self.applied.subtract((lease.epoch, position) for position in range(lease.start, lease.stop))
+        self.applied = +self.applied
 
     def _forget(self, epoch: int) -> None:
         """The job has gone back to the start of this epoch."""
@@ -178,18 +209,25 @@ class FakeJob:
             success = self.collectives[w.wants] >= set(w.phase.members)
             self.outcomes[w.wants] = success
             contributors = w.phase.contributors if w.wants[0] == "align" else w.phase.members
+            if success:
+                self.settled[w.wants] = Settled()
             for member in w.phase.members if success else ():
                 self._settle(self.workers[member], w.wants, member in contributors)
+        if self.outcomes[w.wants]:
+            self.settled[w.wants].told.add(w.rank)
         return self.outcomes[w.wants]
 
     def _settle(self, member: FakeWorker, key: tuple[Any, ...], contributes: bool) -> None:
         """What a member has offered is in the parameters of all, or given up."""
         offer = [lease for lease in member.offers.pop(key) if lease in member.held]
         member.held = [lease for lease in member.held if lease not in offer]
+        settled = self.settled[key]
+        settled.offers[member.rank] = offer
         if contributes:
             # What was given to others when this worker left its loop counts as theirs.
             given = [lease for lease in offer if lease in member.stale and self.applied[lease.epoch, lease.start]]
-            self._count([lease for lease in offer if lease not in given])
+            settled.counted += (counts := [lease for lease in offer if lease not in given])
+            self._count(list(counts))
 
     def _resume(self, w: FakeWorker, answer: object) -> None:
         try:

@@ -1,5 +1,7 @@
 """The coordinator with workers in memory: samples, switches and deaths under random schedules."""
 
+import itertools
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -96,6 +98,20 @@ def test_the_others_finish_when_workers_die(
     events = at_ticks("switch", switches)
     job.run(events | {tick: f"kill {rank % workers or 1}" for tick, rank in kills.items()})
     processed_once(job)
+
+
+@pytest.mark.parametrize(
+    "policy", ["bsp", "local:3", "diloco:4,overlap=2,fragments=2", "selsync:0.05,aggregate=gradients"]
+)
+def test_what_only_the_dead_have_completed_has_not_happened(policy: str) -> None:
+    """A rank completes an exchange, tells of it and dies, and its connections with it, before the others have."""
+    undone = 0
+    for seed, tick in itertools.product(range(4), range(1, 60)):
+        job = FakeJob(policy, 3, 30, 2, EPOCHS, seed)
+        job.run({tick: "kill 2"})
+        processed_once(job)
+        undone += job.undone
+    assert undone
 
 
 @given(

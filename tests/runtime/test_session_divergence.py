@@ -12,10 +12,12 @@ from polyrhythm.errors import PolyrhythmError
 from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job, step
 
 SAMPLES, BATCH, EPOCHS, WORKERS = 60, 3, 3, 2
+RUINED = {"bsp": 3, "local": 3}
+"""Mini-batch of the second epoch, by policy; elsewhere only the first is certain to be given to every rank."""
 
 
 def explode(rank: int, doomed: str) -> dict[str, Any]:
-    """Under the policy that is doomed, one worker sees no numbers in the fourth step of the second epoch."""
+    """Under the policy that is doomed, one worker sees no numbers in a step of the second epoch."""
     model = make_model()
     optimizer = make_optimizer(model, lr=0.05, momentum=0.9)
     starts, seen, losses = [], Counter[int](), list[float]()
@@ -28,7 +30,7 @@ def explode(rank: int, doomed: str) -> dict[str, Any]:
                     starts.append(flat(model))
                     seen.clear()
                 policy = session.policy.split(":")[0]
-                ruined = rank == 1 and epoch == 1 and number == 3 and doomed.startswith(policy)
+                ruined = (rank, epoch, number) == (1, 1, RUINED.get(policy, 0)) and doomed.startswith(policy)
                 loss = step(model, optimizer, x * math.nan if ruined else x, y)
                 seen.update(index.tolist())
                 if policy == "bsp":
@@ -59,7 +61,8 @@ def test_the_job_ends_for_everyone_and_says_what_it_has_cost(doomed: str) -> Non
     assert "DivergedError: the loss of rank" in last[0]
     assert "is nan: diverged after " in last[0]
     samples = int(last[0].split()[-2])
-    assert SAMPLES < samples <= SAMPLES + 8 * BATCH
+    # Both end the first epoch together; in the second the other may be anywhere, unless it waits for each step.
+    assert SAMPLES <= samples <= (SAMPLES + 8 * BATCH if doomed == "bsp" else 2 * SAMPLES)
 
 
 def test_without_the_rule_nothing_is_watched() -> None:

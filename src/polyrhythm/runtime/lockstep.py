@@ -25,11 +25,13 @@ from polyrhythm.runtime.strides import Strides, plan_of
 
 @dataclass(slots=True)
 class Progress:
-    """One rank: steps that it has completed, those that the policy has not seen yet with their times, and whether it
-    stands still.
+    """One rank: steps that it has completed, how far and which by themselves it has exchanged with all, those that the
+    policy has not seen yet with their times, and whether it stands still.
     """
 
     completed: int = 0
+    exchanged: int = 0
+    shared: set[int] = field(default_factory=set)
     unseen: deque[tuple[float, Stepped]] = field(default_factory=deque)
     poisoned: bool = False
     started: int = 0
@@ -47,8 +49,6 @@ class LockstepRun:
         self.last_step: int | None = None
         self._members: tuple[int, ...] = ()
         self._progress: dict[int, Progress] = {}
-        self._exchanged = 0
-        self._shared: set[int] = set()
         self._lost: dict[int, LeftReason] = {}
 
     # -- what the coordinator asks ---------------------------------------------------------------------------------
@@ -67,8 +67,6 @@ class LockstepRun:
         self._granted = -1
         self._shown_s = self._job.clock()
         self._pace = Pace(self._shown_s)
-        self._exchanged = 0
-        self._shared = set()
         batch_size = self._batch_size()
         self.plan = plan_of(self._job.workload, self._members, batch_size)
         self.last_step = self.plan.step_that_serves(self.end_samples - self._job.done_samples)
@@ -85,9 +83,9 @@ class LockstepRun:
             f"rank {worker} went from step {progress.completed} to {message.step}"
         )
         self._complete(progress, message, self._pace.time_of(worker, message.at_s, self._job.clock()))
-        self._exchanged = max(self._exchanged, message.exchanged)
+        progress.exchanged = max(progress.exchanged, message.exchanged)
         if message.shared:
-            self._shared.add(message.step)
+            progress.shared.add(message.step)
         if progress.completed + self._pace.ahead > self._granted:
             self._send_tokens()
         self._show_policy()
@@ -97,9 +95,9 @@ class LockstepRun:
         progress = self._progress.get(worker)
         if progress is None:
             return  # the members could not agree on a state, and there was nothing to step through
-        self._exchanged = max(self._exchanged, message.exchanged)
+        progress.exchanged = max(progress.exchanged, message.exchanged)
         if message.shared:
-            self._shared.add(message.completed - 1)
+            progress.shared.add(message.completed - 1)
         for step in range(progress.completed, message.completed):
             self._complete(progress, self._inferred(worker, step), self._job.clock())
         progress.poisoned = True
@@ -232,10 +230,25 @@ class LockstepRun:
     def _live(self) -> list[tuple[int, Progress]]:
         return [(w, p) for w, p in sorted(self._progress.items()) if w not in self._lost]
 
+    def _witnesses(self) -> list[Progress]:
+        """Ranks whose exchanges count: those alive, as one that only a lost rank has completed has changed nobody."""
+        return [p for _, p in self._live()] or [*self._progress.values()]
+
+    @property
+    def _exchanged(self) -> int:
+        """Steps behind which all had the same."""
+        return max((p.exchanged for p in self._witnesses()), default=0)
+
+    @property
+    def _shared(self) -> set[int]:
+        """Steps that were exchanged by themselves."""
+        return {step for p in self._witnesses() for step in p.shared}
+
     def _furthest(self) -> int:
         """Steps that are complete on the furthest live rank; if all have gone, those that all had completed."""
-        common = max([self._exchanged, *(step + 1 for step in self._shared)])
-        return max((p.completed for _, p in self._live()), default=common)
+        if live := self._live():
+            return max(p.completed for _, p in live)
+        return max([self._exchanged, *(step + 1 for step in self._shared)])
 
     def _complete(self, progress: Progress, message: Stepped, time_s: float) -> None:
         progress.completed += 1
