@@ -185,7 +185,7 @@ class InLockstep:
     def _tell(self, made: Stepped, token: Token | None) -> None:
         """Let the hub know of a step: with others when it wants to hear of them, or with what follows the last one."""
         link, now_s = self._station.link, self._station.started_s
-        if token is not None and (made.step == token.tell or now_s - self._told_s > PERIOD_S):
+        if token is not None and (made.step == token.tell or now_s - self._told_s > 2 * PERIOD_S):
             link.send(made)
             self._told_s = now_s
         else:

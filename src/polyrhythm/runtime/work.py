@@ -5,7 +5,6 @@ instead sees every bucket arrive, and whoever owns the group looks at the failur
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -169,17 +168,23 @@ def judge(result: Callable[[], object], verdict: Verdict) -> None:
         verdict.fail(first_line(error))
 
 
-def wait_for(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> FinishedWork:
-    """A collective on CPU tensors that has ended, by itself or with the epoch.
+def wait_for(work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor]) -> dist.Work:
+    """A collective on CPU tensors that has ended: the backend's own handle, unless it or the epoch has failed.
 
-    Where there is nothing to compute meanwhile, this saves what wakes a waiting thread up: a callback in one of gloo's
-    threads, which needs the interpreter's lock.
+    Where there is nothing to compute meanwhile, this saves what wakes a waiting thread up, a callback in one of gloo's
+    threads, which needs the interpreter's lock; and a future made in Python, whose value torch pickles to look for
+    tensors.
     """
-    while verdict.failure is None and not work.is_completed():
-        with suppress(RuntimeError):
+    ended = False
+    while verdict.failure is None:
+        try:
             work.wait(SLICE)
-    if work.is_completed():
-        judge(work.wait, verdict)
+        except RuntimeError as error:  # the operation's own, if it had ended before
+            if ended:
+                verdict.fail(first_line(error))
+            ended = work.is_completed()
+        else:
+            return work
     return FinishedWork(tensors)
 
 

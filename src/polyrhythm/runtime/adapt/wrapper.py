@@ -59,7 +59,7 @@ class Lane:
         if trains and self.inner is not None and self.reducing:
             if self.scripted_sync:
                 self.inner.require_backward_grad_sync = wrapper.require_backward_grad_sync
-            return self.inner(*inputs, **kwargs)
+            return self.inner.forward(*inputs, **kwargs)  # the wrapper's own hooks have been called
         return self._alone(inputs, kwargs)
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
