@@ -208,7 +208,7 @@ def test_the_collectives_of_a_script(store: TCPStore) -> None:
 
 
 def last_of_a_step(rank: int, port: int) -> list[float | None]:
-    """What is in the tensors of two steps' collectives as these are launched; None where that is still to be awaited."""
+    """What is in the tensors of two steps' collectives as these are launched; None if that is still to come."""
     _, group = connect(rank, 2, port)
     group.set_epoch([0, 1], "epoch-1")
     seen = []
