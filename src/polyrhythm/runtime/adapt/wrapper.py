@@ -59,7 +59,8 @@ class Lane:
         if trains and self.inner is not None and self.reducing:
             if self.scripted_sync:
                 self.inner.require_backward_grad_sync = wrapper.require_backward_grad_sync
-            return self.inner.forward(*inputs, **kwargs)  # the wrapper's own hooks have been called
+            # Its __call__ would only look for hooks, which are the wrapper's.
+            return self.inner.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         return self._alone(inputs, kwargs)
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
