@@ -14,7 +14,7 @@ SCRIPT = (str(SCRIPTS / "residual.py"), "--samples", str(SAMPLES), "--epochs", s
 
 def test_bsp_to_asp_to_bsp_from_the_other_host(tmp_path: Path) -> None:
     ask = "ctl apart --at tcp:10.77.0.1:29400 switch"
-    site = bystander(tmp_path, {1: {4: f"{ask} asp", 9: f"{ask} bsp"}})
+    site = bystander(tmp_path, {1: {"4": f"{ask} asp", "asp": f"{ask} bsp"}})
     settings = [f"{key}={value}" for key, value in {**site, "POLYRHYTHM_TOKEN": "secret"}.items()]
     endpoint = ["--nnodes", "2", "--rdzv-endpoint", "10.77.0.1", "--rdzv-id", "apart"]
     flags = [*endpoint, "--nproc-per-node", "1", "--full-duplex", "--trace", str(tmp_path / "traces")]

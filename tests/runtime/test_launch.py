@@ -220,6 +220,15 @@ def test_the_ranks_of_a_host() -> None:
     assert environment.items() >= wanted.items()
 
 
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = read_command(["--nproc-per-node", "2", "train.py"])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    environment = worker_environment(plan.settings, plan.processes, 0, 4001, plan.node)
+    assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_THRESHOLD_"]) == ("1", "33554432")
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment
+
+
 def test_replicas_are_summed_up_where_the_command_says() -> None:
     plans = [read_command([*flags, "a.py"]) for flags in ([], ["--averaging", "server"])]
     assert [plan.settings.averaging for plan in plans] == ["ring", "server"]

@@ -47,6 +47,9 @@ ADAPT = "polyrhythm.runtime.adapt"
 PATIENCE_S = 7 * 86400.0
 """How long the hub waits for the first worker: a script may load data for hours, and the launcher sees who dies."""
 
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
+"""For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
+
 GRACE_S = 5.0
 """How long workers may take to end after an interrupt."""
 
@@ -248,8 +251,9 @@ def worker_environment(
     ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
     if node.count > 1:
         ours[ADDRESS] = node.address
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if processes > 1 else {}
-    named = {"TORCHELASTIC_RUN_ID": settings.job, **world, **place, **ours, **threads}
+    usual = {**KEPT_MEMORY, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
+    unset = {name: value for name, value in usual.items() if name not in os.environ}
+    named = {"TORCHELASTIC_RUN_ID": settings.job, **world, **place, **ours, **unset}
     return {key: str(value) for key, value in named.items()}
 
 

@@ -38,6 +38,8 @@ class Steering:
 
     def end(self) -> None:
         """The step has been made: the script finds what it had."""
+        if not self._own:
+            return
         for group, own in zip(self._groups, self._own, strict=False):
             group.update(own)
         self._own = []

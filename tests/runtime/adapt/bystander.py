@@ -17,9 +17,19 @@ if "RANK" in os.environ:
     plan = json.loads(os.environ["BYSTANDER"]).get(os.environ["RANK"], {})
     made = {}
 
+    def policy():
+        import msgspec
+        from polyrhythm.runtime import control, rendezvous, steer
+
+        return steer.status(msgspec.json.decode(os.environ[rendezvous.HUB], type=control.Address)).policy
+
+    def due():
+        waits = [moment for moment in plan if not moment.isdecimal()]
+        return plan.pop(str(made[next(iter(made))]), None) or (plan.pop(policy(), None) if waits else None)
+
     def act(optimizer, *_):
         made[id(optimizer)] = made.get(id(optimizer), 0) + 1  # which may also be one of our own
-        what = plan.get(str(made[id(optimizer)])) if id(optimizer) == next(iter(made)) else None
+        what = due() if id(optimizer) == next(iter(made)) else None
         if what == "kill -9":
             os.kill(os.getpid(), signal.SIGKILL)
         elif what:
@@ -30,8 +40,14 @@ if "RANK" in os.environ:
 """
 
 
-def bystander(folder: Path, plan: dict[int, dict[int, str]]) -> dict[str, str]:
-    """Variables for the launcher; `plan` has, by rank and number of its steps, ``kill -9`` or words for polyrhythm."""
+def bystander(folder: Path, plan: dict[int, dict[str, str]]) -> dict[str, str]:
+    """Variables for the launcher.
+
+    Args:
+        folder: for a file.
+        plan: ``kill -9``, or words for polyrhythm, by rank and moment: the number of a step, or behind the first step
+            that finds the job under a policy, its name.
+    """
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")

@@ -12,7 +12,7 @@ from tests.runtime.adapt.runs import SCRIPTS, Run
 SAMPLES, EPOCHS, LIMIT_S = 192, 3, 120.0
 
 
-def run(folder: Path, plan: dict[int, dict[int, str]]) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, plan: dict[int, dict[str, str]]) -> "subprocess.CompletedProcess[str]":
     """Two workers in a job of the folder's name, with a trace of each phase."""
     flags = ("--nproc-per-node", "2", "--job", folder.name, "--trace", str(folder / "traces"))
     script = (str(SCRIPTS / "residual.py"), "--samples", str(SAMPLES), "--epochs", str(EPOCHS))
@@ -41,7 +41,7 @@ def counted(traces: list[Trace]) -> int:
 
 def test_bsp_to_asp_to_bsp_by_ctl(tmp_path: Path) -> None:
     ask = f"ctl {tmp_path.name} switch"
-    done = run(tmp_path, {0: {4: f"{ask} asp", 9: f"{ask} bsp"}})
+    done = run(tmp_path, {0: {"4": f"{ask} asp", "asp": f"{ask} bsp"}})
     assert Run(tmp_path, [0, 0]).seen == [list(range(SAMPLES))] * EPOCHS
     traces = phases(tmp_path)
     assert [trace.header.policy for trace in traces] == ["bsp", "asp", "bsp"]
@@ -50,7 +50,7 @@ def test_bsp_to_asp_to_bsp_by_ctl(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_is_named_and_the_other_finishes(tmp_path: Path) -> None:
-    done = run(tmp_path, {1: {15: "kill -9"}})
+    done = run(tmp_path, {1: {"15": "kill -9"}})
     seen = Run(tmp_path, [0]).epochs_of(0)
     assert sorted(seen[-1]) == list(range(SAMPLES)), "the survivor has the last epoch to itself"
     assert counted(phases(tmp_path)) == EPOCHS * SAMPLES

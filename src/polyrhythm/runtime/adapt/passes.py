@@ -105,6 +105,7 @@ class Draws:
         self.participant = participant
         self.position = 0
         """First position of the mini-batch that the script has."""
+        self._in_use = False
         self._looked_at: list[Draw] = []
         self._returned: deque[Draw] = deque()
 
@@ -116,6 +117,8 @@ class Draws:
     def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch."""
         self.participant.begin_epoch(ready)
+        self._in_use = False
+        self._looked_at.clear()
 
     def draw(self) -> Draw | None:
         """The next mini-batch."""
@@ -124,7 +127,8 @@ class Draws:
     def dealt(self, draw: Draw) -> None:
         """The script gets a mini-batch of this draw."""
         self.position = draw.leases[0].start
-        self._looked_at.append(draw)
+        if not self._in_use:
+            self._looked_at.append(draw)
         self.participant.dealt(draw)
 
     def end_epoch(self) -> bool:
@@ -132,13 +136,15 @@ class Draws:
         return self.participant.end_epoch()
 
     def used(self) -> None:
-        """What the script got is not dealt out again."""
+        """What the script got in this epoch, and gets from now on, is not dealt out again."""
+        self._in_use = True
         self._looked_at.clear()
 
     def take_back(self, fetched: Iterable[Draw]) -> None:
         """Deal out again what the script has looked at, what was `fetched` for it, and what was left of these."""
         draws = {id(draw): draw for draw in (*self._looked_at, *fetched, *self._returned)}
         self._returned = deque(draws.values())
+        self._in_use = False
         self._looked_at.clear()
 
 
@@ -189,7 +195,6 @@ class ScriptLoader(SessionLoader[Any]):
         self._accumulation.start()
         processed, self._processed = self._processed, 0
         self._draws.begin_epoch(self._ready(processed))
-        self._draws.used()
         return self._rest()
 
     def again(self) -> Iterator[Any]:

@@ -189,10 +189,12 @@ class Script:
             self._used()
 
     def _used(self) -> None:
-        if self._run is not None:
-            self._run.used, self._unused = True, False
-            if self._loader is not None:
-                self._loader.used()
+        run = self._run
+        if run is None or (run.used and not self._unused):
+            return
+        run.used, self._unused = True, False
+        if self._loader is not None:
+            self._loader.used()
 
     def _apart(self) -> bool:
         """Whether the script is inside its loop over an epoch, where workers make steps of their own."""

@@ -125,4 +125,5 @@ class ScriptSession(Session):
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._exchange.before_step()
-        super()._before_step(optimizer, args, kwargs)
+        self._accumulation.check()  # `check_step` has seen to the rest
+        self._participant.before_step(self._accumulation.samples)
