@@ -205,14 +205,9 @@ class FakeWorker:
         made = control.Stepped(step, samples, 1.0, self.reached, self.shared, records=self.records, at_s=self.job.clock)
         self.untold.append(made)
         self.completed = step + 1
-        if not last and step == self.token.tell and (stop or self._leads):
+        if not last and step == self.token.tell:
             self._flush()
         return stop
-
-    @property
-    def _leads(self) -> bool:
-        assert self.phase is not None
-        return self.rank == self.phase.members[0] or not self.schedule.steady
 
     def _exchange_records(self, step: int) -> Generator[Any, Any, bool]:
         """Tell the others what this rank has measured; whether it knows what they have."""

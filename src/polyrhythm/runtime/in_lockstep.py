@@ -185,17 +185,11 @@ class InLockstep:
     def _tell(self, made: Stepped, token: Token | None) -> None:
         """Let the hub know of a step: with others when it wants to hear of them, or with what follows the last one."""
         link, now_s = self._station.link, self._station.started_s
-        late = now_s - self._told_s > 2 * PERIOD_S
-        if token is not None and (late or (made.step == token.tell and (token.stop or self._leads))):
+        if token is not None and (made.step == token.tell or now_s - self._told_s > 2 * PERIOD_S):
             link.send(made)
             self._told_s = now_s
         else:
             link.hold(made)
-
-    @property
-    def _leads(self) -> bool:
-        """Whether the hub waits to hear of this rank: where all keep step, one tells for all."""
-        return self._index == 0 or not self._schedule.steady
 
     def _combine(self, step: int, sync: Sync | None, closing: bool) -> None:
         """Carry out what was decided about replicas; before a stop and at the end all become equal.

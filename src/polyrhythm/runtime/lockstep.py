@@ -4,8 +4,8 @@ The coordinator only follows: it shows the policy the same steps, for the trace 
 stop. A rank completes a step only with a `Token` that covers it: for a window of one step or, where steps are short,
 several. The first is sent at the start and the next when the first rank has completed all that are covered, of several
 the first half: a whole step or more before anyone needs it. So the wait for it is free, and all ranks stop at the same
-step. Ranks tell of their steps when the next token is due, not of each by itself; where all keep step that is for one
-of them to do. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
+step. Ranks tell of their steps when the next token is due, not of each by itself: all of them, as each may be the only
+one left. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
 import math

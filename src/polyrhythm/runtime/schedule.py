@@ -45,11 +45,6 @@ class Schedule:
             self._arbiter.join(self._members, 0.0)
 
     @property
-    def steady(self) -> bool:
-        """Whether all members exchange in every step, so that none can be ahead of another by more than that."""
-        return self._steady is not None
-
-    @property
     def done(self) -> bool:
         """Whether the plan has no further step."""
         return self.plan is None or self.step >= self.plan.steps
