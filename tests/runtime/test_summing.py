@@ -31,8 +31,9 @@ def lose_one(rank: int, port: int, servers: list[str]) -> tuple[str, list[float]
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(GroupError, match="sum over the servers in epoch 'one'") as failure:
         thread.launch(epoch, numbers).wait()
-    numbers = torch.arange(5.0)
-    thread.launch(Epoch(store, "two", range(2), rank), numbers, rank == 1).wait()
+    numbers, following = torch.arange(5.0), Epoch(store, "two", range(2), rank)
+    thread.launch(following, numbers, rank == 1).wait()
+    following.close()  # without a goodbye, its end would be a death for whom still waits
     thread.stop()
     return str(failure.value), numbers.tolist()
 
