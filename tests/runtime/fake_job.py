@@ -226,8 +226,9 @@ class FakeJob:
         if contributes:
             # What was given to others when this worker left its loop counts as theirs.
             given = [lease for lease in offer if lease in member.stale and self.applied[lease.epoch, lease.start]]
-            settled.counted += (counts := [lease for lease in offer if lease not in given])
-            self._count(list(counts))
+            counts = [lease for lease in offer if lease not in given]
+            settled.counted += counts
+            self._count(counts)
 
     def _resume(self, w: FakeWorker, answer: object) -> None:
         try:

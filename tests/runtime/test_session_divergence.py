@@ -62,7 +62,8 @@ def test_the_job_ends_for_everyone_and_says_what_it_has_cost(doomed: str) -> Non
     assert "is nan: diverged after " in last[0]
     samples = int(last[0].split()[-2])
     # Both end the first epoch together; in the second the other may be anywhere, unless it waits for each step.
-    assert SAMPLES <= samples <= (SAMPLES + 8 * BATCH if doomed == "bsp" else 2 * SAMPLES)
+    least, most = (SAMPLES + 1, SAMPLES + 8 * BATCH) if doomed == "bsp" else (SAMPLES, 2 * SAMPLES)
+    assert least <= samples <= most
 
 
 def test_without_the_rule_nothing_is_watched() -> None:

@@ -167,16 +167,16 @@ class LockstepRun:
     def finish(self) -> None:
         """Settle with the policy what counted, and give back what did not."""
         assert self.plan is not None
-        self._job.give_back(self.plan.rest(self._furthest()))
+        exchanged, furthest = self._exchanged, self._furthest()
+        self._job.give_back(self.plan.rest(furthest))
         for worker in self._lost:
-            self._job.give_back(self._batches(worker, self._exchanged, self._furthest()))
+            self._job.give_back(self._batches(worker, exchanged, furthest))
             completed = self._progress[worker].completed
-            self._job.samples -= count_samples(self._batches(worker, self._exchanged, completed))
-            unheard = [step for step in self._shared if step >= max(completed, self._exchanged)]
+            self._job.samples -= count_samples(self._batches(worker, exchanged, completed))
+            unheard = [step for step in self._shared if step >= max(completed, exchanged)]
             self._job.samples += sum(self._samples(worker, step) for step in unheard)
         for worker, progress in self._live():
-            first = max(self._exchanged, progress.completed)
-            self._job.give_back(self._batches(worker, first, self._furthest()))
+            self._job.give_back(self._batches(worker, max(exchanged, progress.completed), furthest))
         self._catch_up()
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
@@ -191,8 +191,8 @@ class LockstepRun:
     def _batches(self, worker: int, first: int, end: int) -> tuple[Lease, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
         assert self.plan is not None
-        index = self._members.index(worker)
-        steps = (step for step in range(first, end) if step not in self._shared)
+        index, shared = self._members.index(worker), self._shared
+        steps = (step for step in range(first, end) if step not in shared)
         return tuple(lease for step in steps for lease in self.plan.batch(step, index))
 
     def _samples(self, worker: int, step: int) -> int:
@@ -264,8 +264,9 @@ class LockstepRun:
 
     def _catch_up(self) -> None:
         """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""
+        exchanged = self._exchanged
         for worker, progress in self._progress.items():
-            for step in range(progress.completed, self._exchanged):
+            for step in range(progress.completed, exchanged):
                 self._complete(progress, self._inferred(worker, step), self._job.clock())
         while self._show_one_each():
             pass
