@@ -34,9 +34,9 @@ CASES = {
 
 TURNS = """
 import os
-if os.environ.get("RANK") == "0":
+if rank := os.environ.get("RANK"):
     from torch.utils.data import DistributedSampler
-    mine, other = (os.open(os.environ[name], os.O_RDWR) for name in ("MY_TURN", "OTHER_TURN"))
+    mine, other = (os.open(os.environ[name] + rank, os.O_RDWR) for name in ("MY_TURN", "OTHER_TURN"))
     original = DistributedSampler.set_epoch
     def set_epoch(self, epoch):
         if epoch:
@@ -47,17 +47,19 @@ if os.environ.get("RANK") == "0":
     import atexit
     atexit.register(os.write, other, b"x" * 100)
 """
-"""The first rank waits for its side's turn before each epoch, and gives it to the other side behind it."""
+"""Each rank waits for its side's turn before an epoch, and behind it gives the turn to that rank of the other side."""
 
 
 def run_sides(arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str, list[float]]:
     """Seconds of each side's epochs after the first."""
     (folder / "sitecustomize.py").write_text(TURNS, encoding="utf-8")
     turns = {side: folder / side for side in SIDES}
-    for turn in turns.values():
-        os.mkfifo(turn)
-    begin = os.open(next(iter(turns.values())), os.O_RDWR)
-    os.write(begin, b"x")
+    for side in SIDES:
+        for rank in range(WORKERS):
+            os.mkfifo(folder / f"{side}{rank}")
+    begin = [os.open(folder / f"{next(iter(SIDES))}{rank}", os.O_RDWR) for rank in range(WORKERS)]
+    for turn in begin:
+        os.write(turn, b"x")
     running = {}
     for side, command in SIDES.items():
         (other,) = (turn for name, turn in turns.items() if name != side)
@@ -68,7 +70,8 @@ def run_sides(arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str
             [sys.executable, "-m", *command, *job], env={**os.environ, **ours}, stdout=subprocess.PIPE, text=True
         )
     texts = {side: process.communicate(timeout=900)[0] for side, process in running.items()}
-    os.close(begin)
+    for turn in begin:
+        os.close(turn)
     assert not any(process.returncode for process in running.values()), "a side has failed; it has said why"
     return {
         side: [float(found) for found in re.findall(r"([\d.]+) s$", text, re.M)][1:] for side, text in texts.items()

@@ -39,6 +39,7 @@ class FakeWorker:
         self.held: list[Lease] = []
         self.stale: list[Lease] = []
         self.untold: list[control.Stepped] = []
+        self.owes_word = False
         self.offers: dict[tuple[Any, ...], list[Lease]] = {}
         self.travelling: list[Travelling] = []
         self.phase: control.Phase | None = None
@@ -186,6 +187,7 @@ class FakeWorker:
             self._poison(step)
             return False
         if not last and self.token.step < step:
+            self._flush()
             token = yield None
             assert isinstance(token, control.Token), token
             assert token.step >= step, (token, step)
@@ -194,6 +196,8 @@ class FakeWorker:
         sync = self.schedule.advance(self.records or None)
         self.reached, self.shared = 0, False
         if gradients:
+            if self.owes_word:  # all do so while they wait for it
+                self._flush()
             if not (yield from self._exchange(self._key(step), self.held)):
                 self.held.clear()
                 self._poison(step)
@@ -206,7 +210,9 @@ class FakeWorker:
         self.untold.append(made)
         self.completed = step + 1
         if not last and step == self.token.tell:
-            self._flush()
+            self.owes_word = True
+            if step >= self.token.step or self.schedule.exchange != "gradients":
+                self._flush()
         return stop
 
     def _exchange_records(self, step: int) -> Generator[Any, Any, bool]:
@@ -277,6 +283,7 @@ class FakeWorker:
 
     def _flush(self) -> None:
         """Tell of steps that were held back."""
+        self.owes_word = False
         untold, self.untold = self.untold, []
         for message in untold:
             self.job.coordinator.receive(self.rank, message)

@@ -89,7 +89,7 @@ class Channel:
         self.watcher: Watcher | None = None
         self.takes_fds = takes_fds
         self._queue: deque[Outgoing] = deque()
-        self._held = bytearray()
+        self._held: list[Any] = []
         self._reason = ""
 
     @property
@@ -99,7 +99,12 @@ class Channel:
 
     def hold(self, message: Any) -> None:
         """Send a frame in front of the next one: both cost one call, here and at the peer."""
-        self._held += encode(message)
+        self._held.append(message)
+
+    def release(self) -> None:
+        """Send what is held, if there is anything."""
+        if self._held:
+            self.send(self._held.pop())
 
     def send(
         self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()
@@ -114,7 +119,8 @@ class Channel:
         """
         frame = encode(message, about)
         if self._held:
-            frame, self._held = self._held + frame, bytearray()
+            held, self._held = self._held, []
+            frame = bytearray().join((*map(encode, held), frame))
         self._send_frame(frame, payload, fds)
 
     def _send_frame(self, frame: bytearray, payload: memoryview | None, fds: Sequence[int]) -> None:

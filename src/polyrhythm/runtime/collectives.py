@@ -102,7 +102,7 @@ class Flight:
         self._epoch, self._collective = epoch, collective
         self._work: dist.Work | None = None
         try:
-            work = getattr(epoch.backend(outputs[0].device), collective)(*arguments)
+            work = getattr(epoch.backend(outputs[0].is_cuda), collective)(*arguments)
         except RuntimeError as error:
             epoch.verdict.fail(first_line(error))
         else:

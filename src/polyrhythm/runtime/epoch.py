@@ -137,9 +137,9 @@ class Epoch:
         """Why collectives have failed; None while the epoch stands."""
         return self.verdict.failure
 
-    def backend(self, device: torch.device) -> Backend:
-        """The group for tensors on this device."""
-        group = self._nccl_group() if device.type == "cuda" else self._gloo
+    def backend(self, on_gpu: bool) -> Backend:
+        """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
+        group = self._nccl_group() if on_gpu else self._gloo
         assert group is not None, f"epoch {self.prefix!r} is closed"
         return group
 

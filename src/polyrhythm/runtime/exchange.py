@@ -1,6 +1,6 @@
 """How a worker's model takes part in lockstep: DistributedDataParallel behind the model's own forward, and averages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -140,6 +140,16 @@ class Exchange:
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
         reduce_next(self._ddp, wanted)
+
+    def meanwhile(self, call: Callable[[], None]) -> bool:
+        """Have this done while the next backward pass waits for its exchange; whether there is to be one.
+
+        It may end without, on a GPU or if the exchange fails.
+        """
+        if self.group is None or not self.reduces:
+            return False
+        self.group.meanwhile = call
+        return True
 
     @property
     def epoch(self) -> Epoch:

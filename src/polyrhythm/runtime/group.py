@@ -43,6 +43,10 @@ class SwitchGroup(dist.ProcessGroup):
         members: who belongs to the job at first.
         timeout: limit of one collective.
 
+    Attributes:
+        launched_s: when a collective was launched last, on `time.perf_counter`.
+        meanwhile: done once, while the next collective that is waited for here is under way.
+
     torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
     by, are those of the current epoch, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
     sees as ``dist.get_world_size()``, are those of the membership, whatever the phase.
@@ -54,6 +58,8 @@ class SwitchGroup(dist.ProcessGroup):
         self.members = tuple(members)
         self.epoch: Epoch | None = None
         self.launched_s = 0.0
+        self.meanwhile: Callable[[], None] | None = None
+        self._rank, self._size = 0, 1
         self._launched = self._usual = 0
         self._name = BACKEND
 
@@ -75,13 +81,14 @@ class SwitchGroup(dist.ProcessGroup):
         """
         self.set_local(members)
         self.epoch = Epoch(self.store, prefix, members, self.worker, timeout or self.timeout, connect_timeout)
+        self._rank, self._size = self.epoch.rank, self.epoch.size
         return self.epoch
 
     def set_local(self, members: Sequence[int] | None = None) -> None:
         """Let every collective be the identity from now on; optionally with another membership."""
         if self.epoch:
             self.epoch.close()
-        self.epoch = None
+        self.epoch, self._rank, self._size = None, 0, 1
         if members is not None:
             self.members = tuple(members)
 
@@ -111,11 +118,11 @@ class SwitchGroup(dist.ProcessGroup):
 
     def getRank(self) -> int:  # noqa: N802 (the name that C++ calls)
         """Rank in the epoch; 0 in a local phase."""
-        return self.epoch.rank if self.epoch else 0
+        return self._rank
 
     def getSize(self) -> int:  # noqa: N802
         """Size of the epoch; 1 in a local phase."""
-        return self.epoch.size if self.epoch else 1
+        return self._size
 
     def rank(self) -> int:
         """Position among the members."""
@@ -208,21 +215,27 @@ class SwitchGroup(dist.ProcessGroup):
         """Start a collective of the epoch, or do without one."""
         self.launched_s = time.perf_counter()
         self._launched += 1
-        epoch = self.epoch
-        if epoch is None or epoch.failure is not None:
+        epoch, on_gpu = self.epoch, outputs[0].is_cuda
+        if epoch is None or epoch.verdict.failure is not None:
             if fill:
                 fill()
             return FinishedWork(outputs)
-        arguments = args if opts is None else (*args, opts)
         try:
-            work = getattr(epoch.backend(outputs[0].device), name)(*arguments)
+            work = getattr(epoch.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
             epoch.verdict.fail(first_line(error))
             return FinishedWork(outputs)
-        last = self._launched == self._usual and name not in BETWEEN_TWO
-        if last and not outputs[0].is_cuda:
+        if self._launched == self._usual and not on_gpu and name not in BETWEEN_TWO:
+            self._do_meanwhile()
             return wait_for(work, epoch.verdict, outputs)
         return guard(work, epoch.verdict, outputs)
+
+
+    def _do_meanwhile(self) -> None:
+        """What has waited for a moment in which this worker waits for others."""
+        if self.meanwhile is not None:
+            call, self.meanwhile = self.meanwhile, None
+            call()
 
 
 def register() -> None:

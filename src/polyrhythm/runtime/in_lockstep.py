@@ -37,6 +37,7 @@ class InLockstep:
         self._decided: tuple[int, bool, Sync | None] | None = None
         self._failure: tuple[int, str] | None = None
         self._told_s = 0.0
+        self._owes_word = False
 
     def draw(self) -> tuple[Lease, ...] | None:
         """This rank's share of the next step."""
@@ -57,7 +58,9 @@ class InLockstep:
     def before_step(self, samples: int) -> None:
         """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
         station = self._station
-        if not (self._reduced() and self._measured()):
+        if self._owes_word:
+            self._keep_word()
+        if not (self._reduced() and (not self._measures or self._measured())):
             station.void = True
             station.hide_gradients()
             return
@@ -110,8 +113,6 @@ class InLockstep:
 
     def _measured(self) -> bool:
         """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""
-        if not self._measures:
-            return True
         station, needs = self._station, self._needs
         norm = station.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
         self._own = Record(norm, station.loss if "loss" in needs else None)
@@ -175,21 +176,31 @@ class InLockstep:
         station.exchange.complete(step + 1)
         station.started_s = station.clock()
         figures = station.computed_s, reached, shared, skipped, wait_s
-        self._tell(Stepped(step, samples, *figures, self._records, station.started_s), token)
         self._prepare(gradients)
+        self._tell(Stepped(step, samples, *figures, self._records, station.started_s), token)
         if stop:
             station.wait()
         elif last:
             station.may_step = False
 
     def _tell(self, made: Stepped, token: Token | None) -> None:
-        """Let the hub know of a step: with others when it wants to hear of them, or with what follows the last one."""
-        link, now_s = self._station.link, self._station.started_s
-        if token is not None and (made.step == token.tell or now_s - self._told_s > 2 * PERIOD_S):
-            link.send(made)
-            self._told_s = now_s
-        else:
-            link.hold(made)
+        """Let the hub know of a step: with others when it wants to hear of them, or with what follows the last one.
+
+        If it can wait for one more step, the word goes out while that one's exchange is under way: the hub then
+        finds an idle processor, and takes none from those who compute.
+        """
+        station = self._station
+        station.link.hold(made)
+        if token is None or (made.step != token.tell and station.started_s - self._told_s <= 2 * PERIOD_S):
+            return
+        self._told_s = station.started_s
+        self._owes_word = True
+        if made.step >= token.step or not station.exchange.meanwhile(self._keep_word):
+            self._keep_word()
+
+    def _keep_word(self) -> None:
+        self._owes_word = False
+        self._station.link.flush()
 
     def _combine(self, step: int, sync: Sync | None, closing: bool) -> None:
         """Carry out what was decided about replicas; before a stop and at the end all become equal.

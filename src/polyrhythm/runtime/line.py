@@ -15,7 +15,10 @@ class Link(Protocol):
         """Send to the hub."""
 
     def hold(self, message: ToHub) -> None:
-        """Send to the hub in front of the next message."""
+        """Send to the hub in front of the next message, before waiting for one of its own."""
+
+    def flush(self) -> None:
+        """Send what is held now."""
 
     def receive(self) -> ToWorker:
         """Wait for the hub's next message."""

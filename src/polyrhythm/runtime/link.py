@@ -75,12 +75,17 @@ class HubLink:
         self._hub.send(message)
 
     def hold(self, message: ToHub) -> None:
-        """Send to the hub in front of the next message."""
+        """Send to the hub in front of the next message, or before waiting for one of its own."""
         self._hub.hold(message)
+
+    def flush(self) -> None:
+        """Send what is held now."""
+        self._hub.release()
 
     def receive(self) -> ToWorker:
         """Wait for the hub's next message, as long as the hub lives."""
         if not self._inbox:
+            self._hub.release()
             self._client.wait(lambda: self._inbox, "while it waited for the hub", timeout_s=FOREVER_S)
         return self._inbox.popleft()
 

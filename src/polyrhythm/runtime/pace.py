@@ -2,7 +2,7 @@
 
 import math
 
-PERIOD_S = 0.05
+PERIOD_S = 0.25
 """Ranks whose steps are shorter tell of several at once: whoever wants them to stop waits for two periods at most."""
 
 MOST = 16

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.adapt.alone import keep_quiet, opening_source, shareable
 from polyrhythm.runtime.adapt.notices import RefusalError, asked_by_us, refuse, script_line, tell
-from polyrhythm.runtime.adapt.opening import Opening, check_step
+from polyrhythm.runtime.adapt.opening import Opening, check_gradients, check_step
 from polyrhythm.runtime.adapt.order import check_loader
 from polyrhythm.runtime.adapt.passes import Pass, ScriptLoader
 from polyrhythm.runtime.adapt.schedulers import Schedules
@@ -96,18 +96,26 @@ class Script:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer is about to step."""
-        if self.dormant or optimizer not in self._optimizers:
+        if self.dormant or (optimizer is not self._optimizer and not self._adopt(optimizer)):
             return
-        if self._optimizer not in (None, optimizer):
-            raise refuse("a second optimizer steps; one optimizer can be trained under a policy")
-        self._optimizer = optimizer
         self._used()
         if self.session is None:
             self.opening.step(optimizer, args, kwargs, 0 if self._run is None else self._run.unstepped)
-        else:
-            check_step(optimizer, args, kwargs)
-            if not self.session.has_batch:
-                raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
+            return
+        check_step(optimizer, args, kwargs)
+        if self._run is not None and not self._run.steps:  # that of every step would be slow where there are many
+            check_gradients(optimizer)
+        if not self.session.has_batch:
+            raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
+
+    def _adopt(self, optimizer: Optimizer) -> bool:
+        """Whether this is the script's optimizer, which steps for the first time."""
+        if optimizer not in self._optimizers:
+            return False
+        if self._optimizer is not None:
+            raise refuse("a second optimizer steps; one optimizer can be trained under a policy")
+        self._optimizer = optimizer
+        return True
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has stepped."""
