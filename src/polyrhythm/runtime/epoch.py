@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar, NoReturn, Protocol, TypeAlias
 
-import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.death_watch import DeathWatch
-from polyrhythm.runtime.gloo_sockets import GlooSockets, make_devices
+from polyrhythm.runtime.gloo_sockets import GlooSockets, find_devices
 from polyrhythm.runtime.mesh import Mesh
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
@@ -201,7 +200,7 @@ class Epoch:
             ) from None
 
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
-        devices, listeners = make_devices()
+        devices, listeners = find_devices()
         sockets = GlooSockets(listeners)
         self.verdict = Verdict(sockets)
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]

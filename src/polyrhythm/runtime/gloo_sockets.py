@@ -8,9 +8,11 @@ peers. Linux only; elsewhere nothing is found, and an operation ends with its ti
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -20,25 +22,32 @@ from polyrhythm.runtime.pacing import pace_own
 
 DESCRIPTORS = Path("/proc/self/fd")
 
+Ends: TypeAlias = frozenset[str]
+"""Addresses of both ends of a connection."""
+
 
 class GlooSockets:
     """The connections of one group.
 
-    Every connection of a group joins the listener of one member's device to a port of another member, and a device
-    serves one group only. So the group's connections are those that touch one of its listeners.
+    Every connection of a group joins the listener of one member's device to a port of another member. So they are
+    those that touch one of its listeners, and were not there before the group was built: a process has one device for
+    all its groups.
 
     Args:
-        listeners: addresses of this process's devices for the group, as `make_devices` returns them.
+        listeners: addresses of this process's devices, as `find_devices` returns them.
     """
 
-    def __init__(self, listeners: set[str]) -> None:
+    def __init__(self, listeners: Collection[str] = ()) -> None:
         self._listeners = set(listeners)
+        self._before = set(_connected())
+        self._own: set[Ends] = set()
 
     def meet(self, store: Store, rank: int, size: int) -> None:
         """Exchange listeners with the other members, over their common store; an emulated link is thin from now on."""
         store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
         for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
             self._listeners |= set(listing.decode().split(",")) - {""}
+        self._own = {ends for ends in _connected() if ends not in self._before and not self._listeners.isdisjoint(ends)}
         for _, connection in self._connections():
             with connection:
                 pace_own(connection)
@@ -64,25 +73,34 @@ class GlooSockets:
 
         Listeners are not connected, so they are not among them: gloo aborts the process when one is shut down.
         """
-        descriptors = _descriptors()
-        for descriptor in descriptors:
-            if connection := _duplicate(descriptor, above=max(descriptors)):
-                if self._listeners.isdisjoint(_ends(connection)):
-                    connection.close()
-                else:
-                    yield descriptor, connection
+        for descriptor, connection in _sockets(_descriptors()):
+            if _ends(connection) in self._own:
+                yield descriptor, connection
+            else:
+                connection.close()
 
 
-def make_devices() -> tuple[list[dist.ProcessGroupGloo.Device], set[str]]:
-    """Devices for one group, and the addresses that they listen on."""
+class Devices(NamedTuple):
+    """What gloo groups are built on, and the addresses that it listens on."""
+
+    devices: list[dist.ProcessGroupGloo.Device]
+    listeners: frozenset[str]
+
+
+def find_devices() -> Devices:
+    """This process's devices. All groups share them, as each has a thread that wakes up 100 times a second."""
+    return _make_devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), os.environ.get(ADDRESS, ""))
+
+
+@cache
+def _make_devices(interfaces: str, address: str) -> Devices:
     before = _descriptors()
-    devices = _devices()
-    return devices, set(_listeners(_descriptors() - before))
+    devices = _open_devices(interfaces, address)
+    return Devices(devices, frozenset(_listeners(_descriptors() - before)))
 
 
-def _devices() -> list[dist.ProcessGroupGloo.Device]:
+def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.Device]:
     """What torch's own gloo groups would use; in a job on several hosts, whatever leads to the hub."""
-    interfaces, address = os.environ.get("GLOO_SOCKET_IFNAME", ""), os.environ.get(ADDRESS, "")
     if interfaces:
         return [dist.ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
     if address:
@@ -115,21 +133,35 @@ def _duplicate(descriptor: int, above: int) -> socket.socket | None:
     return None
 
 
-def _ends(connection: socket.socket) -> set[str]:
+def _sockets(descriptors: set[int]) -> Iterator[tuple[int, socket.socket]]:
+    """Those that are Internet sockets, each with a duplicate for the caller to close."""
+    for descriptor in descriptors:
+        if found := _duplicate(descriptor, above=max(descriptors)):
+            yield descriptor, found
+
+
+def _connected() -> Iterator[Ends]:
+    """Both ends of each connection of this process."""
+    for _, found in _sockets(_descriptors()):
+        with found:
+            if ends := _ends(found):
+                yield ends
+
+
+def _ends(connection: socket.socket) -> Ends:
     """Both addresses of a connected socket; none if it is not connected."""
     try:
-        return {_text(connection.getsockname()), _text(connection.getpeername())}
+        return frozenset((_text(connection.getsockname()), _text(connection.getpeername())))
     except OSError:
-        return set()
+        return frozenset()
 
 
 def _listeners(descriptors: set[int]) -> Iterator[str]:
     """Addresses of the listening sockets among these descriptors."""
-    for descriptor in descriptors:
-        if found := _duplicate(descriptor, above=max(descriptors)):
-            with found:
-                if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    yield _text(found.getsockname())
+    for _, found in _sockets(descriptors):
+        with found:
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield _text(found.getsockname())
 
 
 def _text(address: tuple[str, int]) -> str:

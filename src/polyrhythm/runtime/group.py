@@ -230,7 +230,6 @@ class SwitchGroup(dist.ProcessGroup):
             return wait_for(work, epoch.verdict, outputs)
         return guard(work, epoch.verdict, outputs)
 
-
     def _do_meanwhile(self) -> None:
         """What has waited for a moment in which this worker waits for others."""
         if self.meanwhile is not None:
