@@ -85,6 +85,17 @@ def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair) -> None:
     assert pair.log.messages == messages
 
 
+def test_what_is_held_can_be_released(pair: Pair) -> None:
+    pair.left.release()
+    for number in range(3):
+        pair.left.hold(Push(number, 0))
+    pair.left.release()
+    pair.until(lambda: len(pair.log.messages) == 3)
+    pair.left.send(Pull(1))
+    pair.until(lambda: len(pair.log.messages) == 4)
+    assert pair.log.messages == [*(Push(number, 0) for number in range(3)), Pull(1)]
+
+
 def test_both_directions_at_once_do_not_wait_for_each_other(pair: Pair) -> None:
     size = 32 * 2**20
     pair.log.limit = pair.back.limit = size

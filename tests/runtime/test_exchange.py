@@ -1,5 +1,6 @@
 """A worker's side of collectives: when the hub's word ends them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ class Group:
 
     def __init__(self) -> None:
         self.aborted: list[tuple[str, str]] = []
+        self.meanwhile: Callable[[], None] | None = None
 
     def step(self) -> None:
         """Of no interest."""
@@ -48,3 +50,17 @@ def test_a_cut_behind_those_steps_ends_what_is_under_way_at_once() -> None:
     exchange.complete(3)
     exchange.cut("phase-1", "rank 1 is gone", after=3)
     assert group.aborted == [("rank 1 is gone", "phase-1")]
+
+
+def test_something_can_be_done_meanwhile_only_if_gradients_are_to_be_exchanged() -> None:
+    group, done = Group(), []
+    exchange = exchange_of(group)
+    assert not exchange.meanwhile(lambda: done.append("not reducing"))
+    assert group.meanwhile is None
+    exchange.reduces = True
+    assert exchange.meanwhile(lambda: done.append("waiting"))
+    assert group.meanwhile is not None
+    group.meanwhile()
+    assert done == ["waiting"]
+    exchange.group = None
+    assert not exchange.meanwhile(lambda: done.append("apart"))

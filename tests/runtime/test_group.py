@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,50 @@ def test_unequal_steps_between_two_lockstep_phases(store: TCPStore) -> None:
         assert second[name][0], name
         assert apart != second[name][1], name
         assert buckets == second[name][2], name
+
+
+def two_groups_worker(rank: int, size: int, port: int) -> tuple[list[float], str | None, int]:
+    """One of two groups is given up: the other one's sums, the failure, and the devices that the second has made."""
+    _, group = connect(rank, size, port)
+    devices = gloo_threads()
+    other = dist.new_group(backend="polyrhythm")
+    assert isinstance(other, SwitchGroup)
+    sums = []
+    for step in range(2):
+        value = torch.tensor([float(rank + step)])
+        group.allreduce([value]).wait()
+        sums.append(value.item())
+        other.abort("enough of it")
+    return sums, other.failure, gloo_threads() - devices
+
+
+def gloo_threads() -> int:
+    """Threads of gloo's devices in this process."""
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return threads.count("gloo_tcp_loop")
+
+
+def test_groups_share_a_device_and_fail_by_themselves(store: TCPStore) -> None:
+    assert run_workers(two_groups_worker, 2, 2, store.port) == [([1.0, 3.0], "enough of it", 0)] * 2
+
+
+def meanwhile_worker(rank: int, size: int, port: int) -> list[int]:
+    """Sums, each with the number of calls so far, where the call comes in the last of two that are usual."""
+    _, group = connect(rank, size, port)
+    calls: list[int] = []
+    seen = []
+    for step in range(3):
+        if step == 1:
+            group.meanwhile = lambda: calls.append(1)
+        for _ in range(2):
+            group.allreduce([torch.ones(1)]).wait()
+            seen.append(len(calls))
+        group.step()
+    return seen
+
+
+def test_what_is_done_meanwhile_is_done_once_in_the_last_collective_of_a_step(store: TCPStore) -> None:
+    assert run_workers(meanwhile_worker, 2, 2, store.port) == [[0, 0, 0, 1, 1, 1]] * 2
 
 
 def script_worker(rank: int, port: int) -> dict[str, Any]:
