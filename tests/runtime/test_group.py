@@ -118,7 +118,7 @@ def test_unequal_steps_between_two_lockstep_phases(store: TCPStore) -> None:
 
 
 def two_groups_worker(rank: int, size: int, port: int) -> tuple[list[float], bool, int]:
-    """One of two groups is given up: the other one's sums, whether it has failed, and the devices that the second has made."""
+    """One of two groups is given up: sums of the other, whether the one has failed, and the devices made for it."""
     _, group = connect(rank, size, port)
     devices = gloo_threads()
     other = dist.new_group(backend="polyrhythm")
