@@ -163,10 +163,11 @@ class Channel:
 
     def dispatch(self) -> None:
         """Hand every complete message to the handler; what it does may close the channel or change the handler."""
-        while (message := self.parser.next_message()) is not None:
+        parser = self.parser
+        while (message := parser.next_message()) is not None:
             assert self.handler is not None, "a channel needs a handler before it is read"
             self.handler.received(message)
-            if self.closed:
+            if self.closed or parser.between_messages:
                 return
 
     def end(self, reason: str) -> None:

@@ -72,7 +72,9 @@ def encode(message: Any, payload: Payload | None = None) -> bytearray:
     """
     frame = bytearray(HEADER_BYTES)
     ENCODER.encode_into(message, frame, HEADER_BYTES)
-    code, length = (DTYPES.index(payload.dtype) + 1, payload.nbytes) if payload else (0, 0)
+    code = length = 0
+    if payload is not None:
+        code, length = DTYPES.index(payload.dtype) + 1, payload.nbytes
     HEADER.pack_into(frame, 0, MAGIC, VERSION, code, len(frame) - HEADER_BYTES, length)
     return frame
 
