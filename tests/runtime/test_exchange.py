@@ -1,6 +1,5 @@
 """A worker's side of collectives: when the hub's word ends them."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ class Group:
 
     def __init__(self) -> None:
         self.aborted: list[tuple[str, str]] = []
-        self.meanwhile: Callable[[], None] | None = None
+        self.meanwhile: Any = None
 
     def step(self) -> None:
         """Of no interest."""
