@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -83,9 +84,10 @@ def try_adapted(
 
 
 def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:
-    """The same script as torchrun starts it."""
+    """The same script as torchrun starts it, with a store that is there already: a free port may be taken meanwhile."""
     folder.mkdir(exist_ok=True)
-    with workers(play, ranks, folder, ranks, free_port(), stand_in, (str(SCRIPTS / script), *arguments)) as running:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with workers(play, ranks, folder, ranks, store.port, stand_in, (str(SCRIPTS / script), *arguments)) as running:
         outcomes = running.join(LIMIT_S)
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
     return Run(folder, [0] * ranks)
@@ -121,6 +123,7 @@ def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, 
 
 def stand_in(command: tuple[str, ...]) -> int:
     """Run a script without us."""
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     cuda.main(*command)
     return 0
 
