@@ -163,11 +163,10 @@ class Channel:
 
     def dispatch(self) -> None:
         """Hand every complete message to the handler; what it does may close the channel or change the handler."""
-        parser = self.parser
-        while (message := parser.next_message()) is not None:
+        while (message := self.parser.next_message()) is not None:
             assert self.handler is not None, "a channel needs a handler before it is read"
             self.handler.received(message)
-            if self.closed or parser.between_messages:
+            if self.closed:
                 return
 
     def end(self, reason: str) -> None:

@@ -72,9 +72,7 @@ def encode(message: Any, payload: Payload | None = None) -> bytearray:
     """
     frame = bytearray(HEADER_BYTES)
     ENCODER.encode_into(message, frame, HEADER_BYTES)
-    code = length = 0
-    if payload is not None:
-        code, length = DTYPES.index(payload.dtype) + 1, payload.nbytes
+    code, length = (DTYPES.index(payload.dtype) + 1, payload.nbytes) if payload else (0, 0)
     HEADER.pack_into(frame, 0, MAGIC, VERSION, code, len(frame) - HEADER_BYTES, length)
     return frame
 

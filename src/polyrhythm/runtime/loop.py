@@ -166,7 +166,7 @@ class Loop:
 
     def _wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Sockets that are ready, and for what."""
-        limit_s = self._spin_s if timeout_s is None or timeout_s > self._spin_s else timeout_s
+        limit_s = self._spin_s if timeout_s is None else min(timeout_s, self._spin_s)
         if limit_s > 0 and (ready := self._spinner.look(self._look, limit_s)):
             return ready
         return self._epoll.poll(timeout_s, MOST_EVENTS)

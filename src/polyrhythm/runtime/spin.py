@@ -60,7 +60,7 @@ class Spinner:
             return None
         if at_once := look():
             return at_once
-        kept = self._keep_looking(look, limit_s if limit_s < ALONE_S else ALONE_S) if self._alone.due() else None
+        kept = self._keep_looking(look, min(limit_s, ALONE_S)) if self._alone.due() else None
         found = kept or self._offer_and_look(look, limit_s)
         self._awake.ended(bool(found))
         return found
