@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from polyrhythm.runtime import steer
 from polyrhythm.runtime.adapt.bootstrap import main
-from polyrhythm.runtime.rendezvous import free_port
 from polyrhythm.testing import cuda
 from polyrhythm.testing.processes import workers
 from tests.runtime.jobs import LIMIT_S, job
@@ -77,16 +76,17 @@ def try_adapted(
     """A script as ``polyrhythm run`` starts it, with its exit codes; on request under the stand-in for CUDA."""
     front = ("-m", "polyrhythm.testing.cuda") if stand_in else ()
     command = (*front, str(SCRIPTS / script), *arguments)
-    with job(play, ranks, folder, ranks, free_port(), main, command, policy=policy, **settings) as running:
+    store = meeting_point()
+    with job(play, ranks, folder, ranks, store.port, main, command, policy=policy, **settings) as running:
         outcomes = running.ranks.join(LIMIT_S)  # the hub still waits for those that end before they join
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
     return Run(folder, [outcome.value for outcome in outcomes])
 
 
 def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:
-    """The same script as torchrun starts it, with a store that is there already: a free port may be taken meanwhile."""
+    """The same script as torchrun starts it."""
     folder.mkdir(exist_ok=True)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = meeting_point()
     with workers(play, ranks, folder, ranks, store.port, stand_in, (str(SCRIPTS / script), *arguments)) as running:
         outcomes = running.join(LIMIT_S)
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
@@ -100,11 +100,17 @@ def switched(
     command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
     name = f"test-{uuid.uuid4().hex}"
     start = partial(main_with_switches, name, switches)
-    with job(play, ranks, folder, ranks, free_port(), start, command, policy=policy, name=name) as running:
+    store = meeting_point()
+    with job(play, ranks, folder, ranks, store.port, start, command, policy=policy, name=name) as running:
         outcomes = running.ranks.join(LIMIT_S)
     run = Run(folder, [outcome.value if outcome.ok else 1 for outcome in outcomes])
     assert not any(run.codes), [*(outcome.traceback for outcome in outcomes), *map(run.stderr, run.ranks)]
     return run
+
+
+def meeting_point() -> TCPStore:
+    """The store of a job, which is there before its ranks, as under torchrun: a port that is only free may be taken."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:
@@ -123,7 +129,6 @@ def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, 
 
 def stand_in(command: tuple[str, ...]) -> int:
     """Run a script without us."""
-    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     cuda.main(*command)
     return 0
 
@@ -134,6 +139,7 @@ def play(
     """Body of a worker: the environment of torchrun, and files in place of the terminal."""
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": 0}
     os.environ |= {name: str(value) for name, value in {**world, **place}.items()}
     multiprocessing.set_start_method("fork", force=True)  # the default, but not in a child of a fork server
     folder.mkdir(exist_ok=True)
