@@ -38,7 +38,7 @@ class Group:
 
 class FixedSockets(GlooSockets):
     def __init__(self, connections: list[socket.socket]) -> None:
-        super().__init__()
+        super().__init__(set())
         self._fixed = connections
 
     def duplicate(self) -> list[socket.socket]:

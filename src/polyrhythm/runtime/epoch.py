@@ -116,20 +116,11 @@ class Epoch:
         self.prefix, self.members, self.worker = prefix, tuple(members), worker
         if worker not in self.members:
             raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
+        self.rank, self.size = self.members.index(worker), len(self.members)
         self._store, self._timeout = PrefixStore(prefix, store), timeout
         self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
         self._nccl: dist.ProcessGroupNCCL | None = None
         self._mesh: Mesh | None = None
-
-    @property
-    def rank(self) -> int:
-        """Position of this worker among the members."""
-        return self.members.index(self.worker)
-
-    @property
-    def size(self) -> int:
-        """Number of members."""
-        return len(self.members)
 
     @property
     def failure(self) -> str | None:

@@ -37,7 +37,7 @@ class GlooSockets:
         listeners: addresses of this process's devices, as `find_devices` returns them.
     """
 
-    def __init__(self, listeners: Collection[str] = ()) -> None:
+    def __init__(self, listeners: Collection[str]) -> None:
         self._listeners = set(listeners)
         self._before = set(_connected())
         self._own: set[Ends] = set()
@@ -47,10 +47,12 @@ class GlooSockets:
         store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
         for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
             self._listeners |= set(listing.decode().split(",")) - {""}
-        self._own = {ends for ends in _connected() if ends not in self._before and not self._listeners.isdisjoint(ends)}
-        for _, connection in self._connections():
+        for _, connection in _sockets(_descriptors()):
             with connection:
-                pace_own(connection)
+                ends = _ends(connection)
+                if ends not in self._before and not self._listeners.isdisjoint(ends):
+                    self._own.add(ends)
+                    pace_own(connection)
 
     def duplicate(self) -> list[socket.socket]:
         """A duplicate of each connection, which keeps it open until closed."""

@@ -59,7 +59,6 @@ class SwitchGroup(dist.ProcessGroup):
         self.epoch: Epoch | None = None
         self.launched_s = 0.0
         self.meanwhile: Callable[[], None] | None = None
-        self._rank, self._size = 0, 1
         self._launched = self._usual = 0
         self._name = BACKEND
 
@@ -81,14 +80,13 @@ class SwitchGroup(dist.ProcessGroup):
         """
         self.set_local(members)
         self.epoch = Epoch(self.store, prefix, members, self.worker, timeout or self.timeout, connect_timeout)
-        self._rank, self._size = self.epoch.rank, self.epoch.size
         return self.epoch
 
     def set_local(self, members: Sequence[int] | None = None) -> None:
         """Let every collective be the identity from now on; optionally with another membership."""
         if self.epoch:
             self.epoch.close()
-        self.epoch, self._rank, self._size = None, 0, 1
+        self.epoch = None
         if members is not None:
             self.members = tuple(members)
 
@@ -118,11 +116,11 @@ class SwitchGroup(dist.ProcessGroup):
 
     def getRank(self) -> int:  # noqa: N802 (the name that C++ calls)
         """Rank in the epoch; 0 in a local phase."""
-        return self._rank
+        return self.epoch.rank if self.epoch else 0
 
     def getSize(self) -> int:  # noqa: N802
         """Size of the epoch; 1 in a local phase."""
-        return self._size
+        return self.epoch.size if self.epoch else 1
 
     def rank(self) -> int:
         """Position among the members."""

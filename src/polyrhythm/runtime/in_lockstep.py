@@ -60,7 +60,7 @@ class InLockstep:
         station = self._station
         if self._owes_word:
             self._keep_word()
-        if not (self._reduced() and (not self._measures or self._measured())):
+        if not (self._reduced() and self._measured()):
             station.void = True
             station.hide_gradients()
             return
@@ -113,6 +113,8 @@ class InLockstep:
 
     def _measured(self) -> bool:
         """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""
+        if not self._measures:
+            return True
         station, needs = self._station, self._needs
         norm = station.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
         self._own = Record(norm, station.loss if "loss" in needs else None)

@@ -15,7 +15,7 @@ class Link(Protocol):
         """Send to the hub."""
 
     def hold(self, message: ToHub) -> None:
-        """Send to the hub in front of the next message, before waiting for one of its own."""
+        """Send to the hub in front of the next message, or before waiting for one of its own."""
 
     def flush(self) -> None:
         """Send what is held now."""

@@ -173,16 +173,14 @@ class Participant:
         station.computed_s, station.exchanged_s = computed_at_s - station.started_s, now_s - computed_at_s
         station.void = False
         station.loss = station.losses.take()
-        if station.loss is not None:
-            self._watch(station.loss)
+        self._watch(station.loss)
         station.steering.begin()
         self._side.before_step(samples)
 
     def after_step(self, samples: int) -> None:
         """The step is complete, but for what the policy makes of it."""
         station, tally = self._station, self._station.tally
-        if station.hidden:
-            station.show_gradients()
+        station.show_gradients()
         station.steering.end()
         if station.void:
             tally.dropped_steps += 1
@@ -208,7 +206,7 @@ class Participant:
         """Ask for another policy."""
         self._station.link.send(SwitchTo(policy))
 
-    def _watch(self, loss: float) -> None:
+    def _watch(self, loss: float | None) -> None:
         """Tell the hub if the losses have diverged; until it has decided what becomes of it, everything goes on."""
         if (why := self._guard.see(loss)) and self.phase:
             self._station.link.send(Diverged(self.phase.number, why, self._guard.goes_back))

@@ -73,9 +73,10 @@ class Station:
         self.hidden = True
 
     def show_gradients(self) -> None:
-        """Give the script its gradients back, if they are hidden."""
-        self.replica.show_gradients()
-        self.hidden = False
+        """Give the script its gradients back."""
+        if self.hidden:
+            self.replica.show_gradients()
+            self.hidden = False
 
     def poison(
         self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Record, ...] = ()

@@ -35,7 +35,6 @@ class Opening:
     def step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], batches: int) -> None:
         """An optimizer is about to step, `batches` mini-batches after the step before."""
         check_step(optimizer, args, kwargs)
-        check_gradients(optimizer)
         if not batches:
             raise refuse("optimizer.step without a mini-batch of a DataLoader; only a loader's data can be dealt out")
         if batches > self.backwards:
@@ -77,10 +76,6 @@ def check_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, An
         raise refuse("optimizer.step with a closure computes gradients by itself; call backward() before step()")
     if getattr(optimizer, "grad_scale", None) is not None:
         raise refuse("a GradScaler with a fused optimizer hides the true gradients; make it with fused=False")
-
-
-def check_gradients(optimizer: Optimizer) -> None:
-    """Whether the gradients at hand can be exchanged."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter.grad.is_sparse:

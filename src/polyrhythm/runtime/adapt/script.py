@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.adapt.alone import keep_quiet, opening_source, shareable
 from polyrhythm.runtime.adapt.notices import RefusalError, asked_by_us, refuse, script_line, tell
-from polyrhythm.runtime.adapt.opening import Opening, check_gradients, check_step
+from polyrhythm.runtime.adapt.opening import Opening, check_step
 from polyrhythm.runtime.adapt.order import check_loader
 from polyrhythm.runtime.adapt.passes import Pass, ScriptLoader
 from polyrhythm.runtime.adapt.schedulers import Schedules
@@ -103,8 +103,6 @@ class Script:
             self.opening.step(optimizer, args, kwargs, 0 if self._run is None else self._run.unstepped)
             return
         check_step(optimizer, args, kwargs)
-        if self._run is not None and not self._run.steps:  # that of every step would be slow where there are many
-            check_gradients(optimizer)
         if not self.session.has_batch:
             raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
 
