@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -79,9 +78,16 @@ def test_algorithm_1_shares_nothing_and_stops_nothing(call: Call, job: str, tmp_
     assert (found["plan"]["two_sided"], found["plan"]["early"]) == (True, 0.0)
 
 
+def heed_ctrl_c() -> None:
+    """Also where the tests themselves run in a shell's background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "polyrhythm", "search", job, *SEARCH, "--settings", "5", "--runs", "9"]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ)
+    child = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=heed_ctrl_c
+    )
     assert child.stderr is not None
     assert "run 0" in child.stderr.readline()
     child.send_signal(signal.SIGINT)
