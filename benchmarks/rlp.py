@@ -176,7 +176,7 @@ def decision(policy: Policy[Any], trace: Trace) -> float:
     for event, _ in trace.entries:
         if isinstance(event, Report):
             count += 1
-            event = replace(event, loss=event.loss or 1 / count)
+            event = event._replace(loss=event.loss or 1 / count)
         state, _ = policy.decide(state, event)
     return (time.process_time() - started) / count
 

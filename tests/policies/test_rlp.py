@@ -20,7 +20,7 @@ few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 def decided(policy: Policy[Any], script: Script) -> list[Entry]:
     """Events, without the losses that only some policies are told, and decisions."""
     entries = Stage(policy, script).play().entries
-    return [Entry(replace(event, loss=None) if isinstance(event, Report) else event, made) for event, made in entries]
+    return [Entry(event._replace(loss=None) if isinstance(event, Report) else event, made) for event, made in entries]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def with_the_loss(weight: float, keep: bool) -> Learned:
 
 
 def test_the_first_choice_is_kept_if_the_file_says_so(tmp_path: Path) -> None:
-    events = [replace(report, loss=2.0 if at < 12 else 0.5) for at, report in enumerate(reports(40))]
+    events = [report._replace(loss=2.0 if at < 12 else 0.5) for at, report in enumerate(reports(40))]
     often = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=False)), probe=0), events)
     once = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=True), "once.json"), probe=0), events)
     assert (often[8], once[8]) == ("k-group:2", "k-group:2")
@@ -134,7 +134,7 @@ def test_without_losses_the_fallback_stays(paper: str, phase: str) -> None:
 
 def test_losses_that_stop_bring_the_fallback_back(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned(best=3)), probe=0)
-    later = [replace(report, loss=None) for report in reports(12)[8:]]
+    later = [report._replace(loss=None) for report in reports(12)[8:]]
     assert rules(policy, [*reports(8), *later])[-4:] == ["asp"] * 4
 
 

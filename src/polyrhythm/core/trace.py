@@ -6,7 +6,8 @@ alone (field order as declared, shortest floats), so equal runs give equal bytes
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
@@ -110,11 +111,20 @@ class TraceWriter:
 def plain(value: Any) -> dict[str, Any]:
     """Fields of a frozen value; those at their defaults are left out."""
     result = {}
-    for f in fields(value):
-        item = getattr(value, f.name)
-        if item != f.default:
-            result[f.name] = plain(item) if isinstance(item, Settings | Outer) else item
+    kind: Any = type(value)
+    for name, default in defaults(kind):
+        item = getattr(value, name)
+        if item != default:
+            result[name] = plain(item) if isinstance(item, Settings | Outer) else item
     return result
+
+
+@cache
+def defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Names of the fields of a dataclass or a named tuple with their defaults, in order."""
+    if issubclass(cls, tuple):
+        return tuple((name, cls._field_defaults.get(name, MISSING)) for name in cls._fields)
+    return tuple((f.name, f.default) for f in fields(cls))
 
 
 def tagged(value: Event | Decision) -> dict[str, Any]:

@@ -66,7 +66,9 @@ class ClockView:
         match event:
             case _ if self.ahead is None:
                 return event
-            case Report(worker=worker, clock=clock) | Left(worker=worker, clock=clock):
+            case Report(worker=worker, clock=clock):
+                return event._replace(clock=clock + self.of(worker))
+            case Left(worker=worker, clock=clock):
                 return replace(event, clock=clock + self.of(worker))
             case Joined(workers=workers, clock=clock):
                 return replace(event, clock=clock + self.of(workers[0]))

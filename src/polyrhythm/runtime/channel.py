@@ -120,10 +120,7 @@ class Channel:
         frame = encode(message, about)
         if self._held:
             held, self._held = self._held, []
-            frame = bytearray().join((*map(encode, held), frame))
-        self._send_frame(frame, payload, fds)
-
-    def _send_frame(self, frame: bytearray, payload: memoryview | None, fds: Sequence[int]) -> None:
+            frame = b"".join((*map(encode, held), frame))
         if self.closed:
             return
         first = memoryview(frame)

@@ -63,18 +63,16 @@ Place: TypeAlias = Callable[[Any, Payload], memoryview]
 """Where the payload of a message goes, as writable bytes of exactly its length; raises `FrameError` to refuse it."""
 
 
-def encode(message: Any, payload: Payload | None = None) -> bytearray:
+def encode(message: Any, payload: Payload | None = None) -> bytes:
     """Header and body of a frame; the payload's bytes are sent behind them.
 
     Example:
-        >>> bytes(encode(7)[:4]), len(encode(7))
+        >>> encode(7)[:4], len(encode(7))
         (b'PR\\x01\\x00', 17)
     """
-    frame = bytearray(HEADER_BYTES)
-    ENCODER.encode_into(message, frame, HEADER_BYTES)
+    body = ENCODER.encode(message)
     code, length = (DTYPES.index(payload.dtype) + 1, payload.nbytes) if payload else (0, 0)
-    HEADER.pack_into(frame, 0, MAGIC, VERSION, code, len(frame) - HEADER_BYTES, length)
-    return frame
+    return HEADER.pack(MAGIC, VERSION, code, len(body), length) + body
 
 
 class FrameParser:
@@ -92,7 +90,7 @@ class FrameParser:
         >>> def refuse(message, payload):
         ...     raise FrameError("no payload is expected")
         >>> parser = FrameParser("rank 1", msgspec.msgpack.Decoder(int), refuse)
-        >>> parser.feed(bytes(encode(7))[:10]), parser.feed(bytes(encode(7))[10:])
+        >>> parser.feed(encode(7)[:10]), parser.feed(encode(7)[10:])
         ([], [7])
     """
 

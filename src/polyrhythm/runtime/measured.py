@@ -1,7 +1,5 @@
 """A phase in lockstep whose policy decides from what all members have measured in the same step."""
 
-from dataclasses import replace
-
 from polyrhythm.core import Report
 from polyrhythm.runtime.control import Poisoned, Record, Stepped
 from polyrhythm.runtime.lockstep import LockstepRun
@@ -34,7 +32,7 @@ class MeasuredRun(LockstepRun):
         norm, loss = self._records[message.step][self._members.index(worker)]
         if worker == self._members[-1]:
             self._records.pop(message.step - 1, None)
-        return replace(super()._report(worker, clock, time_s, message), grad_sq_norm=norm, loss=loss)
+        return super()._report(worker, clock, time_s, message)._replace(grad_sq_norm=norm, loss=loss)
 
     def _show_policy(self) -> None:
         """Show the policy the steps as the ranks do: those of all members with one number, in their order."""

@@ -204,9 +204,10 @@ class ShardService:
             )
 
     def _place_of(self, worker: int) -> Place:
-        if worker not in self.places:
+        place = self.places.get(worker)
+        if place is None:
             raise FrameError(f"rank {worker} did not open the shard before it used it")
-        return self.places[worker]
+        return place
 
     def _push(self, worker: int, place: Place, message: Push) -> None:
         slot = message.slot if place.shared else self._received_slot(worker, place)
@@ -257,6 +258,7 @@ class ShardService:
         assert self.shard is not None
         memory = SharedVector.create(self.shard.span.elements)
         place.memories.append(memory)
+        place.shared = True
         place.slots.append(memory.values)
         return memory
 
