@@ -82,3 +82,26 @@ def test_a_vector_is_filled_from_any_tensor(elements: int) -> None:
 def test_a_vector_takes_only_as_many_numbers_as_it_has() -> None:
     with pytest.raises(PolyrhythmError, match="3 numbers do not fill a vector of 2"):
         SharedVector.create(2).fill(torch.ones(3))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("elements", [3, SHORT_BYTES // 4 + 5])
+def test_numbers_are_copied_to_any_tensor(elements: int, threads: int) -> None:
+    vector = SharedVector.create(elements)
+    numbers = vector.values.copy_(torch.randn(elements, generator=torch.Generator().manual_seed(1)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for out in (torch.zeros(elements), torch.zeros(elements, 2)[:, 1], torch.zeros(elements).double()):
+            vector.copy_to(out, 0, 2)
+            assert torch.equal(out[:2].float(), numbers[:2])
+            assert not out[2:].any()
+            vector.copy_to(out, 2, elements)
+            assert torch.equal(out.float(), numbers)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_more_is_copied_than_there_is() -> None:
+    with pytest.raises(AssertionError, match="3 numbers are wanted of 2"):
+        SharedVector.create(2).copy_to(torch.zeros(3), 0, 3)

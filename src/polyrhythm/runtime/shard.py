@@ -148,7 +148,7 @@ def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
         return None
     sequence, newest = found
     for start in range(0, out.numel(), CHUNK):
-        out[start : start + CHUNK].copy_(memory.values[start : start + CHUNK])
+        memory.copy_to(out, start, CHUNK)
         fence()
         if memory.words[SEQUENCE] != sequence:
             return None

@@ -27,7 +27,7 @@ FENCE: Final = threading.Lock()
 FENCE.acquire()
 
 SHORT_BYTES: Final = 16384
-"""Torch takes longer to see what it has to copy than to copy so many."""
+"""Torch takes longer to see what it has to copy than to copy so many; it shares out longer vectors among threads."""
 
 
 def fence(release: Callable[[], None] = FENCE.release, acquire: Callable[[], object] = FENCE.acquire) -> None:
@@ -70,10 +70,19 @@ class SharedVector:
             raise PolyrhythmError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
         if here == there:
             return
-        if self._bytes <= SHORT_BYTES and source.is_cpu and source.is_contiguous() and source.dtype == torch.float32:
+        if is_plain(source):
             ctypes.memmove(here, there, self._bytes)
         else:
             self.values.copy_(source)
+
+    def copy_to(self, out: torch.Tensor, start: int, count: int) -> None:
+        """Copy `count` numbers from `start` on to the same places of `out`."""
+        part = out[start : start + count]
+        assert start + len(part) <= len(self.values), f"{len(out)} numbers are wanted of {len(self.values)}"
+        if is_plain(part):
+            ctypes.memmove(part.data_ptr(), self._address + 4 * start, 4 * len(part))
+        else:
+            part.copy_(self.values[start : start + count])
 
     @classmethod
     def create(cls, elements: int) -> "SharedVector":
@@ -91,6 +100,13 @@ class SharedVector:
 
     def __del__(self) -> None:
         os.close(self.fd)
+
+
+def is_plain(numbers: torch.Tensor) -> bool:
+    """Whether the C library copies these numbers sooner than torch, which looks what they are, and copies slower."""
+    if 4 * numbers.numel() > SHORT_BYTES and torch.get_num_threads() > 1:
+        return False
+    return numbers.is_cpu and numbers.is_contiguous() and numbers.dtype == torch.float32
 
 
 def memory_bytes(elements: int) -> int:
