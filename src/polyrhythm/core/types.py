@@ -67,7 +67,7 @@ class Report(NamedTuple):
 
     One is made in every step of every worker, and a frozen dataclass takes six times as long to make as a tuple.
 
-    Args:
+    Attributes:
         worker: who.
         clock: its completed steps, this one included.
         time_s: arrival, on the coordinator's clock.
