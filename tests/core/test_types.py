@@ -25,6 +25,8 @@ def test_values_are_frozen_comparable_hashable_and_picklable(value: object) -> N
     assert hash(copy) == hash(value)
     with pytest.raises((AttributeError, TypeError)):
         value.anything = 1  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        setattr(value, type(value).__match_args__[0], 1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["workers", "batch_size", "workload_samples"])

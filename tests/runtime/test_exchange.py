@@ -55,8 +55,10 @@ def test_something_can_be_done_meanwhile_only_if_gradients_are_to_be_exchanged()
     group, done = Group(), []
     exchange = exchange_of(group)
     assert not exchange.meanwhile(lambda: done.append("not reducing"))
+    assert vars(group)["meanwhile"] is None
     exchange.reduces = True
     assert exchange.meanwhile(lambda: done.append("waiting"))
+    assert group.meanwhile is not None
     group.meanwhile()
     assert done == ["waiting"]
     exchange.group = None

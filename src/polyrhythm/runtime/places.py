@@ -28,12 +28,11 @@ class Held:
 
 @dataclass(slots=True)
 class Place:
-    """One worker at this shard; `shared` says whether its slots are shared memory."""
+    """One worker at this shard."""
 
     channel: Channel
     compression: Compression
     memories: list[SharedVector] = field(default_factory=list)
-    shared: bool = False
     slots: list[Tensor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     void: set[int] = field(default_factory=set)
@@ -47,6 +46,11 @@ class Place:
     def wire(self) -> WireDtype:
         """Type of the parameters that it pulls over a network."""
         return self.compression.pulled
+
+    @property
+    def shared(self) -> bool:
+        """Whether its slots are shared memory."""
+        return bool(self.memories)
 
     def free_slot(self) -> int:
         """A slot that holds nothing; a new one if there is none."""
@@ -64,7 +68,7 @@ class Place:
 
     def free(self, slot: int) -> None:
         """The slot may be filled again."""
-        if self.shared:
+        if self.memories:
             self.memories[slot].words[HELD] = 0
 
     def check_free(self, slot: int) -> None:

@@ -258,7 +258,6 @@ class ShardService:
         assert self.shard is not None
         memory = SharedVector.create(self.shard.span.elements)
         place.memories.append(memory)
-        place.shared = True
         place.slots.append(memory.values)
         return memory
 

@@ -124,7 +124,7 @@ class ParameterShard:
 
     def _written(self) -> None:
         if self.memory:
-            self.memory.words[VERSION] = self._global.version
+            self.memory.words[VERSION] = self.version
             fence()
             self.memory.words[SEQUENCE] += 1
 

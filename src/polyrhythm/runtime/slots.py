@@ -77,12 +77,11 @@ class SharedVector:
 
     def copy_to(self, out: torch.Tensor, start: int, count: int) -> None:
         """Copy `count` numbers from `start` on to the same places of `out`."""
-        part = out[start : start + count]
-        assert start + len(part) <= len(self.values), f"{len(out)} numbers are wanted of {len(self.values)}"
-        if is_plain(part):
-            ctypes.memmove(part.data_ptr(), self._address + 4 * start, 4 * len(part))
+        part, own = out[start : start + count], self.values[start : start + count]
+        if len(part) == len(own) and is_plain(part):
+            ctypes.memmove(part.data_ptr(), own.data_ptr(), 4 * len(part))
         else:
-            part.copy_(self.values[start : start + count])
+            part.copy_(own)
 
     @classmethod
     def create(cls, elements: int) -> "SharedVector":
