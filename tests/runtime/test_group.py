@@ -16,6 +16,7 @@ import polyrhythm.runtime.group
 from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.group import SwitchGroup
+from polyrhythm.runtime.paired_sums import PairedSum
 from polyrhythm.runtime.work import GuardedWork
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, Trainer, equal, network
@@ -252,26 +253,27 @@ def test_the_collectives_of_a_script(store: TCPStore) -> None:
     assert workers[1]["fewer"][1:3] == (2, 1)
 
 
-def last_of_a_step(rank: int, port: int) -> list[float | None]:
+def last_of_a_step(rank: int, size: int, port: int) -> list[float | None]:
     """What is in the tensors of two steps' collectives as these are launched; None if that is still to come."""
-    _, group = connect(rank, 2, port)
-    group.set_epoch([0, 1], "epoch-1")
+    _, group = connect(rank, size, port)
+    group.set_epoch(range(size), "epoch-1")
     seen = []
     for _ in range(2):
         for _ in range(2):
             tensor = torch.ones(1)
             work = group.allreduce([tensor])
-            seen.append(None if isinstance(work, GuardedWork) else tensor.item())
+            seen.append(None if isinstance(work, GuardedWork | PairedSum) else tensor.item())
             work.wait()
-            assert tensor.item() == 2.0
+            assert tensor.item() == size
         group.step()
     return seen
 
 
-def test_the_last_collective_of_a_step_has_ended_when_it_is_launched(store: TCPStore) -> None:
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_last_collective_of_a_step_has_ended_when_it_is_launched(store: TCPStore, size: int) -> None:
     """As far as it is known from the step before which one is the last."""
-    for seen in run_workers(last_of_a_step, 2, store.port):
-        assert seen == [None, None, None, 2.0]
+    for seen in run_workers(last_of_a_step, size, size, store.port):
+        assert seen == [None, None, None, size]
 
 
 def swapped(rank: int, port: int) -> tuple[float, str | None]:

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.runtime.epoch import Epoch, GroupError, first_line
+from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.runtime.verdict import first_line
 from polyrhythm.runtime.work import guard
 
 
@@ -24,14 +25,20 @@ def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.S
     Raises:
         GroupError: when a member is lost; the content of `tensor` is undefined then.
     """
-    launch_reduction(epoch, tensor, op).wait()
+    if epoch.sums and epoch.adds([tensor], op):
+        epoch.sums.sum_now([tensor])
+        expect_success(epoch, "allreduce")
+    else:
+        launch_reduction(epoch, tensor, op).wait()
 
 
 def launch_reduction(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "Flight":
     """Start to combine the members' tensors in place."""
+    if epoch.sums and epoch.adds([tensor], op):
+        return Flight(epoch, "allreduce", epoch.sums.start([tensor]))
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
-    return Flight(epoch, "allreduce", [tensor], [tensor], options)
+    return launch(epoch, "allreduce", [tensor], [tensor], options)
 
 
 class UnderWay(Protocol):
@@ -94,19 +101,12 @@ class Flight:
 
     Args:
         epoch: who takes part.
-        collective: its name in torch's process groups; `arguments` are as that wants them.
-        outputs: what it writes into.
+        collective: its name in torch's process groups.
+        work: its handle; None if it could not be started, and the epoch has failed.
     """
 
-    def __init__(self, epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
-        self._epoch, self._collective = epoch, collective
-        self._work: dist.Work | None = None
-        try:
-            work = getattr(epoch.backend(outputs[0].is_cuda), collective)(*arguments)
-        except RuntimeError as error:
-            epoch.verdict.fail(first_line(error))
-        else:
-            self._work = guard(work, epoch.verdict, outputs)
+    def __init__(self, epoch: Epoch, collective: str, work: dist.Work | None) -> None:
+        self._epoch, self._collective, self._work = epoch, collective, work
 
     def wait(self) -> None:
         """Until it has landed.
@@ -114,18 +114,30 @@ class Flight:
         Raises:
             GroupError: when a member is lost; the content of the outputs is undefined then.
         """
-        epoch = self._epoch
         if self._work is not None:
             self._work.wait()
-        if epoch.failure is not None:
-            raise GroupError(
-                f"{self._collective} in epoch {epoch.prefix!r} among {epoch.members} failed: {epoch.failure}"
-            )
+        expect_success(self._epoch, self._collective)
+
+
+def launch(epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> Flight:
+    """Start a collective that writes into `outputs`; `arguments` are as torch's process groups want them."""
+    try:
+        work = getattr(epoch.backend(outputs[0].is_cuda), collective)(*arguments)
+    except RuntimeError as error:
+        epoch.verdict.fail(first_line(error))
+        return Flight(epoch, collective, None)
+    return Flight(epoch, collective, guard(work, epoch.verdict, outputs))
+
+
+def expect_success(epoch: Epoch, collective: str) -> None:
+    """Raise `GroupError` if the epoch has failed."""
+    if epoch.failure is not None:
+        raise GroupError(f"{collective} in epoch {epoch.prefix!r} among {epoch.members} failed: {epoch.failure}")
 
 
 def finish(epoch: Epoch, collective: str, outputs: list[Tensor], *arguments: object) -> None:
     """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
-    Flight(epoch, collective, outputs, *arguments).wait()
+    launch(epoch, collective, outputs, *arguments).wait()
 
 
 def mean_gradients(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from polyrhythm.runtime.collectives import Flight, all_reduce
+from polyrhythm.runtime.collectives import Flight, all_reduce, launch
 from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.training.codecs import Compressor, as_bytes, as_numbers, decode, encode
 
@@ -70,7 +70,7 @@ def launch_gathering(
         payload = encode(compressor.compression, torch.zeros(len(vector)), compressor.random)
     own = torch.cat([payload, as_bytes(plain.cpu())])
     payloads = [torch.empty_like(own) for _ in range(epoch.size)]
-    flight = Flight(epoch, "allgather", payloads, [payloads], [own])
+    flight = launch(epoch, "allgather", payloads, [payloads], [own])
     return Gathering(compressor, shares, (len(vector), len(plain)), payloads, flight, vector.device)
 
 

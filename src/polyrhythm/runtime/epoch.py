@@ -9,15 +9,19 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
+import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, ReduceOp, Store
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.death_watch import DeathWatch
 from polyrhythm.runtime.gloo_sockets import GlooSockets, find_devices
 from polyrhythm.runtime.mesh import Mesh
+from polyrhythm.runtime.pair import can_add, form_pair
+from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.verdict import Verdict, first_line
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
 
@@ -34,59 +38,6 @@ GLOO_THREADS = 2
 
 class GroupError(PolyrhythmError):
     """A collective or the building of a group failed: a member died, hangs, or does something else."""
-
-
-class Pending(Protocol):
-    """A collective that someone waits for."""
-
-    def end(self) -> None:
-        """Let them go on."""
-
-
-class Verdict:
-    """Whether an epoch still stands. Handles of collectives hold this and not the group.
-
-    A group whose last reference goes away in one of its own threads would wait for itself.
-
-    Attributes:
-        failures: epochs of this process that have failed; threads of their groups may wait until its end.
-    """
-
-    failures: ClassVar[int] = 0
-
-    def __init__(self, sockets: GlooSockets) -> None:
-        self.failure: str | None = None
-        self._sockets = sockets
-        self._pending: set[Pending] = set()
-        self._lock = threading.Lock()
-
-    def await_end(self, work: Pending) -> None:
-        """Have a collective end with the epoch, if it does not end by itself before."""
-        with self._lock:
-            if self.failure is None:
-                self._pending.add(work)
-                return
-        work.end()
-
-    def end(self, work: Pending) -> None:
-        """A collective is over; it may have ended with the epoch."""
-        with self._lock:
-            if work not in self._pending:
-                return
-            self._pending.remove(work)
-        work.end()
-
-    def fail(self, reason: str) -> None:
-        """Note the first reason, cut the connections so that the peers notice, and end what is pending here."""
-        with self._lock:
-            if self.failure is not None:
-                return
-            self.failure = reason
-            Verdict.failures += 1
-            pending, self._pending = self._pending, set()
-        self._sockets.shut_down()
-        for work in pending:
-            work.end()
 
 
 class Epoch:
@@ -118,9 +69,11 @@ class Epoch:
             raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
         self.rank, self.size = self.members.index(worker), len(self.members)
         self._store, self._timeout = PrefixStore(prefix, store), timeout
-        self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
         self._nccl: dist.ProcessGroupNCCL | None = None
         self._mesh: Mesh | None = None
+        self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
+        self.sums = self._pair_up(connect_timeout) if self.size == 2 else None
+        self._stop_sums = weakref.finalize(self, self.sums.close) if self.sums else ignore
 
     @property
     def failure(self) -> str | None:
@@ -132,6 +85,10 @@ class Epoch:
         group = self._nccl_group() if on_gpu else self._gloo
         assert group is not None, f"epoch {self.prefix!r} is closed"
         return group
+
+    def adds(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> bool:
+        """Whether to combine these in memory that the members share, with `sums`; all of them answer the same."""
+        return self.sums is not None and op == ReduceOp.SUM and can_add(tensors)
 
     def open_mesh(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Connect the members for `gather`; all of them call this.
@@ -173,6 +130,7 @@ class Epoch:
         if self._gloo is not None and self.failure is None:
             self._watch.say_goodbye()
         self._stop_watch()
+        self._stop_sums()
         if self._mesh is not None:
             self.verdict.end(self._mesh)
             self._mesh.close()
@@ -201,8 +159,20 @@ class Epoch:
         sockets.meet(self._store, self.rank, self.size)
         self._watch = DeathWatch(sockets, self._store, self.verdict.fail)
         self._stop_watch = weakref.finalize(self, self._watch.stop)
-        _watches.add(self._watch)
+        _connected.add(self._watch)
         return group
+
+    def _pair_up(self, connect_timeout: timedelta) -> PairedSums | None:
+        """Two members on one host need no gloo to sum up; with more its order of adding is what gives the bits."""
+        try:
+            pair = form_pair(self._store, self.rank, connect_timeout, self._timeout)
+        except (RuntimeError, OSError, PolyrhythmError) as error:
+            self._give_up(f"no memory could be shared: {first_line(error)}")
+        if pair is None:
+            return None
+        sums = PairedSums(pair, self.verdict)
+        _connected.add(sums)
+        return sums
 
     def _nccl_group(self) -> "dist.ProcessGroupNCCL":
         """Built with the first CUDA tensor; NCCL itself connects with the first collective."""
@@ -215,17 +185,16 @@ class Epoch:
         return self._nccl
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of a message; gloo's go on with advice."""
-    return str(error).partition("\n")[0]
+def ignore() -> None:
+    """What there is to stop where no sums are."""
 
 
-_watches: "weakref.WeakSet[DeathWatch]" = weakref.WeakSet()
+_connected: "weakref.WeakSet[DeathWatch | PairedSums]" = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    for watch in list(_watches):
-        watch.forget_in_child()
+    for connected in list(_connected):
+        connected.forget_in_child()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -21,9 +21,11 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import ReduceOp, Store
 
-from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError, first_line
+from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError
+from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.verdict import first_line
 from polyrhythm.runtime.work import FinishedWork, guard, wait_for
 
 BACKEND = "polyrhythm"
@@ -218,6 +220,8 @@ class SwitchGroup(dist.ProcessGroup):
             if fill:
                 fill()
             return FinishedWork(outputs)
+        if name == "allreduce" and epoch.sums and epoch.adds(outputs, opts.reduceOp if opts else ReduceOp.SUM):
+            return self._sum(epoch.sums, outputs)
         try:
             work = getattr(epoch.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
@@ -227,6 +231,12 @@ class SwitchGroup(dist.ProcessGroup):
             self._do_meanwhile()
             return wait_for(work, epoch.verdict, outputs)
         return guard(work, epoch.verdict, outputs)
+
+    def _sum(self, sums: PairedSums, tensors: Tensors) -> dist.Work:
+        if self._launched != self._usual:
+            return sums.start(tensors)
+        sums.sum_now(tensors, self._do_meanwhile)
+        return FinishedWork(tensors)
 
     def _do_meanwhile(self) -> None:
         """What has waited for a moment in which this worker waits for others."""

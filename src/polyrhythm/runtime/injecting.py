@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.collectives import Flight
+from polyrhythm.runtime.collectives import Flight, launch
 from polyrhythm.runtime.epoch import Epoch, GroupError
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.participant import Participant
@@ -83,7 +83,7 @@ class Injector:
         sends = self._share(group, parts, step, rank, room) if rank in sharers else []
         rooms = {sharer: torch.empty(room, dtype=torch.uint8) for sharer in sharers if sharer != rank}
         flights = [
-            Flight(group, "recv", [message], [message], group.members.index(sharer), TAG)
+            launch(group, "recv", [message], [message], group.members.index(sharer), TAG)
             for sharer, message in rooms.items()
         ]
         for flight in (*flights, *sends):
@@ -96,7 +96,7 @@ class Injector:
         filled = torch.cat([torch.tensor([len(rows)]).view(torch.uint8), *chosen])
         message = torch.cat([filled, torch.zeros(room - len(filled), dtype=torch.uint8)])
         others = [position for position, member in enumerate(group.members) if member != rank]
-        return [Flight(group, "send", [message], [message], other, TAG) for other in others]
+        return [launch(group, "send", [message], [message], other, TAG) for other in others]
 
     def _unpack(self, message: Tensor, parts: list[Tensor], sharer: int) -> list[Tensor]:
         rows = int(message[:HEADER].view(torch.int64))

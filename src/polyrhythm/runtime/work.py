@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from polyrhythm.runtime.epoch import Verdict, first_line
+from polyrhythm.runtime.verdict import Verdict, first_line
 
 if TYPE_CHECKING:
     Tensors = torch.futures.Future[list[torch.Tensor]]

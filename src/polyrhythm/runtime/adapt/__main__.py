@@ -7,7 +7,7 @@ import threading
 from typing import NoReturn
 
 from polyrhythm.runtime.adapt.bootstrap import main
-from polyrhythm.runtime.epoch import Verdict
+from polyrhythm.runtime.verdict import Verdict
 
 
 def leave(code: int) -> NoReturn:

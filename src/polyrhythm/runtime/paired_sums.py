@@ -1,0 +1,109 @@
+"""Sums of a pair as collectives of its epoch: under way while the caller computes, and never raising."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.pair import Pair
+from polyrhythm.runtime.verdict import Verdict
+
+if TYPE_CHECKING:
+    Tensors = torch.futures.Future[list[Tensor]]
+
+
+class PairedSum(dist.Work):
+    """A sum under way in the place of one tensor; after a failure its content is undefined."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._future: Tensors = torch.futures.Future()
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Until it is there, or the epoch has failed. The limit is the group's own."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> "Tensors":
+        """A future of the tensor, in a list."""
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """True, as nothing is ever raised; see `Verdict.failure`."""
+        return True
+
+    def result(self) -> list[Tensor]:
+        """The tensor, in a list."""
+        return self._tensors
+
+    def end(self) -> None:
+        """Let everyone go on who waits; called once."""
+        self._future.set_result(self._tensors)
+
+
+class PairedSums:
+    """Sums of an epoch's two members, in the order in which they were started.
+
+    Args:
+        pair: this member's side.
+        verdict: told of a failure; it ends what is under way when the epoch fails.
+    """
+
+    def __init__(self, pair: Pair, verdict: Verdict) -> None:
+        self._pair, self._verdict = pair, verdict
+        self._started: SimpleQueue[PairedSum | None] = SimpleQueue()
+        self._last: PairedSum | None = None
+        self._thread: threading.Thread | None = None
+        verdict.await_end(pair)
+
+    def start(self, tensors: list[Tensor]) -> PairedSum:
+        """Sum up in a thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-sums")
+            self._thread.start()
+        self._last = PairedSum(tensors)
+        self._started.put(self._last)
+        return self._last
+
+    def sum_now(self, tensors: list[Tensor], meanwhile: Callable[[], None] | None = None) -> None:
+        """Sum up here, which is sooner where there is nothing to compute; `meanwhile` is called if all is well."""
+        if self._last is not None:
+            self._last.wait()
+        self._add(tensors[0], meanwhile)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._verdict.end(self._pair)
+        if self._thread is not None:
+            self._started.put(None)
+            self._thread.join()
+        self._pair.close()
+
+    def forget_in_child(self) -> None:
+        """After a fork: close the child's copy of the connection, which would hide the parent's death."""
+        self._thread = None
+        self._pair.close()
+
+    def _run(self) -> None:
+        while (started := self._started.get()) is not None:
+            self._add(started.result()[0])
+            started.end()
+
+    def _add(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> None:
+        if self._verdict.failure is not None:
+            return
+        try:
+            self._pair.add(tensor.detach().view(-1), meanwhile)
+        except (OSError, PolyrhythmError) as error:
+            self._verdict.fail(f"the members' sum failed: {error}")

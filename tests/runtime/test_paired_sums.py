@@ -1,0 +1,81 @@
+"""Sums of a pair as collectives that never raise."""
+
+import pytest
+import torch
+
+from polyrhythm.runtime.gloo_sockets import GlooSockets
+from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.verdict import Verdict
+from tests.runtime.test_pair import one_host, pairs, together
+
+__all__ = ["one_host"]
+
+
+def sums() -> list[PairedSums]:
+    return [PairedSums(side, Verdict(GlooSockets(()))) for side in pairs()]
+
+
+def test_sums_come_in_the_order_in_which_they_were_started() -> None:
+    """Some under way in the thread, the last one in the caller's."""
+    members = sums()
+
+    def act(rank: int) -> list[list[float]]:
+        tensors = [torch.full((2, 2), float(step + rank)) for step in range(4)]
+        works = [members[rank].start([tensor]) for tensor in tensors[:3]]
+        members[rank].sum_now(tensors[3:])
+        assert [work.is_completed() for work in works] == [True] * 3
+        assert [work.get_future().value()[0] is tensor for work, tensor in zip(works, tensors[:3], strict=True)]
+        assert works[0].is_success()
+        return [tensor.flatten().tolist() for tensor in tensors]
+
+    assert together(act) == [[[2.0 * step + 1] * 4 for step in range(4)]] * 2
+    for member in members:
+        member.close()
+
+
+def test_a_parameter_that_requires_a_gradient_is_summed_up() -> None:
+    members, tensors = sums(), [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    together(lambda rank: members[rank].sum_now([tensors[rank]]))
+    assert [tensor.tolist() for tensor in tensors] == [[2.0, 2.0]] * 2
+    for member in members:
+        member.close()
+
+
+def test_a_lost_member_fails_the_epoch_and_ends_what_is_under_way() -> None:
+    first, second = sums()
+    work = first.start([torch.ones(1)])
+    second.close()
+    work.wait()
+    assert (first._verdict.failure or "").startswith("the members' sum failed: ")
+    first.start([torch.ones(1)]).wait()
+    first.sum_now([torch.ones(1)])
+    first.close()
+
+
+def test_a_failure_of_the_epoch_ends_what_is_under_way() -> None:
+    first, second = sums()
+    work = first.start([torch.ones(1)])
+    first._verdict.fail("enough of it")
+    work.wait()
+    for member in (first, second):
+        member.close()
+
+
+def test_different_shapes_fail_the_epoch() -> None:
+    members = sums()
+    together(lambda rank: members[rank].sum_now([torch.ones(1 + rank)]))
+    for member in members:
+        assert "numbers here" in (member._verdict.failure or "")
+        member.close()
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_child_lets_go_without_a_word(started: bool) -> None:
+    """What a forked loader's worker does with its copies: the parents' connection stands."""
+    members = sums()
+    if started:
+        together(lambda rank: members[rank].start([torch.ones(1)]).wait())
+    members[0].forget_in_child()
+    members[0].close()
+    assert members[0]._verdict.failure is None
+    members[1].close()
