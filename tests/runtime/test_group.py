@@ -14,9 +14,10 @@ from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.group
 from polyrhythm.runtime import averager, collectives, layout
+from polyrhythm.runtime.boards import CHUNK
 from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.group import SwitchGroup
-from polyrhythm.runtime.paired_sums import PairedSum
+from polyrhythm.runtime.shared_sums import SharedSum
 from polyrhythm.runtime.work import GuardedWork
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, Trainer, equal, network
@@ -80,6 +81,25 @@ def uneven(group: dist.ProcessGroup | None, rank: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_bsp_has_the_bits_of_plain_ddp(store: TCPStore, size: int) -> None:
     assert run_workers(bsp_worker, size, size, store.port) == [dict.fromkeys([*KINDS, "uneven inputs"], True)] * size
+
+
+def sums_worker(rank: int, size: int, port: int) -> list[bool]:
+    """Whether sums of vectors of several lengths have the bits of gloo's."""
+    _, group = connect(rank, size, port)
+    equal_bits = []
+    for length in (1, 2, 7, 17, 1000, 4097, CHUNK + 1, 1_000_003):
+        own = torch.randn(length, generator=torch.Generator().manual_seed(rank))
+        gloos = own.clone()
+        group.allreduce([own]).wait()
+        dist.all_reduce(gloos)
+        equal_bits.append(torch.equal(own, gloos))
+    assert group.epoch is not None
+    return [group.epoch.sums is not None, *equal_bits]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_sums_in_shared_memory_have_the_bits_of_gloo(store: TCPStore, size: int) -> None:
+    assert run_workers(sums_worker, size, size, store.port) == [[True] * 9] * size
 
 
 def phases_worker(rank: int, size: int, port: int) -> dict[str, Any]:
@@ -262,7 +282,7 @@ def last_of_a_step(rank: int, size: int, port: int) -> list[float | None]:
         for _ in range(2):
             tensor = torch.ones(1)
             work = group.allreduce([tensor])
-            seen.append(None if isinstance(work, GuardedWork | PairedSum) else tensor.item())
+            seen.append(None if isinstance(work, GuardedWork | SharedSum) else tensor.item())
             work.wait()
             assert tensor.item() == size
         group.step()

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, ReduceOp, Store
 
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.boards import can_add_up, form_boards
 from polyrhythm.runtime.death_watch import DeathWatch
 from polyrhythm.runtime.gloo_sockets import GlooSockets, find_devices
 from polyrhythm.runtime.mesh import Mesh
-from polyrhythm.runtime.pair import can_add, form_pair
-from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.shared_sums import SharedSums
 from polyrhythm.runtime.verdict import Verdict, first_line
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
@@ -72,7 +72,7 @@ class Epoch:
         self._nccl: dist.ProcessGroupNCCL | None = None
         self._mesh: Mesh | None = None
         self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
-        self.sums = self._pair_up(connect_timeout) if self.size == 2 else None
+        self.sums = self._share_memory(connect_timeout) if self.size > 1 else None
         self._stop_sums = weakref.finalize(self, self.sums.close) if self.sums else ignore
 
     @property
@@ -88,7 +88,7 @@ class Epoch:
 
     def adds(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> bool:
         """Whether to combine these in memory that the members share, with `sums`; all of them answer the same."""
-        return self.sums is not None and op == ReduceOp.SUM and can_add(tensors)
+        return self.sums is not None and op == ReduceOp.SUM and can_add_up(tensors)
 
     def open_mesh(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Connect the members for `gather`; all of them call this.
@@ -162,15 +162,15 @@ class Epoch:
         _connected.add(self._watch)
         return group
 
-    def _pair_up(self, connect_timeout: timedelta) -> PairedSums | None:
-        """Two members on one host need no gloo to sum up; with more its order of adding is what gives the bits."""
+    def _share_memory(self, connect_timeout: timedelta) -> SharedSums | None:
+        """Members on one host need no gloo to sum up."""
         try:
-            pair = form_pair(self._store, self.rank, connect_timeout, self._timeout)
+            boards = form_boards(self._store, self.rank, self.size, connect_timeout, self._timeout)
         except (RuntimeError, OSError, PolyrhythmError) as error:
             self._give_up(f"no memory could be shared: {first_line(error)}")
-        if pair is None:
+        if boards is None:
             return None
-        sums = PairedSums(pair, self.verdict)
+        sums = SharedSums(boards, self.verdict)
         _connected.add(sums)
         return sums
 
@@ -189,7 +189,7 @@ def ignore() -> None:
     """What there is to stop where no sums are."""
 
 
-_connected: "weakref.WeakSet[DeathWatch | PairedSums]" = weakref.WeakSet()
+_connected: "weakref.WeakSet[DeathWatch | SharedSums]" = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:

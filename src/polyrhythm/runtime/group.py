@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import ReduceOp, Store
 
 from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError
-from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.shared_sums import SharedSums
 from polyrhythm.runtime.verdict import first_line
 from polyrhythm.runtime.work import FinishedWork, guard, wait_for
 
@@ -232,7 +232,7 @@ class SwitchGroup(dist.ProcessGroup):
             return wait_for(work, epoch.verdict, outputs)
         return guard(work, epoch.verdict, outputs)
 
-    def _sum(self, sums: PairedSums, tensors: Tensors) -> dist.Work:
+    def _sum(self, sums: SharedSums, tensors: Tensors) -> dist.Work:
         if self._launched != self._usual:
             return sums.start(tensors)
         sums.sum_now(tensors, self._do_meanwhile)

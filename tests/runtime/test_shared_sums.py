@@ -1,18 +1,18 @@
-"""Sums of a pair as collectives that never raise."""
+"""Sums over boards as collectives that never raise."""
 
 import pytest
 import torch
 
 from polyrhythm.runtime.gloo_sockets import GlooSockets
-from polyrhythm.runtime.paired_sums import PairedSums
+from polyrhythm.runtime.shared_sums import SharedSums
 from polyrhythm.runtime.verdict import Verdict
-from tests.runtime.test_pair import one_host, pairs, together
+from tests.runtime.test_boards import boards, one_host, together
 
 __all__ = ["one_host"]
 
 
-def sums() -> list[PairedSums]:
-    return [PairedSums(side, Verdict(GlooSockets(()))) for side in pairs()]
+def sums() -> list[SharedSums]:
+    return [SharedSums(side, Verdict(GlooSockets(()))) for side in boards()]
 
 
 def test_sums_come_in_the_order_in_which_they_were_started() -> None:

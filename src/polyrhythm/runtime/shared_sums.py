@@ -1,4 +1,4 @@
-"""Sums of a pair as collectives of its epoch: under way while the caller computes, and never raising."""
+"""Sums over boards as collectives of an epoch: under way while the caller computes, and never raising."""
 
 import threading
 from collections.abc import Callable
@@ -11,14 +11,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.pair import Pair
+from polyrhythm.runtime.boards import Boards
 from polyrhythm.runtime.verdict import Verdict
 
 if TYPE_CHECKING:
     Tensors = torch.futures.Future[list[Tensor]]
 
 
-class PairedSum(dist.Work):
+class SharedSum(dist.Work):
     """A sum under way in the place of one tensor; after a failure its content is undefined."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -52,27 +52,27 @@ class PairedSum(dist.Work):
         self._future.set_result(self._tensors)
 
 
-class PairedSums:
-    """Sums of an epoch's two members, in the order in which they were started.
+class SharedSums:
+    """Sums of an epoch's members, in the order in which they were started.
 
     Args:
-        pair: this member's side.
+        boards: this member's view of them.
         verdict: told of a failure; it ends what is under way when the epoch fails.
     """
 
-    def __init__(self, pair: Pair, verdict: Verdict) -> None:
-        self._pair, self._verdict = pair, verdict
-        self._started: SimpleQueue[PairedSum | None] = SimpleQueue()
-        self._last: PairedSum | None = None
+    def __init__(self, boards: Boards, verdict: Verdict) -> None:
+        self._boards, self._verdict = boards, verdict
+        self._started: SimpleQueue[SharedSum | None] = SimpleQueue()
+        self._last: SharedSum | None = None
         self._thread: threading.Thread | None = None
-        verdict.await_end(pair)
+        verdict.await_end(boards)
 
-    def start(self, tensors: list[Tensor]) -> PairedSum:
+    def start(self, tensors: list[Tensor]) -> SharedSum:
         """Sum up in a thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-sums")
             self._thread.start()
-        self._last = PairedSum(tensors)
+        self._last = SharedSum(tensors)
         self._started.put(self._last)
         return self._last
 
@@ -83,17 +83,17 @@ class PairedSums:
         self._add(tensors[0], meanwhile)
 
     def close(self) -> None:
-        """Let go of the connection."""
-        self._verdict.end(self._pair)
+        """Let go of the connections."""
+        self._verdict.end(self._boards)
         if self._thread is not None:
             self._started.put(None)
             self._thread.join()
-        self._pair.close()
+        self._boards.close()
 
     def forget_in_child(self) -> None:
-        """After a fork: close the child's copy of the connection, which would hide the parent's death."""
+        """After a fork: close the child's copies of the connections, which would hide the parent's death."""
         self._thread = None
-        self._pair.close()
+        self._boards.close()
 
     def _run(self) -> None:
         while (started := self._started.get()) is not None:
@@ -104,6 +104,6 @@ class PairedSums:
         if self._verdict.failure is not None:
             return
         try:
-            self._pair.add(tensor.detach().view(-1), meanwhile)
+            self._boards.add_up(tensor.detach().view(-1), meanwhile)
         except (OSError, PolyrhythmError) as error:
             self._verdict.fail(f"the members' sum failed: {error}")
