@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -138,7 +139,7 @@ def test_what_was_shown_is_taken_though_its_owner_is_gone() -> None:
     def act(rank: int) -> None:
         sides[rank].add_up(torch.zeros(1))
         if rank == 0:
-            sides[0]._show(torch.full((2,), 3.0), 2)
+            sides[0]._show(np.full(2, 3.0, np.float32), 2)
             sides[0].end()
             sides[0].close()
             gone.set()

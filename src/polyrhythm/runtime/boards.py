@@ -6,7 +6,6 @@ the order in which gloo would, so that the sum has the bits of gloo's. Who waits
 sleeps until a byte comes over a Unix socket, whose end is also the end of all waiting.
 """
 
-import ctypes
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -15,8 +14,10 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -27,6 +28,11 @@ from polyrhythm.runtime.nodes import ADDRESS
 from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.slots import AVAILABLE, SharedVector, fence
 from polyrhythm.runtime.spin import Spinner
+
+Numbers: TypeAlias = npt.NDArray[np.float32]
+
+Part: TypeAlias = tuple[int, int, tuple[int, ...]]
+"""Where a part of a chunk begins and ends, and the ranks in the order in which it is added up."""
 
 CHUNK: Final = 2**17
 """Numbers that are shown at a time: they are still in a cache when the others add them."""
@@ -83,7 +89,8 @@ class Boards:
         """
         if not self._boards:
             self._hand_out()
-        length, chunks = len(vector), torch.split(vector, CHUNK)
+        length, numbers = len(vector), vector.numpy()
+        chunks = [numbers[start : start + CHUNK] for start in range(0, length, CHUNK)]
         parts = cut(length, len(self._boards))
         self._show(chunks[0], length)
         if meanwhile is not None:
@@ -116,18 +123,18 @@ class Boards:
         boards[self._rank] = own
         self._boards = [board for _, board in sorted(boards.items())]
         self._words = [board.words for board in self._boards]
-        self._own, self._address = own.words, own.values.data_ptr()
-        self._views = [board.values for board in self._boards]
+        self._numbers = [board.values.numpy() for board in self._boards]
+        self._own = own.words
 
-    def _show(self, chunk: Tensor, length: int) -> None:
+    def _show(self, chunk: Numbers, length: int) -> None:
         self._await(TAKEN, self._shown + 1 - CHUNKS)
         slot = self._shown % CHUNKS
-        ctypes.memmove(self._address + 4 * CHUNK * slot, chunk.data_ptr(), 4 * len(chunk))
+        self._numbers[self._rank][CHUNK * slot : CHUNK * slot + len(chunk)] = chunk
         self._own[LENGTHS + slot] = length
         self._shown += 1
         self._tell(SHOWN, self._shown)
 
-    def _take(self, chunk: Tensor, length: int, parts: "Sequence[Part]") -> None:
+    def _take(self, chunk: Numbers, length: int, parts: Sequence[Part]) -> None:
         self._await(SHOWN, self._taken + 1)
         slot = self._taken % CHUNKS
         for words in self._words:
@@ -138,10 +145,10 @@ class Boards:
                 )
         for start, stop, order in parts:
             here, there = CHUNK * slot + start, CHUNK * slot + stop
-            shown = [self._views[rank][here:there] for rank in order]
-            total = torch.add(shown[0], shown[1], out=chunk[start:stop])
-            for numbers in shown[2:]:
-                total.add_(numbers)
+            first, second, *others = [self._numbers[rank][here:there] for rank in order]
+            total = np.add(first, second, out=chunk[start:stop])
+            for shown in others:
+                total += shown
         self._taken += 1
         self._tell(TAKEN, self._taken)
 
@@ -172,10 +179,6 @@ class Boards:
             if not self._sockets[rank].recv(64) and not self._reached(word, number, rank):
                 raise ConnectionResetError(GONE)
         self._own[AWAITED] = 0
-
-
-Part = tuple[int, int, tuple[int, ...]]
-"""Where a part of a chunk begins and ends, and the ranks in the order in which it is added up."""
 
 
 @lru_cache(maxsize=64)

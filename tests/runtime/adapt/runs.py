@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -128,7 +129,18 @@ def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, 
 
 
 def stand_in(command: tuple[str, ...]) -> int:
-    """Run a script without us."""
+    """Run a script without us.
+
+    Its group outlives it: the destructor of torch's own, at the end of the script's main function, may wait for ever
+    (torch 2.13 on the CPU, one of some hundred runs).
+    """
+    destroy, kept = dist.destroy_process_group, []
+
+    def keep_and_destroy(group: dist.ProcessGroup | None = None) -> None:
+        kept.append(dist.group.WORLD)
+        destroy(group)
+
+    dist.destroy_process_group = keep_and_destroy
     cuda.main(*command)
     return 0
 
