@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime import boards as boards_module
-from polyrhythm.runtime.boards import AWAITED, CHUNK, CHUNKS, Boards, can_add_up, cut, form_boards
+from polyrhythm.runtime.boards import AWAITED, CHUNK, CHUNKS, MOST_MEMBERS, Boards, can_add_up, cut, form_boards
 from polyrhythm.runtime.nodes import ADDRESS
 from polyrhythm.runtime.pacing import RATE
 
@@ -178,6 +178,10 @@ def test_no_boards_across_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     places = iter(["here", "there"])
     monkeypatch.setattr(boards_module, "common_ground", lambda: next(places))
     assert formed() == [None, None]
+
+
+def test_no_boards_of_too_many() -> None:
+    assert form_boards(HashStore(), 0, MOST_MEMBERS + 1, LIMIT, LIMIT) is None
 
 
 def test_what_can_be_added() -> None:

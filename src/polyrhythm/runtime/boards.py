@@ -48,6 +48,9 @@ AWAITED: Final = 3
 LENGTHS: Final = 4
 """First of the words, one for each chunk, with the length of the vector that it is from."""
 
+MOST_MEMBERS: Final = 8
+"""Each adds up everything, so that with many a ring, which divides the work, takes less time."""
+
 SEGMENT: Final = 2**18
 """Numbers of which gloo adds up at most at a time."""
 GONE: Final = "a member is gone"
@@ -222,11 +225,13 @@ def receive_board(connection: socket.socket) -> SharedVector:
 
 
 def form_boards(store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta) -> Boards | None:
-    """Boards of the members that meet at this store, if they can share memory.
+    """Boards of the members that meet at this store, if they can share memory and are not too many.
 
     Raises:
         RuntimeError, OSError, PolyrhythmError: if they do not meet.
     """
+    if size > MOST_MEMBERS:
+        return None
     places = [f"memory/{member}" for member in range(size)]
     store.set(places[rank], common_ground())
     grounds = set(store.multi_get(places))
