@@ -11,12 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
 
 from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
-from polyrhythm.runtime.launch import open_store, read_command, worker_environment
+from polyrhythm.runtime.launch import read_command, worker_environment
 
 MARK = "POLYRHYTHM_TEST_MARK"
 LIMIT_S = 120.0
@@ -219,17 +218,6 @@ def test_the_ranks_of_a_host() -> None:
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
     wanted |= {"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
     assert environment.items() >= wanted.items()
-    assert "TORCHELASTIC_USE_AGENT_STORE" not in environment
-
-
-def test_workers_of_one_host_meet_at_the_launchers_store() -> None:
-    """As under torchrun: no port is looked for that somebody else could take meanwhile."""
-    plan, store = read_command(["--nproc-per-node", "2", "train.py"]), open_store()
-    environment = worker_environment(plan.settings, plan.processes, 0, store.port, plan.node)
-    assert environment["TORCHELASTIC_USE_AGENT_STORE"] == "True"
-    client = TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)
-    client.set("here", "yes")
-    assert store.get("here") == b"yes"
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Sums over boards as collectives that never raise."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -30,6 +32,46 @@ def test_sums_come_in_the_order_in_which_they_were_started() -> None:
 
     assert together(act) == [[[2.0 * step + 1] * 4 for step in range(4)]] * 2
     for member in members:
+        member.close()
+
+
+def test_a_sum_may_follow_another_in_its_thread() -> None:
+    """As in hooks of DistributedDataParallel that exchange in two rounds; what is summed up here comes behind both."""
+    members = sums()
+
+    def act(rank: int) -> list[float]:
+        first, second, third = (torch.full((1,), float(number + rank)) for number in range(3))
+        both: torch.futures.Future[Any] = torch.futures.Future()
+
+        def follow(_: object) -> None:
+            both.set_result(members[rank].start([second]).get_future().wait())
+
+        members[rank].start([first]).get_future().add_done_callback(follow)
+        members[rank].sum_now([third])
+        both.wait()
+        return [first.item(), second.item(), third.item()]
+
+    assert together(act) == [[1.0, 3.0, 5.0]] * 2
+    for member in members:
+        member.close()
+
+
+def test_an_interrupt_in_the_middle_ends_the_epoch() -> None:
+    first, second = sums()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def act(rank: int) -> None:
+        if rank:
+            second.sum_now([torch.ones(1)])
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                first.sum_now([torch.ones(1)], interrupt)
+
+    together(act)
+    assert first._verdict.failure is not None
+    for member in (first, second):
         member.close()
 
 

@@ -3,14 +3,16 @@
 import contextlib
 import fcntl
 import os
+import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.slots import SHORT_BYTES, SharedVector, memory_bytes
+from polyrhythm.runtime.slots import SHORT_BYTES, SharedVector, fence, memory_bytes
 
 
 def test_two_mappings_see_the_same_numbers_and_words() -> None:
@@ -106,3 +108,14 @@ def test_no_more_is_copied_than_there_is() -> None:
     for elements in (2, 4):
         with pytest.raises(RuntimeError, match="must match the size"):
             SharedVector.create(elements).copy_to(torch.zeros(3), 0, 4)
+
+
+def test_threads_do_not_get_into_each_others_fences() -> None:
+    """A switch between any two instructions of one is harmless to the others."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: [fence() for _ in range(5000)], range(4)))
+    finally:
+        sys.setswitchinterval(before)

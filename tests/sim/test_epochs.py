@@ -1,11 +1,12 @@
 """Epochs that end for all workers at once, as on real ones."""
 
+import msgspec
 import pytest
 
 from polyrhythm.core import Decisions, Event, Joined, Left, Report
 from polyrhythm.errors import ScenarioError
 from polyrhythm.policies import parse
-from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
+from polyrhythm.sim import Device, Network, Scenario, TimingWorkload, simulate
 from polyrhythm.training.config import TrainingConfig
 from tests.sim.clusters import Recorder
 
@@ -52,6 +53,25 @@ def test_replicas_are_equal_at_the_end_of_an_epoch() -> None:
     assert simulate(apart, parse("local:4")).curve == simulate(meeting, parse("local:4")).curve
     differ = [simulate(scenario, parse("local:100")).curve[-1].loss for scenario in (apart, meeting)]
     assert differ[0] != differ[1]
+
+
+@pytest.mark.parametrize(
+    ("network", "spec", "meeting_s"),
+    [
+        (Network(averaging="ring", averaging_s=0.25, message_bytes=100.0), "local:2", 100.0 / 50.0 + 0.25),
+        (Network(averaging="ring", averaging_s=0.25, message_bytes=100.0), "local:3", 0.0),
+        (Network(latency_s=0.125, message_bytes=100.0), "local:2", 2 * 100.0 / 50.0 + 2 * 0.125),
+    ],
+    ids=["ring", "equal already", "server"],
+)
+def test_replicas_that_differ_are_averaged_before_the_next_epoch(network: Network, spec: str, meeting_s: float) -> None:
+    """Three steps an epoch; with a period of two the last one is made apart."""
+    devices = [Device(compute_s=1.0, bandwidth_gbps=50.0 * 8e-9) for _ in range(2)]
+    log: list[tuple[Event, Decisions]] = []
+    simulate(msgspec.structs.replace(ALIKE, devices=devices, network=network), Recorder(parse(spec), log))
+    told = [event for event, _ in log]
+    second = [number for number, event in enumerate(told) if isinstance(event, Joined)][1]
+    assert told[second].time_s - told[second - 1].time_s == pytest.approx(0.5 + meeting_s)
 
 
 def test_only_epochs_that_all_share_can_end_for_all() -> None:

@@ -218,7 +218,7 @@ def receive_board(connection: socket.socket) -> SharedVector:
     Raises:
         OSError, PolyrhythmError: if none comes.
     """
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
         raise ConnectionResetError(GONE)
     return SharedVector(descriptors[0], CHUNK * CHUNKS, writable=False)

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import NamedTuple, get_args
 
 import msgspec
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import PolyrhythmError
@@ -26,7 +25,7 @@ from polyrhythm.runtime.hub_settings import Averaging, HubSettings, hub_address
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
 from polyrhythm.runtime.placed import become_worker, is_placed
-from polyrhythm.runtime.rendezvous import HUB, die_with_parent, start_hub, wait_for_hub
+from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.divergence import DIVERGED, OnDivergence
@@ -205,18 +204,12 @@ def launch(arguments: Sequence[str]) -> int:
     announce(plan)
     if hub is None:
         wait_for_hub(plan.hub.hub)
-    store = open_store() if plan.node.count == 1 else None
-    port = store.port if store else plan.node.port + 1
+    port = free_port() if plan.node.count == 1 else plan.node.port + 1
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
     codes = Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
     if DIVERGED in codes.values():
         return DIVERGED
     return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
-
-
-def open_store() -> TCPStore:
-    """Where the workers' torch.distributed meets: kept here, so that nobody can take its port before it is bound."""
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def announce(plan: Launch) -> None:
@@ -258,8 +251,6 @@ def worker_environment(
     ours = {HUB: msgspec.json.encode(address).decode(), "POLYRHYTHM_POLICY": settings.policy}
     if node.count > 1:
         ours[ADDRESS] = node.address
-    else:
-        place["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     usual = {**KEPT_MEMORY, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
     unset = {name: value for name, value in usual.items() if name not in os.environ}
     named = {"TORCHELASTIC_RUN_ID": settings.job, **world, **place, **ours, **unset}

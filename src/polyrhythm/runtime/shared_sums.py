@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from queue import SimpleQueue
+from queue import Queue
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,24 +61,30 @@ class SharedSums:
 
     def __init__(self, boards: Boards, verdict: Verdict) -> None:
         self._boards, self._verdict = boards, verdict
-        self._started: SimpleQueue[SharedSum | None] = SimpleQueue()
-        self._last: SharedSum | None = None
+        self._started: Queue[SharedSum | None] = Queue()
         self._thread: threading.Thread | None = None
         verdict.await_end(boards)
 
     def start(self, tensors: list[Tensor]) -> SharedSum:
-        """Sum up in a thread."""
+        """Sum up in a thread; at once if this is called there, by what was to follow another sum."""
+        work = SharedSum(tensors)
+        if threading.current_thread() is self._thread:
+            self._add(tensors[0])
+            work.end()
+            return work
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-sums")
             self._thread.start()
-        self._last = SharedSum(tensors)
-        self._started.put(self._last)
-        return self._last
+        self._started.put(work)
+        return work
 
     def sum_now(self, tensors: list[Tensor], meanwhile: Callable[[], None] | None = None) -> None:
-        """Sum up here, which is sooner where there is nothing to compute; `meanwhile` is called if all is well."""
-        if self._last is not None:
-            self._last.wait()
+        """Sum up here, which is sooner where there is nothing to compute; `meanwhile` is called if all is well.
+
+        What was started before comes first, with all that follows it there, so that the order is that of all members.
+        """
+        if threading.current_thread() is not self._thread:
+            self._started.join()
         self._add(tensors[0], meanwhile)
 
     def close(self) -> None:
@@ -86,7 +92,9 @@ class SharedSums:
         self._verdict.end(self._boards)
         if self._thread is not None:
             self._started.put(None)
-            self._thread.join()
+            # A last reference may go away in the thread itself.
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
         self._boards.close()
 
     def forget_in_child(self) -> None:
@@ -96,13 +104,19 @@ class SharedSums:
 
     def _run(self) -> None:
         while (started := self._started.get()) is not None:
-            self._add(started.result()[0])
-            started.end()
+            try:
+                self._add(started.result()[0])
+            finally:
+                started.end()
+                self._started.task_done()
+        self._started.task_done()
 
     def _add(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> None:
         if self._verdict.failure is not None:
             return
         try:
             self._boards.add_up(tensor.detach().view(-1), meanwhile)
-        except Exception as error:  # whatever it is, those who wait for this sum must not wait for ever
+        except BaseException as error:  # whatever it is, nobody must wait for ever, or go on in the middle of a sum
             self._verdict.fail(f"the members' sum failed: {error}")
+            if not isinstance(error, Exception):
+                raise

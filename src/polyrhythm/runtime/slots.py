@@ -10,7 +10,6 @@ import mmap
 import os
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -23,17 +22,26 @@ AVAILABLE: Final = hasattr(os, "memfd_create")
 HEADER_BYTES: Final = 64
 """One cache line, so that the numbers behind it are aligned to 64 bytes."""
 
-FENCE: Final = threading.Lock()
-FENCE.acquire()
-
 SHORT_BYTES: Final = 16384
 """Torch takes longer to see what it has to copy than to copy so many; it shares out longer vectors among threads."""
 
 
-def fence(release: Callable[[], None] = FENCE.release, acquire: Callable[[], object] = FENCE.acquire) -> None:
+class OwnLock(threading.local):
+    """A lock for each thread, held by it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+
+FENCE: Final = OwnLock()
+
+
+def fence() -> None:
     """Order memory accesses before and after; the hardware may otherwise swap reads of different addresses."""
-    release()  # followed by an acquire of the same lock it is a full barrier on x86 and ARM
-    acquire()
+    lock = FENCE.lock
+    lock.release()  # followed by an acquire of the same lock it is a full barrier on x86 and ARM
+    lock.acquire()
 
 
 class SharedVector:

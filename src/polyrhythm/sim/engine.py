@@ -326,11 +326,13 @@ class Engine:
         if self.seats or not self.retired or not workload.left:
             return
         workers, self.retired = tuple(sorted(set(self.retired))), []
+        begin_s = self.calendar.now_s + self.job.epoch_end_s
         if self.apart:
             self.numerics.sync(Sync(workers, "parameters"), [])
-        self.apart = False
+            begin_s += self.transport.meeting_s([self.job.bandwidths[worker] for worker in workers])
+            self.apart = False
         workload.open_next()
-        self.calendar.at(self.calendar.now_s + self.job.epoch_end_s, self._begin_epoch, Timer(workers))
+        self.calendar.at(begin_s, self._begin_epoch, Timer(workers))
 
     def _begin_epoch(self, timer: Timer) -> None:
         self._join(timer.about)
@@ -383,8 +385,6 @@ class Engine:
         seat.serial += 1
         seat.finished = False
         del self.seats[seat.worker]
-
-    # The end.
 
     def _refuse_deadlock(self) -> None:
         """Nothing is scheduled any more, or the time is up; with work left the former is somebody's mistake."""

@@ -1,7 +1,7 @@
 """Messages in virtual time: one worker's pulls and pushes, and the exchange that a `Sync` of replicas means."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -130,6 +130,14 @@ class Transport:
         for carrier in carriers:
             if carrier.worker in average.missing:
                 self._tell(carrier)
+
+    def meeting_s(self, bandwidths: Sequence[float]) -> float:
+        """How long it takes to make the replicas of workers with such links equal while they all stand."""
+        network, members = self.network, len(bandwidths)
+        if self.ring:
+            return all_reduce_s(network, members, self._ring_bytes(members), min(bandwidths), network.latency_s)
+        rate = min(*bandwidths, network.server_bytes_per_s / members)
+        return (self.push_bytes + self.pull_bytes) / rate + 2 * network.latency_s
 
     def leave_average(self, seat: Seat) -> None:
         """The worker awaits no result any more, and nobody awaits its part."""
