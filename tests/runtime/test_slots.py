@@ -110,12 +110,17 @@ def test_no_more_is_copied_than_there_is() -> None:
             SharedVector.create(elements).copy_to(torch.zeros(3), 0, 4)
 
 
+def fence_often(_: int) -> None:
+    for _number in range(5000):
+        fence()
+
+
 def test_threads_do_not_get_into_each_others_fences() -> None:
     """A switch between any two instructions of one is harmless to the others."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _: [fence() for _ in range(5000)], range(4)))
+            list(pool.map(fence_often, range(4)))
     finally:
         sys.setswitchinterval(before)
