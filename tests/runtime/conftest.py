@@ -4,8 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from polyrhythm.runtime.nodes import ADDRESS
+from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.shard import warm_up
 from tests.runtime.shard_bench import Bench, MakeBench
+
+
+@pytest.fixture
+def one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job on several hosts, and no thin links, whatever is around the tests."""
+    for name in (ADDRESS, RATE):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
 """Sums of members through shared memory, all of them in one process."""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -19,22 +16,11 @@ from polyrhythm.runtime import boards as boards_module
 from polyrhythm.runtime.boards import AWAITED, CHUNK, CHUNKS, MOST_MEMBERS, Boards, can_add_up, cut, form_boards
 from polyrhythm.runtime.nodes import ADDRESS
 from polyrhythm.runtime.pacing import RATE
+from tests.runtime.members import together
 
 LIMIT = timedelta(seconds=20)
 
-Found = TypeVar("Found")
-
-
-@pytest.fixture(autouse=True)
-def one_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (ADDRESS, RATE):
-        monkeypatch.delenv(name, raising=False)
-
-
-def together(act: Callable[[int], Found], size: int = 2) -> list[Found]:
-    """What each member finds, all at once."""
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(act, range(size)))
+pytestmark = pytest.mark.usefixtures("one_host")
 
 
 def formed(size: int = 2) -> list[Boards | None]:

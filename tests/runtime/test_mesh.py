@@ -1,10 +1,7 @@
 """Records that members of an epoch exchange at once, over the connections between every two of them."""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TypeVar
 
 import pytest
 from torch._C._distributed_c10d import HashStore
@@ -12,26 +9,19 @@ from torch._C._distributed_c10d import HashStore
 from polyrhythm.runtime.channel import connect
 from polyrhythm.runtime.mesh import RANK_BYTES, SECRET_BYTES, Mesh, place
 from polyrhythm.runtime.nodes import ADDRESS
+from tests.runtime.members import together
 
 SIZE = 3
 LIMIT = timedelta(seconds=20)
 
-Found = TypeVar("Found")
-
-
-def together(act: Callable[[int], Found]) -> list[Found]:
-    """What each member finds, all at once."""
-    with ThreadPoolExecutor(SIZE) as pool:
-        return list(pool.map(act, range(SIZE)))
-
 
 def meshes() -> list[Mesh]:
     store = HashStore()
-    return together(lambda rank: Mesh(store, rank, SIZE, LIMIT))
+    return together(lambda rank: Mesh(store, rank, SIZE, LIMIT), SIZE)
 
 
 def gathered(members: list[Mesh], records: list[bytes]) -> list[list[bytes]]:
-    return together(lambda rank: members[rank].gather(records[rank]))
+    return together(lambda rank: members[rank].gather(records[rank]), SIZE)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
@@ -56,7 +46,7 @@ def test_who_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConnectionError):
             members[rank].gather(b"here")
 
-    together(act)
+    together(act, SIZE)
     for member in members:
         member.close()
 
@@ -74,7 +64,7 @@ def test_a_stranger_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
         mesh.close()
         return gathered
 
-    assert together(act) == [[b"\0", b"\1", b"\2"]] * SIZE
+    assert together(act, SIZE) == [[b"\0", b"\1", b"\2"]] * SIZE
 
 
 def strange(store: HashStore, shown: threading.Event) -> None:

@@ -8,9 +8,10 @@ import torch
 from polyrhythm.runtime.gloo_sockets import GlooSockets
 from polyrhythm.runtime.shared_sums import SharedSums
 from polyrhythm.runtime.verdict import Verdict
-from tests.runtime.test_boards import boards, one_host, together
+from tests.runtime.members import together
+from tests.runtime.test_boards import boards
 
-__all__ = ["one_host"]
+pytestmark = pytest.mark.usefixtures("one_host")
 
 
 def sums() -> list[SharedSums]:

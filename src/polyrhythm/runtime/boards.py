@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.mesh import meet
+from polyrhythm.runtime.mesh import Mesh
 from polyrhythm.runtime.nodes import ADDRESS
 from polyrhythm.runtime.pacing import RATE
-from polyrhythm.runtime.slots import AVAILABLE, SharedVector, fence
+from polyrhythm.runtime.slots import AVAILABLE, SharedVector, fence, is_plain
 from polyrhythm.runtime.spin import Spinner
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
@@ -72,10 +72,11 @@ class Boards:
 
     def __init__(self, store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta) -> None:
         self._rank = rank
-        self._sockets = meet(store, rank, size, connect_timeout)
+        self._mesh = Mesh(store, rank, size, connect_timeout)
+        self._sockets = self._mesh.peers
         for connection in self._sockets.values():
             connection.settimeout(timeout.total_seconds())
-        self._boards: list[SharedVector] = []
+        self._numbers: list[Numbers] = []
         self._spinner = Spinner()
         self._shown = self._taken = 0
 
@@ -90,11 +91,11 @@ class Boards:
             OSError: if one is gone or does not come in time; the content of `vector` is undefined then.
             PolyrhythmError: if the lengths differ.
         """
-        if not self._boards:
+        if not self._numbers:
             self._hand_out()
         length, numbers = len(vector), vector.numpy()
         chunks = [numbers[start : start + CHUNK] for start in range(0, length, CHUNK)]
-        parts = cut(length, len(self._boards))
+        parts = cut(length, len(self._numbers))
         self._show(chunks[0], length)
         if meanwhile is not None:
             meanwhile()
@@ -105,14 +106,11 @@ class Boards:
 
     def end(self) -> None:
         """From any thread: who waits, here or there, waits no more."""
-        for connection in self._sockets.values():
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self._mesh.end()
 
     def close(self) -> None:
         """Let go of the connections; what was shown can still be taken."""
-        for connection in self._sockets.values():
-            connection.close()
+        self._mesh.close()
 
     # -- details -------------------------------------------------------------------------------------------------------
 
@@ -122,12 +120,10 @@ class Boards:
         for connection in self._sockets.values():
             with suppress(BrokenPipeError):
                 socket.send_fds(connection, [b"\0"], [own.fd])
-        boards = {rank: receive_board(connection) for rank, connection in self._sockets.items()}
-        boards[self._rank] = own
-        self._boards = [board for _, board in sorted(boards.items())]
-        self._words = [board.words for board in self._boards]
-        self._numbers = [board.values.numpy() for board in self._boards]
-        self._own = own.words
+        boards = [receive_board(connection) for connection in self._sockets.values()]
+        boards.insert(self._rank, own)
+        self._numbers = [board.values.numpy() for board in boards]
+        self._words, self._own = [board.words for board in boards], own.words
 
     def _show(self, chunk: Numbers, length: int) -> None:
         self._await(TAKEN, self._shown + 1 - CHUNKS)
@@ -258,11 +254,4 @@ def common_ground() -> str:
 def can_add_up(tensors: list[Tensor]) -> bool:
     """Whether `Boards.add_up` takes them."""
     (tensor, *others) = tensors
-    return (
-        not others
-        and tensor.dtype == torch.float32
-        and tensor.layout == torch.strided
-        and tensor.is_cpu
-        and tensor.is_contiguous()
-        and tensor.numel() > 0
-    )
+    return not others and tensor.layout == torch.strided and is_plain(tensor) and tensor.numel() > 0

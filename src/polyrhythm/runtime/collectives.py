@@ -25,8 +25,8 @@ def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.S
     Raises:
         GroupError: when a member is lost; the content of `tensor` is undefined then.
     """
-    if epoch.sums and epoch.adds([tensor], op):
-        epoch.sums.sum_now([tensor])
+    if sums := epoch.sums_for([tensor], op):
+        sums.sum_now([tensor])
         expect_success(epoch, "allreduce")
     else:
         launch_reduction(epoch, tensor, op).wait()
@@ -34,8 +34,8 @@ def all_reduce(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.S
 
 def launch_reduction(epoch: Epoch, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "Flight":
     """Start to combine the members' tensors in place."""
-    if epoch.sums and epoch.adds([tensor], op):
-        return Flight(epoch, "allreduce", epoch.sums.start([tensor]))
+    if sums := epoch.sums_for([tensor], op):
+        return Flight(epoch, "allreduce", sums.start([tensor]))
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
     return launch(epoch, "allreduce", [tensor], [tensor], options)

@@ -73,7 +73,6 @@ class Epoch:
         self._mesh: Mesh | None = None
         self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
         self.sums = self._share_memory(connect_timeout) if self.size > 1 else None
-        self._stop_sums = weakref.finalize(self, self.sums.close) if self.sums else ignore
 
     @property
     def failure(self) -> str | None:
@@ -86,9 +85,9 @@ class Epoch:
         assert group is not None, f"epoch {self.prefix!r} is closed"
         return group
 
-    def adds(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> bool:
-        """Whether to combine these in memory that the members share, with `sums`; all of them answer the same."""
-        return self.sums is not None and op == ReduceOp.SUM and can_add_up(tensors)
+    def sums_for(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> SharedSums | None:
+        """What combines these in memory that the members share, if that can be done; all of them answer the same."""
+        return self.sums if self.sums and op == ReduceOp.SUM and can_add_up(tensors) else None
 
     def open_mesh(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Connect the members for `gather`; all of them call this.
@@ -130,7 +129,8 @@ class Epoch:
         if self._gloo is not None and self.failure is None:
             self._watch.say_goodbye()
         self._stop_watch()
-        self._stop_sums()
+        if self.sums is not None:
+            self._stop_sums()
         if self._mesh is not None:
             self.verdict.end(self._mesh)
             self._mesh.close()
@@ -171,6 +171,7 @@ class Epoch:
         if boards is None:
             return None
         sums = SharedSums(boards, self.verdict)
+        self._stop_sums = weakref.finalize(self, sums.close)
         _connected.add(sums)
         return sums
 
@@ -183,10 +184,6 @@ class Epoch:
             options._timeout = self._timeout
             self._nccl = dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
         return self._nccl
-
-
-def ignore() -> None:
-    """What there is to stop where no sums are."""
 
 
 _connected: "weakref.WeakSet[DeathWatch | SharedSums]" = weakref.WeakSet()

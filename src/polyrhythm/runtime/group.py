@@ -220,8 +220,8 @@ class SwitchGroup(dist.ProcessGroup):
             if fill:
                 fill()
             return FinishedWork(outputs)
-        if name == "allreduce" and epoch.sums and epoch.adds(outputs, opts.reduceOp if opts else ReduceOp.SUM):
-            return self._sum(epoch.sums, outputs)
+        if name == "allreduce" and (sums := epoch.sums_for(outputs, opts.reduceOp if opts else ReduceOp.SUM)):
+            return self._sum(sums, outputs)
         try:
             work = getattr(epoch.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:

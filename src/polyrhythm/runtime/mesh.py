@@ -27,6 +27,9 @@ class Mesh:
         size: number of members.
         timeout: limit for all to meet.
 
+    Attributes:
+        peers: the connections to all others, by their ranks.
+
     Raises:
         RuntimeError: as the store does, if a member does not come.
         OSError, PolyrhythmError: if one cannot be reached.
@@ -34,7 +37,7 @@ class Mesh:
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         self._rank = rank
-        self._peers = meet(store, rank, size, timeout)
+        self.peers = meet(store, rank, size, timeout)
 
     def gather(self, record: bytes) -> list[bytes]:
         """Everyone's record, by rank; all of the same length, and few bytes: they have to fit into the sockets.
@@ -42,22 +45,22 @@ class Mesh:
         Raises:
             OSError: if a connection ends.
         """
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             peer.sendall(record)
         length = len(record)
-        records = [receive(peer, length) for peer in self._peers.values()]
+        records = [receive(peer, length) for peer in self.peers.values()]
         records.insert(self._rank, record)
         return records
 
     def end(self) -> None:
         """From any thread: who waits in `gather`, here or as a peer, waits no more."""
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the connections; what was sent still arrives."""
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             peer.close()
 
 

@@ -7,25 +7,24 @@ from queue import Queue
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from polyrhythm.runtime.boards import Boards
 from polyrhythm.runtime.verdict import Verdict
+from polyrhythm.runtime.work import FOR_EVER, QuietWork
 
 if TYPE_CHECKING:
     Tensors = torch.futures.Future[list[Tensor]]
 
 
-class SharedSum(dist.Work):
+class SharedSum(QuietWork):
     """A sum under way in the place of one tensor; after a failure its content is undefined."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
+        super().__init__(tensors)
         self._future: Tensors = torch.futures.Future()
 
-    def wait(self, timeout: timedelta = timedelta()) -> bool:
+    def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until it is there, or the epoch has failed. The limit is the group's own."""
         self._future.wait()
         return True
@@ -37,14 +36,6 @@ class SharedSum(dist.Work):
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
         return self._future.done()
-
-    def is_success(self) -> bool:
-        """True, as nothing is ever raised; see `Verdict.failure`."""
-        return True
-
-    def result(self) -> list[Tensor]:
-        """The tensor, in a list."""
-        return self._tensors
 
     def end(self) -> None:
         """Let everyone go on who waits; called once."""

@@ -78,7 +78,7 @@ class SharedVector:
             raise PolyrhythmError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
         if here == there:
             return
-        if is_plain(source):
+        if outruns_torch(source):
             ctypes.memmove(here, there, self._bytes)
         else:
             self.values.copy_(source)
@@ -86,7 +86,7 @@ class SharedVector:
     def copy_to(self, out: torch.Tensor, start: int, count: int) -> None:
         """Copy `count` numbers from `start` on to the same places of `out`."""
         part, own = out[start : start + count], self.values[start : start + count]
-        if len(part) == len(own) and is_plain(part):
+        if len(part) == len(own) and outruns_torch(part):
             ctypes.memmove(part.data_ptr(), own.data_ptr(), 4 * len(part))
         else:
             part.copy_(own)
@@ -109,10 +109,13 @@ class SharedVector:
         os.close(self.fd)
 
 
-def is_plain(numbers: torch.Tensor) -> bool:
+def outruns_torch(numbers: torch.Tensor) -> bool:
     """Whether the C library copies these numbers sooner than torch, which looks what they are, and copies slower."""
-    if 4 * numbers.numel() > SHORT_BYTES and torch.get_num_threads() > 1:
-        return False
+    return (4 * numbers.numel() <= SHORT_BYTES or torch.get_num_threads() == 1) and is_plain(numbers)
+
+
+def is_plain(numbers: torch.Tensor) -> bool:
+    """Whether they are float32 one behind the other in this process's memory."""
     return numbers.is_cpu and numbers.is_contiguous() and numbers.dtype == torch.float32
 
 

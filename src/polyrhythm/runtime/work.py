@@ -23,15 +23,34 @@ SLICE = timedelta(seconds=0.1)
 """How often a waiting thread looks whether the epoch has failed, should the operation itself not end then."""
 
 
-class FinishedWork(dist.Work):
-    """A collective that needed nobody: its tensors hold the result already."""
+class QuietWork(dist.Work):
+    """A handle that reports success whatever happens; see `Verdict.failure`.
+
+    Args:
+        tensors: what the collective writes into; after a failure their content is undefined.
+    """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
+        self._tensors = tensors
+
+    def is_success(self) -> bool:
+        """True, as nothing is ever raised."""
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors."""
+        return self._tensors
+
+
+class FinishedWork(QuietWork):
+    """A collective that needed nobody: its tensors hold the result already."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__(tensors)
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         self._future: Tensors = torch.futures.Future(devices=sorted(devices, key=str))
         self._future.set_result(tensors)
-        self._tensors = tensors
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Nothing to wait for."""
@@ -45,16 +64,8 @@ class FinishedWork(dist.Work):
         """Always."""
         return True
 
-    def is_success(self) -> bool:
-        """Always."""
-        return True
 
-    def result(self) -> list[torch.Tensor]:
-        """The tensors."""
-        return self._tensors
-
-
-class GuardedWork(dist.Work):
+class GuardedWork(QuietWork):
     """A collective on CPU tensors whose failure ends the epoch, not the caller.
 
     It ends with the backend's operation or with the epoch, whichever comes first: gloo may miss that a connection has
@@ -68,8 +79,8 @@ class GuardedWork(dist.Work):
     """
 
     def __init__(self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor], operation: "Tensors") -> None:
-        super().__init__()
-        self._work, self._verdict, self._tensors, self._operation = work, verdict, tensors, operation
+        super().__init__(tensors)
+        self._work, self._verdict, self._operation = work, verdict, operation
         self._future: Tensors | None = None
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
@@ -92,14 +103,6 @@ class GuardedWork(dist.Work):
         """Whether `wait` would return at once."""
         return self._verdict.failure is not None or self._work.is_completed()
 
-    def is_success(self) -> bool:
-        """True, as nothing is ever raised; see `Verdict.failure`."""
-        return True
-
-    def result(self) -> list[torch.Tensor]:
-        """The tensors."""
-        return self._tensors
-
     def end(self) -> None:
         """Let everyone go on who waits for the future; called once."""
         assert self._future is not None
@@ -111,7 +114,7 @@ class GuardedWork(dist.Work):
         self._verdict.end(self)
 
 
-class WaitedWork(dist.Work):
+class WaitedWork(QuietWork):
     """A collective that ends when the backend says so.
 
     On CUDA tensors that is in the order of the stream, or when the communicator is aborted. gloo has a few operations
@@ -121,8 +124,8 @@ class WaitedWork(dist.Work):
     def __init__(
         self, work: dist.Work, verdict: Verdict, tensors: list[torch.Tensor], operation: "Tensors | None" = None
     ) -> None:
-        super().__init__()
-        self._work, self._verdict, self._tensors, self._operation = work, verdict, tensors, operation
+        super().__init__(tensors)
+        self._work, self._verdict, self._operation = work, verdict, operation
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed; on CUDA the current stream waits."""
@@ -139,14 +142,6 @@ class WaitedWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether the device has finished the collective."""
         return self._work.is_completed()
-
-    def is_success(self) -> bool:
-        """True, as nothing is ever raised; see `Verdict.failure`."""
-        return True
-
-    def result(self) -> list[torch.Tensor]:
-        """The tensors."""
-        return self._tensors
 
     def synchronize(self) -> None:
         """Make the current stream wait for the collective."""
