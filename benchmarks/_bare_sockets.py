@@ -18,15 +18,15 @@ Span = tuple[float, float]
 def through_a_hub(workers: int, steps: int, sleep_s: float, busy_s: float = 0.0) -> list[list[Span]]:
     """Each sends its record to a further process, which answers with all: when each had its own, and when all."""
     ends = [socket.socketpair() for _ in range(workers)]
-    hub = get_context("fork").Process(target=gather_and_answer, args=([ours for ours, _ in ends], steps))
-    hub.start()
+    coordinator = get_context("fork").Process(target=gather_and_answer, args=([ours for ours, _ in ends], steps))
+    coordinator.start()
     spans = in_processes([partial(ask, theirs, workers) for _, theirs in ends], steps, sleep_s, busy_s)
-    hub.join()
+    coordinator.join()
     return spans
 
 
 def gather_and_answer(ends: list[socket.socket], steps: int) -> None:
-    """The hub."""
+    """The coordinator."""
     for _ in range(steps):
         records = b"".join(end.recv(RECORD_BYTES) for end in ends)
         for end in ends:
@@ -34,7 +34,7 @@ def gather_and_answer(ends: list[socket.socket], steps: int) -> None:
 
 
 def ask(end: socket.socket, workers: int) -> None:
-    """One exchange of a worker that has a hub."""
+    """One exchange of a worker that has a coordinator."""
     end.sendall(bytes(RECORD_BYTES))
     end.recv(workers * RECORD_BYTES, socket.MSG_WAITALL)
 

@@ -1,4 +1,4 @@
-"""Jobs of real workers for benchmarks: a hub, and worker processes that join it."""
+"""Jobs of real workers for benchmarks: a coordinator, and worker processes that join it."""
 
 import os
 from collections.abc import Callable
@@ -6,23 +6,23 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import start_hub
+from polyrhythm.runtime.launch.rendezvous import start_coordinator
+from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import run_workers
 
 
 def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
     """Results of `work(rank, address, *arguments)` on the workers of one job."""
-    settings = HubSettings(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
-    hub = start_hub(settings)
-    address = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
+    settings = JobConfig(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
+    coordinator = start_coordinator(settings)
+    address = msgspec.json.encode(Address(coordinator_address(settings.job), settings.job)).decode()
     try:
         return run_workers(work, workers, address, *arguments, timeout_s=300)
     finally:
-        hub.wait()
+        coordinator.wait()
 
 
 def join(rank: int, address: str) -> None:
     """Make this process a worker of the job."""
-    os.environ |= {"POLYRHYTHM_HUB": address, "RANK": str(rank)}
+    os.environ |= {"POLYRHYTHM_COORDINATOR": address, "RANK": str(rank)}

@@ -56,7 +56,7 @@ class Clock:
 
 def session(rank: int, place: str) -> tuple[float, float]:
     """With Polyrhythm."""
-    os.environ |= {"POLYRHYTHM_HUB": place, "RANK": str(rank)}
+    os.environ |= {"POLYRHYTHM_COORDINATOR": place, "RANK": str(rank)}
     (model, optimizer), (train, *_), clock = make(), digits(), Clock()
     with polyrhythm.session(model, optimizer, policy=f"local:{H}", epochs=EPOCHS) as session:
         for _ in range(EPOCHS):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed import rpc
 from torch.futures import Future
 
-from polyrhythm.runtime.channel import connect, listen
+from polyrhythm.runtime.wire.connection import connect, listen
 
 Opener: TypeAlias = Callable[[int, ExitStack], Callable[[], None]]
 """Takes the number of parameters, and a stack on which servers end."""

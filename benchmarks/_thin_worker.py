@@ -15,7 +15,7 @@ WIDTH, FEATURES, CLASSES, BATCH, WORKERS = 3280, 64, 10, 16, 4
 
 
 def main(steps: int, pause_s: float) -> None:
-    """Train one epoch of so many steps in lockstep; the first rank prints seconds and seconds waited by step.
+    """Train one epoch of so many steps in synchronous mode; the first rank prints seconds and seconds waited by step.
 
     With a pause most of a step's computing is that of an accelerator, which leaves the processor free: it is waited
     for, and the gradient is that of a single sample.

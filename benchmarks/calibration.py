@@ -30,7 +30,7 @@ SCENARIOS = {
 
 
 def measure(name: str, table: Table, folder: Path | None) -> bool:
-    """Both shells on one scenario, as rows of the table; whether the bars are met."""
+    """Both drivers on one scenario, as rows of the table; whether the bars are met."""
     scenario = load_scenario("local-straggler", {"name": name, **SCENARIOS[name]})
     findings = investigate(Wanted(scenario, POLICIES, range(1), epochs=2.0, time_scale=1.0))
     if folder:

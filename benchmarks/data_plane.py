@@ -48,23 +48,23 @@ from rich.table import Table
 
 from polyrhythm.core import Proceed, Report, Sync
 from polyrhythm.policies import ASP
-from polyrhythm.runtime.channel import Channel, listen
-from polyrhythm.runtime.client import ShardClient
-from polyrhythm.runtime.handshake import Door
-from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import (
+from polyrhythm.runtime.server.shard_group import ShardGroup, WorkerConnection
+from polyrhythm.runtime.wire.connection import Channel, listen
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.handshake import Acceptor
+from polyrhythm.runtime.wire.shard_protocol import (
     Apply,
-    Contribution,
     Drop,
     FromShard,
     Hello,
     Layout,
-    Message,
     OptimizerSpec,
     Parameter,
+    ShardMessage,
     ToShard,
+    WeightedGradient,
 )
-from polyrhythm.runtime.shards import ShardGroup, WorkerPort
+from polyrhythm.runtime.worker.shard_client import ShardClient
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.optimizer import OptimizerState
 
@@ -74,14 +74,16 @@ ROUNDS, SMALL, SMALL_PUSHES, SMALL_WORKERS = 9, 16, 4000, 4
 # -- Polyrhythm --------------------------------------------------------------------------------------------------------
 
 
-class Go(Message):
+class Go(ShardMessage):
     """The permission to read `version` and go on."""
 
     version: int
 
 
 class AspServer:
-    """A hub with the ASP policy and one shard; without `steps` it drops each gradient instead of applying it."""
+    """A coordinator with the ASP policy and one shard; without `steps` it drops each gradient instead of applying
+    it.
+    """
 
     def __init__(self, address: str, steps: bool, token: str = "") -> None:
         self.loop = Loop()
@@ -90,18 +92,18 @@ class AspServer:
         self.group = ShardGroup(1, self.arrived)
         self.channels: dict[int, Channel] = {}
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard)
-        Door(self.loop, listen(address, token), "bench", token, decoder, self.admit)
+        Acceptor(self.loop, listen(address, token), "bench", token, decoder, self.admit)
 
-    def admit(self, channel: Channel, hello: Hello) -> WorkerPort:
+    def admit(self, channel: Channel, hello: Hello) -> WorkerConnection:
         self.channels[hello.rank] = channel
-        return WorkerPort(self.group.service, hello.rank, channel)
+        return WorkerConnection(self.group.service, hello.rank, channel)
 
     def arrived(self, worker: int, number: int) -> None:
         _, decisions = self.policy.decide(None, Report(worker, number + 1, self.loop.clock()))
         for decision in decisions:
             match decision:
                 case Sync() if self.steps:
-                    self.group.apply(Apply((Contribution(worker, number),)))
+                    self.group.apply(Apply((WeightedGradient(worker, number),)))
                 case Sync():
                     self.group.drop(Drop(((worker, number),)))
                 case Proceed():

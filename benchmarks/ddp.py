@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import polyrhythm
-from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import start_hub
+from polyrhythm.runtime.launch.rendezvous import start_coordinator
+from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import run_workers
 
 BATCH, WARM_UP_STEPS, LARGEST_RATIO = 32, 4, 1.03
@@ -121,7 +121,7 @@ SIDES = {"native": native, "session": through_session}
 
 def measure(rank: int, size: int, port: int, address: str, case: Case) -> dict[str, list[float]]:
     """Seconds a step of each side, by round; on one of the workers."""
-    os.environ |= {"POLYRHYTHM_HUB": address, "RANK": str(rank)}
+    os.environ |= {"POLYRHYTHM_COORDINATOR": address, "RANK": str(rank)}
     dist.init_process_group("gloo", store=TCPStore("127.0.0.1", port, is_master=False), rank=rank, world_size=size)
     batch = case.batch()
     dataset = Numbers((WARM_UP_STEPS + case.rounds * case.steps + 1) * BATCH * size)
@@ -158,11 +158,11 @@ def main() -> bool:
     for case in CASES:
         for size in (2, 4):
             store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            settings = HubSettings(job=f"benchmark-{os.getpid()}-{len(table.rows)}", workers=size)
-            hub = start_hub(settings)
-            address = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
+            settings = JobConfig(job=f"benchmark-{os.getpid()}-{len(table.rows)}", workers=size)
+            coordinator = start_coordinator(settings)
+            address = msgspec.json.encode(Address(coordinator_address(settings.job), settings.job)).decode()
             times = run_workers(measure, size, size, store.port, address, case, timeout_s=300)[0]
-            hub.wait()
+            coordinator.wait()
             ratio = median(b / a for a, b in zip(times["native"], times["session"], strict=True))
             met &= ratio <= LARGEST_RATIO
             milliseconds = [f"{1000 * median(times[name]):.2f}" for name in SIDES]

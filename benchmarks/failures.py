@@ -1,8 +1,8 @@
 """How soon the loss of a worker is noticed, and how soon the others go on.
 
-Three workers train; one is killed, or stopped, in the middle of an epoch. Noticed is when the hub no longer counts it
-as a member, and gone on when the others have completed further steps. Both are seen from outside, by asking the hub
-again and again, so a few milliseconds of each are the question's.
+Three workers train; one is killed, or stopped, in the middle of an epoch. Noticed is when the coordinator no longer
+counts it as a member, and gone on when the others have completed further steps. Both are seen from outside, by asking
+the coordinator again and again, so a few milliseconds of each are the question's.
 
 Exits with 1 if a bar is missed.
 """
@@ -24,12 +24,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime import steer
-from polyrhythm.runtime.channel import listen
-from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub import Hub
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import wait_for_hub
+from polyrhythm.runtime.coordinator.server import CoordinatorServer
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.rendezvous import wait_for_coordinator
+from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import workers
 
 ROUNDS, WORKERS, VICTIM = 5, 3, 2
@@ -65,7 +65,7 @@ CASES = [
 
 def train(rank: int, address: str, loader_processes: int) -> None:
     """Steps without end."""
-    os.environ |= {"POLYRHYTHM_HUB": address, "RANK": str(rank)}
+    os.environ |= {"POLYRHYTHM_COORDINATOR": address, "RANK": str(rank)}
     model = nn.Linear(64, 10)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(1_000_000, 64), torch.zeros(1_000_000, dtype=torch.long))
@@ -84,21 +84,21 @@ def arrays(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Any]:
     return [torch.stack(column).numpy() for column in zip(*rows, strict=True)]
 
 
-def serve(_: int, settings: HubSettings) -> None:
-    """The hub; that it loses workers is no news here."""
+def serve(_: int, settings: JobConfig) -> None:
+    """The coordinator; that it loses workers is no news here."""
     logging.disable(logging.WARNING)
-    Hub(settings, listen(hub_address(settings.job))).run()
+    CoordinatorServer(settings, listen(coordinator_address(settings.job))).run()
 
 
 def lose_one(case: Case, number: int) -> tuple[float, float]:
     """Seconds until the loss is noticed, and until the others have gone on."""
     job = f"benchmark-{os.getpid()}-{number}-{CASES.index(case)}"
-    settings = HubSettings(job=job, policy=case.policy, workers=WORKERS, hang_s=HANG_S, pulse_s=PULSE_S)
-    address = msgspec.json.encode(Address(hub_address(job), job)).decode()
-    with workers(serve, 1, settings) as hub:
-        wait_for_hub(hub_address(job))
+    settings = JobConfig(job=job, policy=case.policy, workers=WORKERS, hang_s=HANG_S, heartbeat_s=PULSE_S)
+    address = msgspec.json.encode(Address(coordinator_address(job), job)).decode()
+    with workers(serve, 1, settings) as coordinator:
+        wait_for_coordinator(coordinator_address(job))
         times = watch(case, job, address)
-        hub.join(timeout_s=60)
+        coordinator.join(timeout_s=60)
     return times
 
 
@@ -109,7 +109,7 @@ def watch(case: Case, job: str, address: str) -> tuple[float, float]:
         running.kill(VICTIM, case.signal_number)
         noticed_s = seconds_until(lambda: VICTIM not in steer.status(steer.at(job)).members)
         before = samples(job)
-        # More than what can have been under way, and what a lockstep may have completed before it stopped.
+        # More than what can have been under way, and what a synchronous mode may have completed before it stopped.
         going_on_s = seconds_until(lambda: samples(job) > before + 2 * WORKERS * 16)
     return noticed_s, noticed_s + going_on_s
 

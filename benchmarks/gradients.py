@@ -24,7 +24,7 @@ from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Split, Task, epoch_order
+from polyrhythm.training.data.task import Split, Task, epoch_order
 from polyrhythm.training.models import cnn, mlp, seeded
 
 ROUNDS, WORKERS, SAMPLES = 25, 16, 20_000

@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
+from polyrhythm_experiments.reproduce.selsync_trials import HYPER_PARAMETERS
 from rich.console import Console
 from rich.table import Table
 
 from polyrhythm.policies import parse
-from polyrhythm.reproduce.selsync_trials import HYPER_PARAMETERS
 from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig

@@ -4,7 +4,7 @@
   share of its time that each worker computes.
 - signal: the squared norm of all gradients over a step of ResNet-20 on mini-batches of 32 images.
 - flags: from the moment at which the last of four workers has its norm until all know everyone's; beside it, what bare
-  Unix sockets take on this machine, between as many processes or through a hub.
+  Unix sockets take on this machine, between as many processes or through a coordinator.
 - local SGD: the same training as a session, with PyTorch's PostLocalSGDOptimizer and with Accelerate's LocalSGD, by
   turns: samples a second, accuracy, and lines of the script.
 
@@ -29,10 +29,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime.control import Record
-from polyrhythm.runtime.exchange import Exchange
-from polyrhythm.runtime.rendezvous import free_port
-from polyrhythm.runtime.replica import Replica
+from polyrhythm.runtime.launch.rendezvous import free_port
+from polyrhythm.runtime.wire.protocol import Measured
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.testing.processes import run_workers
 from polyrhythm.training.models import resnet
 
@@ -89,7 +89,7 @@ def signal() -> list[tuple[str, str, str, bool]]:
     torch.manual_seed(0)
     model = resnet(3, 20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    replica = Replica(model, optimizer)
+    replica = ScriptReplica(model, optimizer)
     x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
     shares = []
     for _ in range(SIGNAL_STEPS):
@@ -108,10 +108,10 @@ def flagging(rank: int, place: str) -> tuple[list[Span], list[Span], float]:
     """Spans from this worker's norm until it knows everyone's: of exchanges alone, then in steps; CPU s of a step."""
     alone: list[Span] = []
     in_steps: list[Span] = []
-    exchange = Exchange.exchange_records
+    exchange = DDPExchange.exchange_records
     busy_s = 0.0
 
-    def timed(self: Exchange, own: Record) -> tuple[Record, ...]:
+    def timed(self: DDPExchange, own: Measured) -> tuple[Measured, ...]:
         nonlocal busy_s
         while len(alone) < FLAG_STEPS:
             time.sleep(FLAG_SLEEP_S)
@@ -120,7 +120,7 @@ def flagging(rank: int, place: str) -> tuple[list[Span], list[Span], float]:
         in_steps.append((found := span(lambda: exchange(self, own)))[0])
         return found[1]
 
-    Exchange.exchange_records = timed  # type: ignore[method-assign]
+    DDPExchange.exchange_records = timed  # type: ignore[method-assign]
     sleeping(rank, place, 4 * BATCH * FLAG_STEPS, FLAG_SLEEP_S, 1.0)
     return alone, in_steps, (busy_s + time.process_time()) / FLAG_STEPS
 
@@ -141,12 +141,12 @@ def flags() -> list[tuple[str, str, str, bool]]:
     by_worker = job("flags", flagging, 4, "selsync:inf")
     alone, in_steps = known_after([found[0] for found in by_worker]), known_after([found[1] for found in by_worker])
     busy_s = mean(found[2] for found in by_worker)
-    bare, hub = (known_after(way(4, FLAG_STEPS, FLAG_SLEEP_S)) for way in (in_pairs, through_a_hub))
+    bare, coordinator = (known_after(way(4, FLAG_STEPS, FLAG_SLEEP_S)) for way in (in_pairs, through_a_hub))
     busy = known_after(in_pairs(4, FLAG_STEPS, FLAG_SLEEP_S, busy_s))
     return [
         ("flag exchange of 4 workers, p50", f"{1e6 * alone:.0f} us", "<= 150 us", alone <= LONGEST_FLAG_S),
         ("over bare sockets between every two", f"{alone / bare:.2f} x of {1e6 * bare:.0f} us", "", True),
-        ("over bare sockets and a hub", f"{alone / hub:.2f} x of {1e6 * hub:.0f} us", "", True),
+        ("over bare sockets and a coordinator", f"{alone / coordinator:.2f} x of {1e6 * coordinator:.0f} us", "", True),
         (f"in steps of {1e3 * busy_s:.1f} ms CPU on {os.cpu_count()} cores", f"{1e6 * in_steps:.0f} us", "", True),
         ("over bare sockets with as much work", f"{in_steps / busy:.2f} x of {1e6 * busy:.0f} us", "", True),
     ]

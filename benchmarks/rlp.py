@@ -28,13 +28,13 @@ from statistics import fmean
 from typing import Any
 
 import joblib
+from polyrhythm_experiments.reproduce.rlp_trials import FIGURES, TRAINED
 from rich.console import Console
 from rich.table import Table
 
 from polyrhythm.core import Policy, Report, Trace
 from polyrhythm.policies import RLP
-from polyrhythm.policies.rlp_file import Network, load
-from polyrhythm.reproduce.rlp_trials import FIGURES, TRAINED
+from polyrhythm.policies.rlp.network import ValueNetwork, load
 from polyrhythm.rl.dqn import PRESETS
 from polyrhythm.rl.evaluate import HELD_OUT_SEED, PAPER_BASELINES, best_of, compare, instances, times_of
 from polyrhythm.rl.instances import FAMILIES
@@ -101,7 +101,7 @@ def paper(console: Console, arguments: argparse.Namespace) -> bool:
     return good
 
 
-def learned(folder: Path, pretraining: int, episodes: int) -> Network:
+def learned(folder: Path, pretraining: int, episodes: int) -> ValueNetwork:
     """What the paper's algorithm comes to after so many episodes; it goes on from what the folder holds."""
     done = folder / f"paper-{pretraining}-{episodes}.json"
     if not done.exists():

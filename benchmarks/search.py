@@ -14,16 +14,16 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from polyrhythm.search.plan import Knob, Outcome, Plan, Trial
+from polyrhythm.search.plan import Knob, SearchPlan, SearchTrial, TrialOutcome
 from polyrhythm.search.simulated import SimulatedTrials
 from polyrhythm.search.state import SearchState, cost_of, next_trials, progress_of, tell
 from polyrhythm.sim import Compute, Device, Network, Scenario
 from polyrhythm.training.config import TrainingConfig
 
 SEEDS, NEW_BAR, RECURRING_BAR = 20, 0.65, 0.45
-ALGORITHM_1 = Plan(two_sided=True, error_rate=0.5, early=0.0)
-OURS = Plan(two_sided=True, error_rate=0.5)
-DEFAULT = Plan()
+ALGORITHM_1 = SearchPlan(two_sided=True, error_rate=0.5, early=0.0)
+OURS = SearchPlan(two_sided=True, error_rate=0.5)
+DEFAULT = SearchPlan()
 
 JOB = Scenario(
     name="collapse",
@@ -48,11 +48,11 @@ class Shifted:
     def __init__(self, first: int) -> None:
         self.trials, self.first = SimulatedTrials(JOB, Knob()), first
 
-    def __call__(self, trial: Trial) -> Outcome:
-        return replace(self.trials(Trial(trial.spec, self.first + trial.run)), trial=trial)
+    def __call__(self, trial: SearchTrial) -> TrialOutcome:
+        return replace(self.trials(SearchTrial(trial.spec, self.first + trial.run)), trial=trial)
 
 
-def searched(state: SearchState, run: Callable[[Trial], Outcome]) -> SearchState:
+def searched(state: SearchState, run: Callable[[SearchTrial], TrialOutcome]) -> SearchState:
     """Search to the end."""
     while trials := next_trials(state):
         state = tell(state, run(trials[0]))
@@ -89,7 +89,7 @@ def compared(first: int) -> Row:
     )
 
 
-def visited_by(state: SearchState, outcome: Outcome) -> bool:
+def visited_by(state: SearchState, outcome: TrialOutcome) -> bool:
     """Whether Algorithm 1 makes this trial."""
     visited = {visited.spec for visited in progress_of(state).visited}
     return outcome.trial.spec in {state.plan.knob.target_spec, *visited}

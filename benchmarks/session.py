@@ -1,7 +1,7 @@
 """Real jobs: what a live switch costs, how asynchronous training scales, and how much memory a worker needs.
 
-- switch: two workers in lockstep switch to ASP and back, again and again, in the middle of an epoch. What a switch
-  costs is the longest time that a worker spends between the two steps around it, less a usual step.
+- switch: two workers in synchronous mode switch to ASP and back, again and again, in the middle of an epoch. What a
+  switch costs is the longest time that a worker spends between the two steps around it, less a usual step.
 - scaling: workers whose computation is a sleep, so that two cores can play four; samples a second of 4 ASP workers
   against 4 times those of 1.
 - memory: proportional set size of one worker in training over the same loop under DistributedDataParallel.

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from polyrhythm.core import Joined, Left, Report, Trace
 from polyrhythm.policies import parse
-from polyrhythm.policies.detector import RULES, Detector, Watch
+from polyrhythm.policies._lib.detector import RULES, Detector, DetectorState
 from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
 
 WORKERS = 8
@@ -53,7 +53,7 @@ def reports(faults: Faults, rounds: int, seed: int, jitter: float = 0.03) -> Tra
 
 def windows(detector: Detector, trace: Trace) -> Iterator[tuple[int, int, bool, bool]]:
     """Worker, its step, whether its window was slow, and whether it is a straggler, at the end of each window."""
-    watch, live = Watch(), 0
+    watch, live = DetectorState(), 0
     for event, _ in trace.entries:
         live += len(event.workers) if isinstance(event, Joined) else -isinstance(event, Left)
         before, watch = watch, detector.after(watch, event, live)
@@ -139,11 +139,13 @@ def rotating(console: Console, trials: int) -> bool:
 
 
 def real(console: Console) -> bool:
-    """The same on real processes under BSP in lockstep: 4 workers, one of which is twice as slow for 30 of 60 steps."""
+    """The same on real processes under BSP in synchronous mode: 4 workers, one of which is twice as slow for 30 of
+    60 steps.
+    """
     from polyrhythm.cli.local import emulations
-    from polyrhythm.runtime.local import LocalRun, run_local
+    from polyrhythm.emulation.local import LocalRun, run_local
     from polyrhythm.training.config import TrainingConfig
-    from polyrhythm.training.tasks import build_task
+    from polyrhythm.training.data.tasks import build_task
 
     count, every, slow = 4, 60, 30
     training = TrainingConfig(task="digits", batch_size=8, epochs=55, eval_every_samples=10**6)

@@ -4,7 +4,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from polyrhythm.runtime.local import PRELOADED
+from polyrhythm.emulation.local import PRELOADED
 from polyrhythm.testing.processes import PRELOAD
 
 

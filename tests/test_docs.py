@@ -13,8 +13,8 @@ from polyrhythm.cli.pilot import NAME as SYNC_SWITCH
 from polyrhythm.cli.pilot import read_pilot
 from polyrhythm.cli.specs import split_policies
 from polyrhythm.policies import BUILT_IN, parse
-from polyrhythm.runtime.launch import read_command
-from polyrhythm.runtime.on_ray import read_order
+from polyrhythm.runtime.launch.ray import read_order
+from polyrhythm.runtime.launch.torchrun import read_command
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

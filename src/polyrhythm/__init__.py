@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyrhythm.runtime.session import Session as Session
-    from polyrhythm.runtime.session import session as session
+    from polyrhythm.runtime.worker.session import Session as Session
+    from polyrhythm.runtime.worker.session import session as session
 
 __version__ = "0.1.0"
 
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`session` and `Session` import torch, so they are looked up when they are first used."""
     if name in ("session", "Session"):
-        from polyrhythm.runtime import session as module
+        from polyrhythm.runtime.worker import session as module
 
         return getattr(module, name)
     raise AttributeError(f"module 'polyrhythm' has no attribute {name!r}")

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
-from polyrhythm.policies.rlp_file import load
+from polyrhythm.policies.rlp.network import load
 from polyrhythm.rl import learn
 from polyrhythm.rl.instances import FAMILIES, Family
 

@@ -11,7 +11,7 @@ def test_every_policy_is_listed_with_its_defaults_and_venue(call: Callable[..., 
     for cls in BUILT_IN.values():
         line = next(line for line in shown.splitlines() if line.split()[:1] == [signature(cls)])
         assert cls.summary in line
-        assert line.rstrip().endswith(example(cls).traits.venue)
+        assert line.rstrip().endswith(example(cls).traits.placement)
 
 
 def test_bounds_are_those_of_the_policy() -> None:

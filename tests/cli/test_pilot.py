@@ -8,10 +8,10 @@ import pytest
 from polyrhythm.cli import pilot
 from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, resolved
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.plan import Outcome, Trial
+from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from tests.search.jobs import knee
 
-TRIAL = Trial("switch:bsp@0.5,asp", 0)
+TRIAL = SearchTrial("switch:bsp@0.5,asp", 0)
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_without_a_search_an_unknown_job_is_one_line(words: list[str]) -> None:
 def test_a_job_is_piloted_once_and_then_known(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Trial] = []
+    made: list[SearchTrial] = []
 
-    def trial_of(pilot: Pilot, trial: Trial) -> Outcome:
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
         made.append(trial)
         return knee(0.3)(trial)
 

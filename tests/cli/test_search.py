@@ -79,7 +79,7 @@ def test_algorithm_1_shares_nothing_and_stops_nothing(call: Call, job: str, tmp_
 
 
 def heed_ctrl_c() -> None:
-    """Also where the tests themselves run in a shell's background, which ignores it."""
+    """Also where the tests themselves run in a driver's background, which ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

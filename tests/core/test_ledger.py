@@ -16,7 +16,7 @@ def running(*workers: int) -> Ledger:
 
 
 def act(ledger: Ledger, action: str, worker: int) -> None:
-    """One action of a shell or a policy, whether it is allowed or not."""
+    """One action of a driver or a policy, whether it is allowed or not."""
     live, flying = worker in ledger.accounts, {w for w, a in ledger.accounts.items() if a.running}
     if action == "join" and not live:
         ledger.join([worker])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.shards import ShardedWorkload, Shards
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolyrhythmError
 
 SIZES = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple)
@@ -36,15 +36,17 @@ class Readers:
 
     def __init__(self, work: ShardedWorkload) -> None:
         self.work = work
-        self.held: dict[int, Lease] = {}
+        self.held: dict[int, SampleRange] = {}
         self.done: Counter[tuple[int, int]] = Counter()
 
     def draw(self, worker: int) -> bool:
         """Finish the last mini-batch and take the next."""
         if worker in self.held:
-            lease = self.held.pop(worker)
-            self.done.update((lease.epoch, position) for position in range(lease.start, lease.stop))
-        lease_or_none = self.work.lease(3, worker)
+            sample_range = self.held.pop(worker)
+            self.done.update(
+                (sample_range.epoch, position) for position in range(sample_range.start, sample_range.stop)
+            )
+        lease_or_none = self.work.hand_out(3, worker)
         if lease_or_none is not None:
             self.held[worker] = lease_or_none
         return lease_or_none is not None
@@ -115,25 +117,25 @@ def positions(shards: Shards, worker: int, epoch: int) -> range:
 def test_a_worker_goes_round_its_own_shard() -> None:
     work = ShardedWorkload(Shards((2, 4)), total_samples=10)
     work.join([0, 1])
-    assert [work.lease(2, 0) for _ in range(3)] == [Lease(0, 0, 2), Lease(1, 0, 2), Lease(2, 0, 2)]
-    assert work.lease(9, 1) == Lease(0, 2, 6)
-    assert work.lease(1, 0) is None
+    assert [work.hand_out(2, 0) for _ in range(3)] == [SampleRange(0, 0, 2), SampleRange(1, 0, 2), SampleRange(2, 0, 2)]
+    assert work.hand_out(9, 1) == SampleRange(0, 2, 6)
+    assert work.hand_out(1, 0) is None
 
 
 def test_what_is_given_back_is_its_owners() -> None:
     work = ShardedWorkload(Shards((4, 4)), total_samples=16)
     work.join([0, 1])
-    lease = work.lease(4, 0)
-    assert lease is not None
-    work.give_back(lease)
-    assert work.lease(4, 1) == Lease(0, 4, 8)
-    assert work.lease(3, 0) == Lease(0, 0, 3)
+    sample_range = work.hand_out(4, 0)
+    assert sample_range is not None
+    work.give_back(sample_range)
+    assert work.hand_out(4, 1) == SampleRange(0, 4, 8)
+    assert work.hand_out(3, 0) == SampleRange(0, 0, 3)
 
 
 def test_who_is_through_helps_with_the_pass_of_an_absent_worker_before_its_own_next() -> None:
     work = ShardedWorkload(Shards((2, 2, 2)), total_samples=100)
     work.join([0, 1])
-    drawn = [work.lease(2, 0) for _ in range(4)]
-    assert drawn == [Lease(0, 0, 2), Lease(0, 4, 6), Lease(1, 0, 2), Lease(1, 4, 6)]
+    drawn = [work.hand_out(2, 0) for _ in range(4)]
+    assert drawn == [SampleRange(0, 0, 2), SampleRange(0, 4, 6), SampleRange(1, 0, 2), SampleRange(1, 4, 6)]
     work.join([2])
-    assert work.lease(2, 2) == Lease(2, 4, 6)
+    assert work.hand_out(2, 2) == SampleRange(2, 4, 6)

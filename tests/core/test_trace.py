@@ -29,10 +29,10 @@ from polyrhythm.core import (
     replay,
 )
 from polyrhythm.core.trace import DECISIONS, EVENTS
-from polyrhythm.core.types import Contribution
+from polyrhythm.core.types import Synced
 from polyrhythm.errors import TraceError
 from polyrhythm.policies import ASP, BSP
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 numbers = st.integers(0, 10**9)
 times = st.floats(0, 1e12)
@@ -50,7 +50,7 @@ decisions = st.one_of(
     st.builds(
         Sync,
         workers,
-        st.sampled_from(get_args(Contribution)),
+        st.sampled_from(get_args(Synced)),
         st.none() | st.lists(times, max_size=3).map(tuple),
         st.none() | workers,
         st.none() | st.builds(Outer, times, times, st.booleans()),
@@ -78,7 +78,7 @@ def written(trace: Trace) -> str:
 
 
 def run() -> Trace:
-    return Stage(BSP(), Script(workers=2, total_samples=6)).play().trace
+    return ScriptPlayer(BSP(), ClusterScript(workers=2, total_samples=6)).play().trace
 
 
 @quick

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.errors import PolyrhythmError
 
 sizes = st.integers(1, 50)
@@ -16,37 +16,45 @@ sizes = st.integers(1, 50)
 def test_every_position_exactly_once(dataset: int, total: int, actions: list[tuple[int, bool]]) -> None:
     """Under any sizes of mini-batches, and whatever is given back in between."""
     work = Workload(dataset, total)
-    done: list[Lease] = []
+    done: list[SampleRange] = []
     for samples, back in actions:
-        lease = work.lease(samples)
-        if lease is None:
+        sample_range = work.hand_out(samples)
+        if sample_range is None:
             break
-        assert 1 <= lease.samples <= samples
+        assert 1 <= sample_range.samples <= samples
         if back:
-            work.give_back(lease)
+            work.give_back(sample_range)
         else:
-            done.append(lease)
+            done.append(sample_range)
     done += work.drain()
-    assert work.lease(1) is None
-    positions = Counter((lease.epoch, position) for lease in done for position in range(lease.start, lease.stop))
+    assert work.hand_out(1) is None
+    positions = Counter(
+        (sample_range.epoch, position)
+        for sample_range in done
+        for position in range(sample_range.start, sample_range.stop)
+    )
     assert positions == Counter(divmod(sample, dataset) for sample in range(total))
 
 
 def test_what_is_given_back_comes_first() -> None:
     work = Workload(dataset_samples=10, total_samples=10)
-    first, second = work.lease(3), work.lease(3)
+    first, second = work.hand_out(3), work.hand_out(3)
     assert first
     assert second
     work.give_back(second)
     work.give_back(first)
-    assert [work.lease(2), work.lease(2), work.lease(3)] == [Lease(0, 0, 2), Lease(0, 2, 3), Lease(0, 3, 6)]
+    assert [work.hand_out(2), work.hand_out(2), work.hand_out(3)] == [
+        SampleRange(0, 0, 2),
+        SampleRange(0, 2, 3),
+        SampleRange(0, 3, 6),
+    ]
 
 
 def test_extended_by_an_epoch() -> None:
     work = Workload(dataset_samples=4, total_samples=4)
-    assert work.drain() == (Lease(0, 0, 4),)
+    assert work.drain() == (SampleRange(0, 0, 4),)
     work.extend(4)
-    assert work.drain() == (Lease(1, 0, 4),)
+    assert work.drain() == (SampleRange(1, 0, 4),)
 
 
 @pytest.mark.parametrize("name", ["dataset_samples", "total_samples"])

@@ -9,7 +9,7 @@ import pytest
 from polyrhythm.core import Alarm, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync, Wake
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse
-from polyrhythm.testing import Script, Stage, conformance
+from polyrhythm.testing import ClusterScript, ScriptPlayer, conformance
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "custom_policy.py"
@@ -27,7 +27,7 @@ def test_conformance(limit_s: float) -> None:
 
 def decided(*events: Event) -> list[Decisions]:
     policy = wait_limit(2.0)
-    state, result = policy.init(Stage(policy, Script()).cluster), []
+    state, result = policy.init(ScriptPlayer(policy, ClusterScript()).cluster), []
     for event in (Joined((0, 1, 2), 0.0), *events):
         state, decisions = policy.decide(state, event)
         result.append(decisions)

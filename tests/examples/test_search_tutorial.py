@@ -79,7 +79,7 @@ def test_the_tutorial(environment: dict[str, str]) -> None:
     said = "".join(until(second, "is the policy that was found"))
     kill(second)
     assert re.findall(r"pilot (\S+), run", said) == ["switch:bsp@0.5,asp"]
-    assert re.findall(r"hub: phase \d: policy (\S+) on 2 workers", said) == ["bsp", "asp"]
+    assert re.findall(r"coordinator: phase \d: policy (\S+) on 2 workers", said) == ["bsp", "asp"]
     (found,) = re.findall(r"polyrhythm: (\S+) is the policy that was found", said)
 
     again = start(environment)
@@ -88,5 +88,5 @@ def test_the_tutorial(environment: dict[str, str]) -> None:
     assert "pilot" not in said
     assert f"{found} is the policy that was found" in said
     rules = ["bsp", "asp"] if found == "switch:bsp@0.5,asp" else ["bsp"]
-    assert re.findall(r"hub: phase \d: policy (\S+) on 2 workers", said) == rules
+    assert re.findall(r"coordinator: phase \d: policy (\S+) on 2 workers", said) == rules
     assert len(re.findall(r"epoch \d: \S+, accuracy 0\.\d+", output)) == 2

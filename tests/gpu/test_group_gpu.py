@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from polyrhythm.runtime import averager, collectives, layout
-from polyrhythm.runtime.epoch import Epoch, GroupError
-from polyrhythm.runtime.group import SwitchGroup
-from polyrhythm.runtime.handover import hand_over
+from polyrhythm.runtime import layout
+from polyrhythm.runtime.collectives import model_averaging as averager
+from polyrhythm.runtime.collectives import ops as collectives
+from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.state_transfer import hand_over
+from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 
 DEVICE = torch.device("cuda", 0)
 
@@ -56,34 +58,34 @@ def test_lockstep_apart_lockstep_is_plain_training_for_one_worker(group: SwitchG
             group.set_local()
             layout.enter_local(ddp)
         if number == 4:
-            group.set_epoch([0], "epoch-1")
+            group.set_generation([0], "epoch-1")
             layout.enter_lockstep(ddp)
         step(plain, alone, x)
         step(ddp, ours, x)
     assert group.failure is None
-    assert group.epoch is not None
-    assert group.epoch._nccl is not None
+    assert group.generation is not None
+    assert group.generation._nccl is not None
     for theirs, mine in zip(values(plain), values(model), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
 def test_collectives_of_the_session(group: SwitchGroup) -> None:
-    epoch: Epoch = group.set_epoch([0], "session")
+    generation: Generation = group.set_generation([0], "session")
     vector = torch.arange(4.0, device=DEVICE)
-    collectives.mean(epoch, vector)
-    collectives.broadcast(epoch, vector)
+    collectives.mean(generation, vector)
+    collectives.broadcast(generation, vector)
     assert vector.tolist() == [0.0, 1.0, 2.0, 3.0]
     model = network()
     before = values(model)
-    averager.Averager(model).mean(epoch)
+    averager.Averager(model).mean(generation)
     model(batches()[0]).sum().backward()
-    collectives.mean_gradients(epoch, list(model.parameters()))
-    hand_over(epoch, model, torch.optim.Adam(model.parameters()), source=0)
+    collectives.mean_gradients(generation, list(model.parameters()))
+    hand_over(generation, model, torch.optim.Adam(model.parameters()), source=0)
     assert collectives.fingerprint(before[:6]) == collectives.fingerprint(model.parameters())
 
 
 def test_collectives_of_a_script(group: SwitchGroup) -> None:
-    for phase in ("lockstep", "local"):
+    for phase in ("every_rank", "local"):
         if phase == "local":
             group.set_local()
         total = torch.full((3,), 2.0, device=DEVICE)
@@ -95,15 +97,15 @@ def test_collectives_of_a_script(group: SwitchGroup) -> None:
 
 
 def test_abort(group: SwitchGroup) -> None:
-    epoch = group.set_epoch([0], "aborted")
+    generation = group.set_generation([0], "aborted")
     total = torch.ones(1, device=DEVICE)
     dist.all_reduce(total)
     group.abort("enough")
     dist.all_reduce(total)
     assert group.failure == "enough"
     with pytest.raises(GroupError, match="enough"):
-        collectives.mean(epoch, total)
-    group.set_epoch([0], "afterwards")
+        collectives.mean(generation, total)
+    group.set_generation([0], "afterwards")
     dist.all_reduce(total)
     torch.cuda.synchronize()
     assert group.failure is None

@@ -20,7 +20,7 @@ def train(workers: int, policies: str) -> list[dict[str, Any]]:
 
 
 def test_one_worker_in_every_kind_of_phase() -> None:
-    """Lockstep on NCCL, averages on NCCL, and servers on the host, with Adam's state carried through all."""
+    """Synchronous mode on NCCL, averages on NCCL, and servers on the host, with Adam's state carried through all."""
     policies = "bsp;asp;local:4;bsp"
     lines = train(1, policies)
     assert [line["policy"] for line in lines] == policies.split(";")
@@ -31,8 +31,8 @@ def test_one_worker_in_every_kind_of_phase() -> None:
 def test_two_workers_share_the_servers() -> None:
     policies = "asp;ssp:2;k-async:2"
     lines = train(2, policies)
-    for epoch in range(3):
-        one, two = (line for line in lines if line["epoch"] == epoch)
+    for generation in range(3):
+        one, two = (line for line in lines if line["epoch"] == generation)
         assert one["seen"] + two["seen"] >= 512
         assert one["total"] == two["total"]
     assert min(line["accuracy"] for line in lines if line["epoch"] == 2) > 0.85

@@ -19,8 +19,8 @@ model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linea
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
 with polyrhythm.session(model, optimizer, policy=policies[0], epochs=len(policies)) as session:
-    for epoch, policy in enumerate(policies):
-        if epoch and session.rank == 0:
+    for generation, policy in enumerate(policies):
+        if generation and session.rank == 0:
             session.switch(policy)
         seen = 0
         for inputs, labels in session.loader(TensorDataset(x, y), batch_size=32, pin_memory=True):
@@ -32,5 +32,5 @@ with polyrhythm.session(model, optimizer, policy=policies[0], epochs=len(policie
         total = sum(p.double().sum().item() for p in model.parameters())
         accuracy = (model.eval()(x.to(device)).argmax(1).cpu() == y).float().mean().item()
         model.train()
-        line = {"rank": session.rank, "epoch": epoch, "policy": session.policy, "seen": seen, "total": total}
+        line = {"rank": session.rank, "epoch": generation, "policy": session.policy, "seen": seen, "total": total}
         print(json.dumps(line | {"accuracy": accuracy}), flush=True)

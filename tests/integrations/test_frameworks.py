@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.adapt.runs import adapted
+from tests.runtime.script.runs import adapted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

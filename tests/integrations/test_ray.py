@@ -56,7 +56,7 @@ def test_workers_are_placed_and_share_the_work(tmp_path: Path, cluster: str, sha
 
 def test_a_job_that_has_no_room_is_one_line(tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrhythm.errors import PolyrhythmError
-    from polyrhythm.runtime import on_ray
+    from polyrhythm.runtime.launch import ray as on_ray
 
     monkeypatch.setattr(on_ray, "PLACED_S", 1.0)
     monkeypatch.setenv("RAY_ADDRESS", cluster)

@@ -24,8 +24,9 @@ data = torch.utils.data.TensorDataset(torch.ones(96, 3), torch.ones(96, 1), numb
 switches = {(3, 0, 3): "asp", (3, 1, 0): "bsp"}  # in an asynchronous epoch every rank is sure of its first step only
 
 def switch(spec):
-    hub = "tcp:10.77.0.1:29400"
-    subprocess.run([sys.executable, "-m", "polyrhythm", "ctl", "apart", "--at", hub, "switch", spec], check=True)
+    coordinator = "tcp:10.77.0.1:29400"
+    subprocess.run([sys.executable, "-m", "polyrhythm", "ctl", "apart", "--at", coordinator, "switch", spec],
+    check=True)
 
 with polyrhythm.session(model, optimizer, epochs=3) as session:
     for epoch in range(3):
@@ -57,7 +58,7 @@ def test_two_hosts_switch_there_and_back(tmp_path: Path, flags: tuple[str, ...])
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     with network(2, rate_mbit=200) as hosts:
-        for number, host in reversed(list(enumerate(hosts))):  # the hub's host comes last
+        for number, host in reversed(list(enumerate(hosts))):  # the coordinator's host comes last
             start(host, number, script, *flags)
         outputs = [process.communicate(timeout=LIMIT_S) for host in hosts for process in host.processes]
         codes = [process.returncode for host in hosts for process in host.processes]

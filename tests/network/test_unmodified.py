@@ -5,8 +5,8 @@ from pathlib import Path
 
 from polyrhythm.core import Trace
 from tests.network.namespaces import network
-from tests.runtime.adapt.bystander import bystander
-from tests.runtime.adapt.runs import SCRIPTS, Run
+from tests.runtime.script.bystander import bystander
+from tests.runtime.script.runs import SCRIPTS, Run
 
 SAMPLES, EPOCHS, LIMIT_S = 192, 3, 120.0
 SCRIPT = (str(SCRIPTS / "residual.py"), "--samples", str(SAMPLES), "--epochs", str(EPOCHS))

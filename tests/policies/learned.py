@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from polyrhythm.policies.rlp_file import Conditions, Layer, Learned, Network, dump
-from polyrhythm.policies.rlp_views import VIEWS
+from polyrhythm.policies.rlp.network import Conditions, Layer, Learned, ValueNetwork, dump
+from polyrhythm.policies.rlp.views import VIEWS
 
 
 def learned(
@@ -20,7 +20,7 @@ def learned(
     rows = tuple(tuple(rng.gauss(0, 1) * (best is None) for _ in range(seen.inputs)) for _ in range(actions))
     bias = tuple(float(action == best) for action in range(actions))
     ranges = Conditions(workers, (-99.0,) * seen.inputs, (99.0,) * seen.inputs)
-    return Learned(view, window, "asp", ranges, Network((Layer(rows, bias),)), (("command", "by hand"),), keep)
+    return Learned(view, window, "asp", ranges, ValueNetwork((Layer(rows, bias),)), (("command", "by hand"),), keep)
 
 
 def written(folder: Path, policy: Learned, name: str = "policy.json") -> str:

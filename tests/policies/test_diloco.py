@@ -3,12 +3,16 @@ import pytest
 from polyrhythm.core import Bounds, Cluster, Outer, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import DiLoCo, parse
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 
 def syncs(policy: DiLoCo, steps: int) -> list[tuple[int, Sync]]:
     """The clock at which each exchange of two workers starts."""
-    entries = Stage(policy, Script(workers=2, total_samples=2 * steps, dataset_samples=2 * steps)).play().entries
+    entries = (
+        ScriptPlayer(policy, ClusterScript(workers=2, total_samples=2 * steps, dataset_samples=2 * steps))
+        .play()
+        .entries
+    )
     return [(event.clock, d) for event, decided in entries for d in decided if isinstance(d, Sync)]  # type: ignore[union-attr]
 
 

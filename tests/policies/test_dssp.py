@@ -3,8 +3,8 @@ import pytest
 from polyrhythm.core import Bounds, Cluster, Event, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import DSSP
-from polyrhythm.policies.dssp import Pace, best_grant, wait_after
-from polyrhythm.testing import Script, Stage
+from polyrhythm.policies.dssp import PushPace, best_grant, wait_after
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
 
 GOES_ON, PARKED = (Sync((0,)), Proceed((0,))), (Sync((0,)),)
@@ -24,7 +24,7 @@ def test_overdue_slowest_is_expected_at_its_next_beat() -> None:
     assert wait_after(0, last_s=21.0, interval_s=2.0, slowest_last_s=6.0, slowest_interval_s=7.0) == 6.0
 
 
-FAST, SLOW = Pace(10.0, 2.0, 10.0), Pace(6.0, 7.0, 6.0)
+FAST, SLOW = PushPace(10.0, 2.0, 10.0), PushPace(6.0, 7.0, 6.0)
 
 
 @pytest.mark.parametrize(("limit", "grant"), [(0, 0), (1, 1), (4, 1), (5, 5)])
@@ -43,9 +43,9 @@ def test_no_grant_without_a_prediction(fast_s: float | None, slow_s: float | Non
     assert best_grant(5, FAST._replace(interval_s=fast_s), SLOW._replace(interval_s=slow_s)) == 0
 
 
-def parked_s(policy: DSSP, script: Script) -> list[float]:
+def parked_s(policy: DSSP, script: ClusterScript) -> list[float]:
     """When worker 0 was parked."""
-    entries = Stage(policy, script).play().entries
+    entries = ScriptPlayer(policy, script).play().entries
     return [event.time_s for event, decided in entries if isinstance(event, Report) and decided == PARKED]
 
 
@@ -55,7 +55,7 @@ def test_grants_on_a_steady_beat() -> None:
     It is three ahead at 6, at 9 (no second push of worker 1 yet), and at 16, when the predicted waits are 5, 3, 1 and 6
     after 0, 1, 2 and 3 steps. Two steps later it is parked until worker 1 has made up for them at 35.
     """
-    script = Script(workers=2, durations=((2.0,), (7.0,)), total_samples=13, dataset_samples=13)
+    script = ClusterScript(workers=2, durations=((2.0,), (7.0,)), total_samples=13, dataset_samples=13)
     assert parked_s(DSSP(2, 5), script) == [6.0, 9.0, 20.0]
     assert parked_s(DSSP(2, 3), script) == [6.0, 9.0, 18.0, 32.0]
     assert parked_s(DSSP(2, 2), script) == [6.0, 9.0, 16.0, 23.0, 30.0]
@@ -64,12 +64,14 @@ def test_grants_on_a_steady_beat() -> None:
 def test_parked_time_is_no_part_of_the_pace() -> None:
     """Parked from 6 to 7 and from 9 to 14, worker 0 is still known to need 2 s for a step."""
     policy = DSSP(2, 5)
-    stage = Stage(policy, Script(workers=2, durations=((2.0,), (7.0,)), total_samples=9, dataset_samples=9)).play()
+    stage = ScriptPlayer(
+        policy, ClusterScript(workers=2, durations=((2.0,), (7.0,)), total_samples=9, dataset_samples=9)
+    ).play()
     state = policy.init(stage.cluster)
     for event, _ in stage.entries:
         if event.time_s <= 16.0:
             state, _ = policy.decide(state, event)
-    assert state.paces.get(0) == Pace(last_s=16.0, interval_s=2.0, started_s=16.0, granted=1)
+    assert state.paces.get(0) == PushPace(last_s=16.0, interval_s=2.0, started_s=16.0, granted=1)
 
 
 def beats(worker: int, every_s: float, first: int, last: int) -> list[Event]:
@@ -87,8 +89,8 @@ def test_death_of_the_slowest_releases(drive: Drive) -> None:
 
 
 def test_less_waiting_than_ssp_on_an_uneven_cluster() -> None:
-    script = Script(workers=2, durations=((1.0,), (7.0,)), total_samples=60, dataset_samples=60)
-    ends = {policy: Stage(policy, script).play().now_s for policy in (DSSP(1, 1), DSSP(1, 6))}
+    script = ClusterScript(workers=2, durations=((1.0,), (7.0,)), total_samples=60, dataset_samples=60)
+    ends = {policy: ScriptPlayer(policy, script).play().now_s for policy in (DSSP(1, 1), DSSP(1, 6))}
     assert ends[DSSP(1, 6)] < ends[DSSP(1, 1)]
 
 

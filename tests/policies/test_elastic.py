@@ -7,17 +7,17 @@ import pytest
 from polyrhythm.core import Cancel, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
-SLOW_FOR_A_WHILE = Script(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 10, *[1.0] * 80)))
+SLOW_FOR_A_WHILE = ClusterScript(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 10, *[1.0] * 80)))
 LONG = replace(SLOW_FOR_A_WHILE, total_samples=240, dataset_samples=240)
 
 
-def play(spec: str, script: Script = LONG) -> Stage:
-    return Stage(parse(spec), script).play()
+def play(spec: str, script: ClusterScript = LONG) -> ScriptPlayer:
+    return ScriptPlayer(parse(spec), script).play()
 
 
-def barriers(stage: Stage) -> list[tuple[int, ...]]:
+def barriers(stage: ScriptPlayer) -> list[tuple[int, ...]]:
     """Whose gradients each update takes."""
     return [d.workers for _, decisions in stage.entries for d in decisions if isinstance(d, Sync)]
 
@@ -54,7 +54,7 @@ def test_at_least_half_stay() -> None:
 
 def test_who_is_left_out_takes_over_when_all_others_are_gone() -> None:
     script = replace(LONG, durations=((1.0,), (1.0, 1.0, 1.0, *[9.0] * 40)), workers=2)
-    stage = Stage(parse("elastic:(bsp),window=1,patience=1"), script)
+    stage = ScriptPlayer(parse("elastic:(bsp),window=1,patience=1"), script)
     state = stage.policy.init(stage.cluster)
     stage.play()
     out = next(k for k, e in enumerate(stage.entries) if e.decisions and e.decisions[-1] == Proceed((1,)))

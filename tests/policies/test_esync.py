@@ -3,7 +3,7 @@ import pytest
 from polyrhythm.core import Alarm, Bounds, Cancel, Cluster, Joined, Left, Outer, Proceed, Report, Sync, Wake
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import ESync, parse
-from polyrhythm.testing import Fault, Script, Stage
+from polyrhythm.testing import ClusterScript, Fault, ScriptPlayer
 from tests.policies.conftest import Drive
 
 SLOW, FAST = 10.0, 1.0
@@ -71,8 +71,10 @@ def test_cost_holds_the_query_and_is_smoothed() -> None:
 
 
 def test_the_slowest_is_found_anew_when_capabilities_change() -> None:
-    script = Script(workers=2, durations=((9.0, 9.0, 1.0, 1.0, 1.0, 1.0), (1.0,) * 20 + (9.0,) * 99), total_samples=60)
-    stage = Stage(ESync(smoothing=1.0), script).play()
+    script = ClusterScript(
+        workers=2, durations=((9.0, 9.0, 1.0, 1.0, 1.0, 1.0), (1.0,) * 20 + (9.0,) * 99), total_samples=60
+    )
+    stage = ScriptPlayer(ESync(smoothing=1.0), script).play()
     clocks = [event.clock for event, decided in stage.entries if isinstance(event, Report) and event.worker == 0]
     assert max(clocks) > 15
 
@@ -121,8 +123,8 @@ def test_fast_workers_may_be_kept_to_a_number_of_steps(drive: Drive) -> None:
 @pytest.mark.parametrize("blocking", [True, False])
 def test_nobody_hangs_when_the_slowest_dies_again_and_again(blocking: bool) -> None:
     faults = tuple(Fault(worker, step=1) for worker in (2, 1))
-    script = Script(3, ((1.0,), (3.0,), (9.0,)), total_samples=50, dataset_samples=50, faults=faults)
-    stage = Stage(ESync(blocking=blocking), script).play()
+    script = ClusterScript(3, ((1.0,), (3.0,), (9.0,)), total_samples=50, dataset_samples=50, faults=faults)
+    stage = ScriptPlayer(ESync(blocking=blocking), script).play()
     assert not stage.ledger.accounts
     assert not stage.left
 

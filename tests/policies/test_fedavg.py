@@ -4,23 +4,23 @@ from polyrhythm.core import Bounds, Cluster, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
 from polyrhythm.policies import FedAvg
 from polyrhythm.policies.fedavg import chosen
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 
-def syncs(policy: FedAvg, script: Script) -> list[tuple[int, Sync]]:
+def syncs(policy: FedAvg, script: ClusterScript) -> list[tuple[int, Sync]]:
     """The clock at which each average is taken."""
-    entries = Stage(policy, script).play().entries
+    entries = ScriptPlayer(policy, script).play().entries
     return [(event.clock, d) for event, decided in entries for d in decided if isinstance(d, Sync)]  # type: ignore[union-attr]
 
 
 def test_a_round_is_a_share_of_an_epoch_of_all_workers() -> None:
-    script = Script(workers=4, total_samples=480, dataset_samples=160, batch_size=2)
+    script = ClusterScript(workers=4, total_samples=480, dataset_samples=160, batch_size=2)
     assert [clock for clock, _ in syncs(FedAvg(e=0.25), script)] == [5 * n for n in range(1, 13)]
     assert syncs(FedAvg(e=0.25), script)[0][1] == Sync((0, 1, 2, 3), "parameters")
 
 
 def test_a_share_of_the_workers_contributes_and_all_adopt() -> None:
-    script = Script(workers=4, total_samples=160, dataset_samples=160, batch_size=2)
+    script = ClusterScript(workers=4, total_samples=160, dataset_samples=160, batch_size=2)
     averages = [sync for _, sync in syncs(FedAvg(c=0.5, e=0.25), script)]
     assert {len(sync.workers) for sync in averages} == {2}
     assert {sync.adopters for sync in averages} == {(0, 1, 2, 3)}
@@ -28,7 +28,7 @@ def test_a_share_of_the_workers_contributes_and_all_adopt() -> None:
 
 
 def test_what_others_did_meanwhile_is_dropped_and_counted() -> None:
-    stage = Stage(FedAvg(c=0.5, e=0.5), Script(workers=2, total_samples=40, dataset_samples=40)).play()
+    stage = ScriptPlayer(FedAvg(c=0.5, e=0.5), ClusterScript(workers=2, total_samples=40, dataset_samples=40)).play()
     assert stage.ledger.dropped == {"replaced": 20}
 
 

@@ -7,10 +7,10 @@ import pytest
 from polyrhythm.core import Cluster, Joined, Left, Policy, Proceed, Report
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import SSP, KBandit, KGroup, parse
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 PACE_S = (1.0, 1.1, 1.2, 6.0)
-SCRIPT = Script(4, tuple((pace,) for pace in PACE_S), total_samples=3000, dataset_samples=100)
+SCRIPT = ClusterScript(4, tuple((pace,) for pace in PACE_S), total_samples=3000, dataset_samples=100)
 
 
 def rule_after(policy: KBandit, *reports: Report, workers: int = 4) -> Policy[Any]:
@@ -43,7 +43,7 @@ def test_starts_with_the_number_of_healthy_workers() -> None:
 
 
 def test_without_losses_it_stays_there() -> None:
-    stage = Stage(KBandit(window=1, every=2), SCRIPT)
+    stage = ScriptPlayer(KBandit(window=1, every=2), SCRIPT)
     stage.policy.traits.needs  # noqa: B018
     reports = [Report(at % 3, 1 + at // 3, 1.0 + at, step_s=1.0) for at in range(60)]
     assert rule_after(KBandit(window=1, every=2), *reports, workers=3) == KGroup(3)

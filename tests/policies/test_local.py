@@ -5,7 +5,7 @@ import pytest
 from polyrhythm.core import Alarm, Bounds, Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import LocalSGD
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
 
 AVERAGE = (Sync((0, 1), "parameters"), Proceed((0, 1), "replicas"))
@@ -49,8 +49,8 @@ def test_bounds() -> None:
 def test_rounds_grow_with_what_is_processed(growth: str, rounds: list[int]) -> None:
     """One worker, 100 samples, 4 a step: each round's length is decided when it starts."""
     policy = LocalSGD(h=1, last=16, growth=growth)
-    script = Script(workers=1, total_samples=100, dataset_samples=100, batch_size=4)
-    syncs = [event.clock for event, decisions in Stage(policy, script).play().entries if len(decisions) == 2]  # type: ignore[union-attr]
+    script = ClusterScript(workers=1, total_samples=100, dataset_samples=100, batch_size=4)
+    syncs = [event.clock for event, decisions in ScriptPlayer(policy, script).play().entries if len(decisions) == 2]  # type: ignore[union-attr]
     assert [later - earlier for earlier, later in pairwise([0, *syncs])][: len(rounds)] == rounds
 
 

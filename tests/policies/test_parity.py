@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyrhythm.core import Decisions, Entry, Left, Policy, Proceed, Report, Sync, Wake
 from polyrhythm.policies import BUILT_IN, parse
-from polyrhythm.testing import Script, Stage, scripts
+from polyrhythm.testing import ClusterScript, ScriptPlayer, scripts
 
 quiet = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
@@ -39,17 +39,17 @@ ONE_OF_EACH = [
 ]
 
 
-def decided(policy: Policy[Any], script: Script) -> list[Entry]:
-    return Stage(policy, script).play().entries
+def decided(policy: Policy[Any], script: ClusterScript) -> list[Entry]:
+    return ScriptPlayer(policy, script).play().entries
 
 
-def schedule(policy: Policy[Any], script: Script) -> list[tuple[str, int, int, float]]:
+def schedule(policy: Policy[Any], script: ClusterScript) -> list[tuple[str, int, int, float]]:
     """Who completed which step, or left, and when."""
     events = [event for event, _ in decided(policy, script) if isinstance(event, Report | Left)]
     return [(type(event).__name__, event.worker, event.clock, event.time_s) for event in events]
 
 
-def while_running(script: Script) -> Script:
+def while_running(script: ClusterScript) -> ClusterScript:
     """The same faults, but nobody leaves while it waits: what is lost with its gradient depends on the rule."""
     return replace(script, faults=tuple(replace(fault, at=0.5) for fault in script.faults))
 
@@ -79,26 +79,26 @@ def while_running(script: Script) -> Script:
 )
 @quiet
 @given(script=scripts())
-def test_same_decisions(one: str, other: str, script: Script) -> None:
+def test_same_decisions(one: str, other: str, script: ClusterScript) -> None:
     assert decided(parse(one), script) == decided(parse(other), script)
 
 
 @quiet
 @given(script=scripts(), s=st.integers(0, 3))
-def test_dssp_without_a_range_is_ssp(script: Script, s: int) -> None:
+def test_dssp_without_a_range_is_ssp(script: ClusterScript, s: int) -> None:
     assert decided(parse(f"dssp:{s},{s}"), script) == decided(parse(f"ssp:{s}"), script)
 
 
 @pytest.mark.parametrize("one", ["ssp:0", "local:1", "k-group:99", "selsync:0", "diloco:1"])
 @quiet
 @given(script=scripts().map(while_running))
-def test_same_schedule_as_bsp(one: str, script: Script) -> None:
+def test_same_schedule_as_bsp(one: str, script: ClusterScript) -> None:
     assert schedule(parse(one), script) == schedule(parse("bsp"), script)
 
 
 @quiet
 @given(script=scripts())
-def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(script: Script) -> None:
+def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(script: ClusterScript) -> None:
     def decisions(spec: str) -> list[Decisions]:
         return [entry.decisions for entry in decided(parse(spec), script)]
 
@@ -107,21 +107,21 @@ def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(scr
 
 @quiet
 @given(script=scripts())
-def test_selsync_without_a_threshold_that_fires_never_communicates(script: Script) -> None:
+def test_selsync_without_a_threshold_that_fires_never_communicates(script: ClusterScript) -> None:
     entries = decided(parse("selsync:inf"), script)
     assert not [decision for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
 
 
 @quiet
 @given(script=scripts(), h=st.integers(1, 5))
-def test_diloco_has_the_rounds_of_local_sgd(script: Script, h: int) -> None:
+def test_diloco_has_the_rounds_of_local_sgd(script: ClusterScript, h: int) -> None:
     assert schedule(parse(f"diloco:{h}"), script) == schedule(parse(f"local:{h}"), script)
 
 
 @pytest.mark.parametrize("spec", ["esync", "esync:blocking=false", "esync:epsilon=0"])
 @quiet
 @given(script=scripts(most_faults=0, most_arrivals=0), duration_s=st.sampled_from([0.5, 1.0, 3.0]))
-def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: Script, duration_s: float) -> None:
+def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: ClusterScript, duration_s: float) -> None:
     whole = script.total_samples - script.total_samples % (script.workers * script.batch_size)
     equal = replace(script, durations=((duration_s,),), total_samples=max(whole, script.workers * script.batch_size))
     equal = replace(equal, dataset_samples=equal.total_samples, alarm_delay_s=0.0)
@@ -139,9 +139,9 @@ def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: Scri
 @pytest.mark.parametrize("spec", ONE_OF_EACH)
 @quiet
 @given(script=scripts(workers=st.just(1), most_faults=0, most_arrivals=0))
-def test_one_worker_is_plain_training(spec: str, script: Script) -> None:
+def test_one_worker_is_plain_training(spec: str, script: ClusterScript) -> None:
     """Step after step without a wait; a gradient is applied before the next step, and nothing is stale or dropped."""
-    stage = Stage(parse(spec), script).play()
+    stage = ScriptPlayer(parse(spec), script).play()
     now_s = 0.0
     for event, decisions in stage.entries[1:-1]:
         assert isinstance(event, Report)

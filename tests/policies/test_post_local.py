@@ -3,19 +3,21 @@ import pytest
 from polyrhythm.core import Cluster, Exchange, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import PostLocalSGD
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 
-def exchanges(policy: PostLocalSGD, script: Script) -> list[str]:
+def exchanges(policy: PostLocalSGD, script: ClusterScript) -> list[str]:
     """What each update combined."""
-    decisions = [d for _, decided in Stage(policy, script).play().entries for d in decided]
+    decisions = [d for _, decided in ScriptPlayer(policy, script).play().entries for d in decided]
     return [decision.what for decision in decisions if isinstance(decision, Sync)]
 
 
 @pytest.mark.parametrize(("at", "rounds"), [(0.25, 3), (0.3, 3), (0.34, 4), (0.5, 5), (1.0, 10)])
 def test_switch_at_the_first_barrier_beyond_the_share(at: float, rounds: int) -> None:
     """20 samples, 2 a round."""
-    assert exchanges(PostLocalSGD(h=1, at=at), Script()) == ["gradients"] * rounds + ["parameters"] * (10 - rounds)
+    assert exchanges(PostLocalSGD(h=1, at=at), ClusterScript()) == ["gradients"] * rounds + ["parameters"] * (
+        10 - rounds
+    )
 
 
 def test_a_dropped_gradient_is_not_processed() -> None:

@@ -6,7 +6,7 @@ from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
 from polyrhythm.policies import SelSync, parse
 from polyrhythm.policies.selsync import Signal, relative_change
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
 
 GO_ON = (Proceed((0, 1), "replicas"),)
@@ -74,7 +74,7 @@ def test_gradients_are_aggregated_on_replicas(drive: Drive) -> None:
 @pytest.mark.parametrize("lssr", [0.3, 0.8, 0.95])
 def test_a_share_of_local_steps_is_held(lssr: float) -> None:
     """Norms that move at random; a step counts for the cluster."""
-    stage = Stage(SelSync(lssr=lssr), Script(workers=3, total_samples=6_000, dataset_samples=6_000))
+    stage = ScriptPlayer(SelSync(lssr=lssr), ClusterScript(workers=3, total_samples=6_000, dataset_samples=6_000))
     syncs = sum(isinstance(d, Sync) for _, decided in stage.play().entries for d in decided)
     assert syncs / 2_000 == pytest.approx(1 - lssr, abs=0.05)
 

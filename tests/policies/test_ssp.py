@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from polyrhythm.core import Alarm, Bounds, Cluster, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import SSP
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
 
 
@@ -32,18 +32,18 @@ def test_completed_clocks_differ_by_exactly_s_plus_one(s: int, slow: int) -> Non
     """Ho et al.'s bound on who starts, not on who has completed: the off-by-one of many implementations."""
     leads = set()
 
-    def watch(stage: Stage, event: object) -> None:
+    def watch(stage: ScriptPlayer, event: object) -> None:
         clocks = [account.clock for account in stage.ledger.accounts.values()]
         leads.add(max(clocks, default=0) - min(clocks, default=0))
 
-    Stage(SSP(s), Script(workers=2, durations=((1.0,), (float(slow),))), watch=watch).play()
+    ScriptPlayer(SSP(s), ClusterScript(workers=2, durations=((1.0,), (float(slow),))), watch=watch).play()
     assert max(leads) == s + 1
 
 
 def test_staleness_bound_is_reached() -> None:
     """While worker 0 computes its second step, worker 1 goes from s behind it to s + 1 ahead."""
-    script = Script(workers=2, durations=((1.0, 30.0), (3.0, *[1.0] * 9)))
-    stage = Stage(SSP(s=1), script).play()
+    script = ClusterScript(workers=2, durations=((1.0, 30.0), (3.0, *[1.0] * 9)))
+    stage = ScriptPlayer(SSP(s=1), script).play()
     stale = max(event.staleness for event, _ in stage.entries if isinstance(event, Report))
     assert stale == SSP(s=1).bounds(Cluster(workers=2)).staleness == 3
 

@@ -5,13 +5,13 @@ import pytest
 from polyrhythm.core import Cancel, Cluster, Entry, Joined, Proceed, Report, Settings, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse
-from polyrhythm.testing import Script, Stage
+from polyrhythm.testing import ClusterScript, ScriptPlayer
 
-UNEVEN = Script(workers=3, durations=((1.0,), (1.0,), (2.5,)), total_samples=60, dataset_samples=60)
+UNEVEN = ClusterScript(workers=3, durations=((1.0,), (1.0,), (2.5,)), total_samples=60, dataset_samples=60)
 
 
-def play(spec: str, script: Script = UNEVEN) -> Stage:
-    return Stage(parse(spec), script).play()
+def play(spec: str, script: ClusterScript = UNEVEN) -> ScriptPlayer:
+    return ScriptPlayer(parse(spec), script).play()
 
 
 def syncs(entries: list[Entry]) -> list[tuple[int, ...]]:
@@ -93,7 +93,7 @@ def test_stages_are_what_a_shell_may_run_one_by_one() -> None:
 
 def settings(spec: str, epochs: int = 3) -> list[Settings | None]:
     """Settings that each worker is given, in order, on two workers."""
-    script = Script(workers=2, total_samples=epochs * 8, dataset_samples=8)
+    script = ClusterScript(workers=2, total_samples=epochs * 8, dataset_samples=8)
     entries = play(spec, script).entries
     return [d.settings for _, decisions in entries for d in decisions if isinstance(d, Proceed) and d.settings]
 

@@ -30,4 +30,4 @@ def test_the_order_counts_where_there_is_one() -> None:
     assert verdict(right) == "largest error +5.0% (asp); the order is right (times within 5% are ties)"
     wrong = [Agreement("bsp", 4.0, 2.0), Agreement("asp", 2.0, 2.1)]
     assert "the wrong way round: asp before bsp" in verdict(wrong)
-    assert verdict([]) == "no policy has finished in both shells"
+    assert verdict([]) == "no policy has finished in the simulator and the runtime"

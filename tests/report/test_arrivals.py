@@ -3,17 +3,17 @@
 from polyrhythm.report.arrivals import arrivals_chart, latest, verdict
 from polyrhythm.report.palette import looks
 from polyrhythm.telemetry import RunResult
-from polyrhythm.telemetry.stragglers import Arrival
+from polyrhythm.telemetry.stragglers import Lateness
 
 
-def result(**arrivals: Arrival) -> RunResult:
+def result(**arrivals: Lateness) -> RunResult:
     workers = {int(name[1:]): arrival for name, arrival in arrivals.items()}
     return RunResult(scenario="s", policy="bsp", seed=0, workers=4, batch_size=1, arrivals=workers)
 
 
 def test_a_row_for_each_worker_and_a_verdict() -> None:
-    late = Arrival(10, 2.0, 0.5, 0.0, 2.5, True, 0.4, 2, "transient")
-    run = result(w0=Arrival(10, 1.0, 0.25, 1.25), w1=late)
+    late = Lateness(10, 2.0, 0.5, 0.0, 2.5, True, 0.4, 2, "transient")
+    run = result(w0=Lateness(10, 1.0, 0.25, 1.25), w1=late)
     chart = arrivals_chart({"bsp": [run]}, looks(["bsp"]))
     assert chart is not None
     assert chart.rows[0][:5] == ["bsp", "0", "1 s", "0.25 s", "1.25 s"]
@@ -28,7 +28,7 @@ def test_nothing_was_measured() -> None:
 
 
 def test_of_very_many_the_latest_are_shown() -> None:
-    run = result(**{f"w{k}": Arrival(1, float(k % 50), 0.0, 0.0) for k in range(100)})
+    run = result(**{f"w{k}": Lateness(1, float(k % 50), 0.0, 0.0) for k in range(100)})
     shown = [worker for worker, _ in latest(run)]
     assert len(shown) == 32
     assert shown == sorted(shown)

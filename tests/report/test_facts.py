@@ -13,7 +13,7 @@ def test_the_conditions_are_said_in_words() -> None:
 
 
 def test_real_workers_are_called_so() -> None:
-    said = facts([result(venue="local")])
+    said = facts([result(where="local")])
     assert said["cluster"].startswith("3 real workers on this host (delays and bandwidth_gbps are emulated)")
 
 

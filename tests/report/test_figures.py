@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyrhythm.core import Trace
-from polyrhythm.report.figures import Runs, bytes_chart, curve_charts, staleness_chart
+from polyrhythm.report.figures import RunsByPolicy, bytes_chart, curve_charts, staleness_chart
 from polyrhythm.report.overview_figure import STRETCHES, busy_shares, overview_chart
 from polyrhythm.report.palette import COLOURS, looks
 from polyrhythm.report.timeline import Span, Timeline
@@ -15,16 +15,16 @@ from tests.report.results import result
 LOOKS = looks(["bsp", "asp"])
 
 
-def by_policy(results: Sequence[RunResult]) -> Runs:
+def by_policy(results: Sequence[RunResult]) -> RunsByPolicy:
     return {policy: [r for r in results if r.policy == policy] for policy in dict.fromkeys(r.policy for r in results)}
 
 
 @pytest.fixture
-def runs() -> Runs:
+def runs() -> RunsByPolicy:
     return by_policy([result(policy, seed) for policy in ("bsp", "asp") for seed in range(2)])
 
 
-def test_accuracy_and_loss_against_time_and_samples(runs: Runs) -> None:
+def test_accuracy_and_loss_against_time_and_samples(runs: RunsByPolicy) -> None:
     charts = curve_charts(runs, LOOKS, target=0.9)
     assert [chart.key for chart in charts] == ["accuracy-time", "accuracy-samples", "loss-time", "loss-samples"]
     for chart in charts:
@@ -36,7 +36,7 @@ def test_accuracy_and_loss_against_time_and_samples(runs: Runs) -> None:
     assert not charts[2].figure.layout.shapes
 
 
-def test_seeds_that_differ_have_a_band_in_the_colour_of_the_policy(runs: Runs) -> None:
+def test_seeds_that_differ_have_a_band_in_the_colour_of_the_policy(runs: RunsByPolicy) -> None:
     chart = curve_charts(runs, LOOKS, target=None)[0]
     bands = [trace for trace in chart.figure.data if trace.fill == "toself"]
     assert [trace.legendgroup for trace in bands] == ["bsp", "asp"]
@@ -45,11 +45,11 @@ def test_seeds_that_differ_have_a_band_in_the_colour_of_the_policy(runs: Runs) -
     assert lines == list(COLOURS[:2])
 
 
-def test_without_a_model_there_are_no_curves(runs: Runs) -> None:
+def test_without_a_model_there_are_no_curves(runs: RunsByPolicy) -> None:
     assert curve_charts(by_policy([result(curve=[])]), LOOKS, None) == []
 
 
-def test_staleness_shares_add_up(runs: Runs) -> None:
+def test_staleness_shares_add_up(runs: RunsByPolicy) -> None:
     counts = {0: 30, 7: 50, 99: 20}
     chart = staleness_chart(by_policy([result("asp", staleness_counts=counts), result("bsp")]), LOOKS)
     assert chart is not None

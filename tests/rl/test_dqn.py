@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyrhythm.policies.rlp_file import Layer, Network
-from polyrhythm.rl.dqn import HIDDEN, PRESETS, Greedy, Learner, Replay, Transition, n_step
+from polyrhythm.policies.rlp.network import Layer, ValueNetwork
+from polyrhythm.rl.dqn import HIDDEN, PRESETS, GreedyAgent, Learner, Replay, Transition, n_step
 from polyrhythm.rl.mlp import Array
 
 LEFT, RIGHT = (0.0,) * 14, (1.0,) * 14
@@ -84,14 +84,14 @@ def test_the_replay_forgets_the_oldest() -> None:
 
 def test_an_agent_takes_the_best_action_of_its_network() -> None:
     network, seen = Learner(PRESETS["tuned"], seed=4).network(), np.random.default_rng(0).normal(size=(50, 14)).tolist()
-    agent = Greedy(network, 0.0, np.random.default_rng(0))
+    agent = GreedyAgent(network, 0.0, np.random.default_rng(0))
     assert [agent.choose(tuple(each)) for each in seen] == [network.best(each) for each in seen]
 
 
 def test_what_is_explored_is_kept_to_the_end() -> None:
-    network = Network((Layer(((0.0,),) * 4, (0.0, 1.0, 0.0, 0.0)),))
-    assert {Greedy(network, 0.0, np.random.default_rng(0)).choose((0.0,)) for _ in range(50)} == {1}
-    agents = [Greedy(network, 0.2, np.random.default_rng(seed)) for seed in range(40)]
+    network = ValueNetwork((Layer(((0.0,),) * 4, (0.0, 1.0, 0.0, 0.0)),))
+    assert {GreedyAgent(network, 0.0, np.random.default_rng(0)).choose((0.0,)) for _ in range(50)} == {1}
+    agents = [GreedyAgent(network, 0.2, np.random.default_rng(seed)) for seed in range(40)]
     taken = [[agent.choose((0.0,)) for _ in range(100)] for agent in agents]
     for agent, actions in zip(agents, taken, strict=True):
         assert set(actions[: agent.before]) <= {1}
@@ -100,8 +100,8 @@ def test_what_is_explored_is_kept_to_the_end() -> None:
 
 
 def test_a_first_choice_is_kept() -> None:
-    network = Network((Layer(((0.0,), (1.0,)), (0.0, 0.0)),))
-    agent = Greedy(network, 0.0, np.random.default_rng(0), keep=True)
+    network = ValueNetwork((Layer(((0.0,), (1.0,)), (0.0, 0.0)),))
+    agent = GreedyAgent(network, 0.0, np.random.default_rng(0), keep=True)
     assert [agent.choose((x,)) for x in (1.0, -1.0, -2.0)] == [1, 1, 1]
 
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from polyrhythm.policies import parse
-from polyrhythm.policies.rlp_views import VIEWS
+from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.rl.acting import Acting, blank
 from polyrhythm.rl.env import REWARD_S, SynchronizationEnv
 from polyrhythm.rl.episode import Episode

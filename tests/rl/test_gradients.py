@@ -5,13 +5,13 @@ from polyrhythm.rl.data import image_data, sampled
 from polyrhythm.rl.gradients import ArrayGradients
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.flat import FlatModel
-from polyrhythm.training.gradient import PlainGradients, Request
+from polyrhythm.training.gradient import GradientRequest, PlainGradients
 
 
-def requests(model: FlatModel, rows: int) -> list[Request]:
+def requests(model: FlatModel, rows: int) -> list[GradientRequest]:
     buffers, generator = Buffers(model.buffers, model.counters), torch.Generator().manual_seed(1)
     return [
-        Request(
+        GradientRequest(
             model.parameters + 0.1 * torch.randn(model.layout.size, generator=generator),
             torch.randint(0, 700, (16,), generator=generator),
             buffers,

@@ -7,8 +7,8 @@ import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
-from polyrhythm.policies.rlp_file import Learned, Network, dump
-from polyrhythm.policies.rlp_views import VIEWS
+from polyrhythm.policies.rlp.network import Learned, ValueNetwork, dump
+from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.rl import learn
 from polyrhythm.rl.dqn import HIDDEN, PRESETS, Preset
 from polyrhythm.rl.episode import Episode
@@ -80,9 +80,9 @@ def test_the_number_of_cores_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_best_network_of_the_pretraining_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, scores = list[Network](), iter([0.5, 0.9, 0.7, 0.6])
+    seen, scores = list[ValueNetwork](), iter([0.5, 0.9, 0.7, 0.6])
 
-    def score(study: Study, network: Network) -> float:
+    def score(study: Study, network: ValueNetwork) -> float:
         seen.append(network)
         return next(scores)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from polyrhythm.policies.rlp_file import SLOPE
+from polyrhythm.policies.rlp.network import SLOPE
 from polyrhythm.rl.mlp import MLP
 
 WIDTHS = (5, 7, 4, 3)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse
-from polyrhythm.runtime import control
-from polyrhythm.runtime.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.wire import protocol as control
 from tests.runtime.fake_worker import FakeWorker
 
 
@@ -29,8 +29,8 @@ class Settled:
     """A collective that has succeeded: who knows it, what each had offered, and what counts since then."""
 
     told: set[int] = field(default_factory=set)
-    offers: dict[int, list[Lease]] = field(default_factory=dict)
-    counted: list[Lease] = field(default_factory=list)
+    offers: dict[int, list[SampleRange]] = field(default_factory=dict)
+    counted: list[SampleRange] = field(default_factory=list)
 
 
 class FakeJob:
@@ -54,13 +54,13 @@ class FakeJob:
         self.ticks, self.ahead = 0, ahead
         self.alarms: list[float] = []
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
-        self.pushed: dict[tuple[int, int], Lease] = {}
+        self.pushed: dict[tuple[int, int], SampleRange] = {}
         self.applied: Counter[tuple[int, int]] = Counter()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
         self.undone = 0
-        self.records: dict[tuple[tuple[Any, ...], int], control.Record] = {}
+        self.records: dict[tuple[tuple[Any, ...], int], control.Measured] = {}
         self.cuts: dict[int, int] = {}
         self.coordinator = Coordinator(parse(policy), workers, self, lambda: self.clock, epochs)
         self.workers: dict[int, FakeWorker] = {}
@@ -171,19 +171,21 @@ class FakeJob:
         settled, self.outcomes[key] = self.settled.pop(key), False
         for rank, offer in settled.offers.items():
             self.workers[rank].held += offer
-        for lease in settled.counted:
-            self.applied.subtract((lease.epoch, position) for position in range(lease.start, lease.stop))
+        for sample_range in settled.counted:
+            self.applied.subtract(
+                (sample_range.epoch, position) for position in range(sample_range.start, sample_range.stop)
+            )
         self.applied = +self.applied
 
     def _forget(self, epoch: int) -> None:
         """The job has gone back to the start of this epoch."""
         self.applied = Counter({place: count for place, count in self.applied.items() if place[0] != epoch})
 
-    def _count(self, leases: list[Lease]) -> None:
-        for lease in leases:
-            for position in range(lease.start, lease.stop):
-                self.applied[lease.epoch, position] += 1
-        leases.clear()
+    def _count(self, sample_ranges: list[SampleRange]) -> None:
+        for sample_range in sample_ranges:
+            for position in range(sample_range.start, sample_range.stop):
+                self.applied[sample_range.epoch, position] += 1
+        sample_ranges.clear()
 
     def _able(self, w: FakeWorker) -> bool:
         if w.wants is None:
@@ -219,14 +221,18 @@ class FakeJob:
 
     def _settle(self, member: FakeWorker, key: tuple[Any, ...], contributes: bool) -> None:
         """What a member has offered is in the parameters of all, or given up."""
-        offer = [lease for lease in member.offers.pop(key) if lease in member.held]
-        member.held = [lease for lease in member.held if lease not in offer]
+        offer = [sample_range for sample_range in member.offers.pop(key) if sample_range in member.held]
+        member.held = [sample_range for sample_range in member.held if sample_range not in offer]
         settled = self.settled[key]
         settled.offers[member.rank] = offer
         if contributes:
             # What was given to others when this worker left its loop counts as theirs.
-            given = [lease for lease in offer if lease in member.stale and self.applied[lease.epoch, lease.start]]
-            counts = [lease for lease in offer if lease not in given]
+            given = [
+                sample_range
+                for sample_range in offer
+                if sample_range in member.stale and self.applied[sample_range.epoch, sample_range.start]
+            ]
+            counts = [sample_range for sample_range in offer if sample_range not in given]
             settled.counted += counts
             self._count(counts)
 

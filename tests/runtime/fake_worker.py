@@ -5,12 +5,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyrhythm.core import Sync
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse
-from polyrhythm.runtime import control
-from polyrhythm.runtime.schedule import Schedule
-from polyrhythm.runtime.strides import Strides
-from polyrhythm.runtime.venue import venue_of
+from polyrhythm.runtime.wire import protocol as control
+from polyrhythm.runtime.worker.schedule import LocalSchedule
 
 if TYPE_CHECKING:
     from tests.runtime.fake_job import FakeJob
@@ -24,7 +24,7 @@ class Travelling(NamedTuple):
     due: int
     started: int
     fragment: tuple[int, int] | None
-    offer: list[Lease]
+    offer: list[SampleRange]
 
 
 class FakeWorker:
@@ -32,16 +32,16 @@ class FakeWorker:
 
     def __init__(self, job: "FakeJob", rank: int, ahead: int) -> None:
         self.job, self.rank, self.ahead = job, rank, ahead
-        self.alive, self.finished, self.poisoned, self.left = True, False, False, False
+        self.alive, self.finished, self.collective_failed, self.left = True, False, False, False
         self.ended = ""
         self.completed = 0
         self.inbox: deque[control.ToWorker] = deque()
-        self.held: list[Lease] = []
-        self.stale: list[Lease] = []
+        self.held: list[SampleRange] = []
+        self.stale: list[SampleRange] = []
         self.untold: list[control.Stepped] = []
         self.owes_word = False
-        self.offers: dict[tuple[Any, ...], list[Lease]] = {}
-        self.travelling: list[Travelling] = []
+        self.offers: dict[tuple[Any, ...], list[SampleRange]] = {}
+        self.in_flight: list[Travelling] = []
         self.phase: control.Phase | None = None
         self.life = self._live()
         self.wants = next(self.life)
@@ -53,9 +53,9 @@ class FakeWorker:
             while not isinstance(message, control.EpochDone):
                 message = yield from self._follow(message, epoch)
                 if self.left:  # its loop; nothing concerns this worker until the next phase
-                    self.left, self.poisoned, self.stale = False, True, list(self.held)
+                    self.left, self.collective_failed, self.stale = False, True, list(self.held)
                     break
-        if self.poisoned:
+        if self.collective_failed:
             self.held.clear()
         self._tell(control.Bye())
         self.finished = True
@@ -64,17 +64,17 @@ class FakeWorker:
         """Do what a message asks for; the next message to follow."""
         match message:
             case control.Phase():
-                self.poisoned = False
+                self.collective_failed = False
                 yield from self._enter(message)
-            case _ if self.poisoned:  # it belongs to a phase that has failed for this rank
+            case _ if self.collective_failed:  # it belongs to a phase that has failed for this rank
                 pass
-            case control.Lockstep():
-                yield from self._lockstep(message, epoch)
+            case control.SynchronousSteps():
+                yield from self._synchronous(message, epoch)
             case control.Go() if self.roams:
                 return (yield from self._local_step(message))
             case control.Go():
                 return (yield from self._step(message, epoch))
-            case control.Merge():
+            case control.TakePart():
                 yield from self._meet(message)
             case control.Over():
                 self._tell_at_end(epoch)
@@ -83,12 +83,12 @@ class FakeWorker:
         return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:
-        self.phase, self.leases, self.records = phase, deque[Lease](), tuple[control.Record, ...]()
+        self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), tuple[control.Measured, ...]()
         policy = parse(phase.policy)
-        self.roams, self.asks_first = venue_of(policy) == "hub", policy.traits.cancels
-        self.measures = policy.traits.venue == "replicated"
-        if venue_of(policy) == "lockstep":
-            self.schedule = Schedule(policy, self.job.traces[-1][1], phase.members, self.rank)
+        self.roams, self.asks_first = runtime_placement(policy) == "coordinator", policy.traits.cancels
+        self.measures = policy.traits.placement == "every_rank"
+        if runtime_placement(policy) == "every_rank":
+            self.schedule = LocalSchedule(policy, self.job.traces[-1][1], phase.members, self.rank)
         if phase.back_to is not None:
             self.held.clear()
         if phase.contributors:
@@ -104,33 +104,33 @@ class FakeWorker:
         if self._leaves():
             self.left = True
             return go
-        self.leases.extend(go.leases)
-        lease = self.leases.popleft()
+        self.sample_ranges.extend(go.sample_ranges)
+        sample_range = self.sample_ranges.popleft()
         if self.job.random.random() < self.job.skip:
-            self._tell(control.Skipped(go.number, lease.samples))
+            self._tell(control.Skipped(go.number, sample_range.samples))
         elif not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
-            self.job.pushed[self.rank, go.number] = lease
-            self._tell(control.Pushed(go.number, lease.samples, 1.0, 0.0))
+            self.job.pushed[self.rank, go.number] = sample_range
+            self._tell(control.Pushed(go.number, sample_range.samples, 1.0, 0.0))
         return (yield None)
 
     def _local_step(self, go: control.Go) -> Generator[Any, Any, Any]:
-        """One step on the worker's own replica; where it can be cancelled, after the hub has accepted it."""
+        """One step on the worker's own replica; where it can be cancelled, after the coordinator has accepted it."""
         if self._leaves():
             self.left = True
             return go
-        self.leases.extend(go.leases)
-        lease = self.leases.popleft()
+        self.sample_ranges.extend(go.sample_ranges)
+        sample_range = self.sample_ranges.popleft()
         if self.job.random.random() < self.job.skip:
-            self._tell(control.Skipped(go.number, lease.samples))
+            self._tell(control.Skipped(go.number, sample_range.samples))
             return (yield None)
         if not self.asks_first:
-            self.held.append(lease)
-        self._tell(control.LocalStep(go.number, lease.samples, self.job.random.random(), 0.1))
+            self.held.append(sample_range)
+        self._tell(control.LocalStepDone(go.number, sample_range.samples, self.job.random.random(), 0.1))
         if self.asks_first:
-            yield from self._await_answer(go, lease)
+            yield from self._await_answer(go, sample_range)
         return (yield None)
 
-    def _await_answer(self, go: control.Go, lease: Lease) -> Steps:
+    def _await_answer(self, go: control.Go, sample_range: SampleRange) -> Steps:
         """Make the step unless it was cancelled; what comes before the answer is followed behind it."""
         before = []
         while True:
@@ -141,10 +141,10 @@ class FakeWorker:
             if isinstance(message, control.Phase):
                 break
         if not isinstance(message, control.Cancelled):
-            self.held.append(lease)
+            self.held.append(sample_range)
         self.inbox.extendleft(reversed(before))
 
-    def _meet(self, merge: control.Merge) -> Steps:
+    def _meet(self, merge: control.TakePart) -> Steps:
         assert self.phase is not None
         parts = {*merge.sync.workers, *(merge.sync.adopters or ())}
         if (
@@ -152,27 +152,27 @@ class FakeWorker:
                 ("meet", self.phase.number, merge.number), self.held if self.rank in parts else []
             )
         ):
-            self._tell(control.Merged(merge.number))
+            self._tell(control.TookPart(merge.number))
         else:
             self._poison(1)
 
-    def _exchange(self, key: tuple[Any, ...], offer: list[Lease]) -> Generator[Any, Any, bool]:
+    def _exchange(self, key: tuple[Any, ...], offer: list[SampleRange]) -> Generator[Any, Any, bool]:
         """Take part in a collective; whether it succeeded."""
         self.offers[key] = list(offer)
         return bool((yield key))
 
-    def _lockstep(self, start: control.Lockstep, epoch: int) -> Steps:
+    def _synchronous(self, start: control.SynchronousSteps, epoch: int) -> Steps:
         assert self.phase is not None
-        self.plan = Strides(start.ranges, len(self.phase.members), start.batch_size)
+        self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size)
         self.schedule.start(self.plan)
         self.records, self.token, self.completed = (), control.Token(-1, stop=False, tell=-1), 0
-        self.travelling.clear()
+        self.in_flight.clear()
         while not self.schedule.done:
             if self._leaves():
                 self.left = True
                 return
             stop = yield from self._step_in_lockstep(self.schedule.step)
-            if stop or self.poisoned:
+            if stop or self.collective_failed:
                 return
         self._tell_at_end(epoch)
 
@@ -180,10 +180,10 @@ class FakeWorker:
         """Whether there is a stop behind it."""
         last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
         batch = self.schedule.batch()
-        samples = sum(lease.samples for lease in batch)
+        samples = sum(sample_range.samples for sample_range in batch)
         self.held.extend(batch)
         if self.measures and not (yield from self._exchange_records(step)):
-            self.held = [lease for lease in self.held if lease not in batch]
+            self.held = [sample_range for sample_range in self.held if sample_range not in batch]
             self._poison(step)
             return False
         if not last and self.token.step < step:
@@ -219,14 +219,14 @@ class FakeWorker:
         """Tell the others what this rank has measured; whether it knows what they have."""
         assert self.phase is not None
         key = self._key(step, "records")
-        self.job.records[key, self.rank] = control.Record(self.job.random.random())
+        self.job.records[key, self.rank] = control.Measured(self.job.random.random())
         if not (yield from self._exchange(key, [])):
             return False
         self.records = tuple(self.job.records[key, member] for member in self.phase.members)
         return True
 
     def _combine(
-        self, step: int, sync: Sync | None, batch: Sequence[Lease], closing: bool
+        self, step: int, sync: Sync | None, batch: Sequence[SampleRange], closing: bool
     ) -> Generator[Any, Any, bool]:
         """Carry out what was decided; whether every exchange succeeded."""
         if sync is not None and sync.what == "gradients":
@@ -239,7 +239,7 @@ class FakeWorker:
         if sync is not None and sync.what != "gradients":
             if not (yield from self._merge(lambda t: t.fragment == sync.fragment or not sync.fragment)):
                 return False
-            self.travelling.append(Travelling(step + sync.delay, step, sync.fragment, list(self.held)))
+            self.in_flight.append(Travelling(step + sync.delay, step, sync.fragment, list(self.held)))
             equal = not sync.delay and not sync.fragment
             if not (yield from self._merge(lambda t: t.due <= step)):
                 return False
@@ -254,8 +254,8 @@ class FakeWorker:
 
     def _merge(self, which: Callable[[Travelling], bool]) -> Generator[Any, Any, bool]:
         """Complete exchanges under way; whether they succeeded."""
-        for one in [t for t in self.travelling if which(t)]:
-            self.travelling.remove(one)
+        for one in [t for t in self.in_flight if which(t)]:
+            self.in_flight.remove(one)
             if not (yield from self._exchange(self._key(one.started, "sync"), one.offer)):
                 return False
             self.reached = max(self.reached, one.started + 1)
@@ -270,14 +270,14 @@ class FakeWorker:
 
     def _poison(self, completed: int, exchanged: int = 0, shared: bool = False) -> None:
         assert self.phase is not None
-        self.poisoned = True
-        self._tell(control.Poisoned(self.phase.number, completed, "", exchanged, shared, self.records))
+        self.collective_failed = True
+        self._tell(control.CollectiveFailed(self.phase.number, completed, "", exchanged, shared, self.records))
 
     def _tell_at_end(self, epoch: int) -> None:
         assert self.phase is not None
         self._tell(control.AtEnd(epoch, self.phase.number))
 
-    def _tell(self, message: control.ToHub) -> None:
+    def _tell(self, message: control.ToCoordinator) -> None:
         self._flush()
         self.job.coordinator.receive(self.rank, message)
 

@@ -1,4 +1,6 @@
-"""Real jobs for tests: a hub and its workers, each a process of its own, and a task that says what has been seen."""
+"""Real jobs for tests: a coordinator and its workers, each a process of its own, and a task that says what has been
+seen.
+"""
 
 import os
 import uuid
@@ -12,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from polyrhythm.runtime.channel import listen
-from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub import Hub
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
-from polyrhythm.runtime.rendezvous import HUB
-from polyrhythm.runtime.shard import warm_up
-from polyrhythm.testing.processes import Outcome, Workers, workers
+from polyrhythm.runtime.coordinator.server import CoordinatorServer
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
+from polyrhythm.runtime.server.shard import warm_up
+from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
 
-HUB_PID = "TEST_HUB_PID"
+COORDINATOR_PID = "TEST_HUB_PID"
 """Environment variable that tells a worker whom to kill."""
 
 LIMIT_S = 60.0
@@ -31,26 +33,26 @@ LIMIT_S = 60.0
 class Job:
     """A job that runs."""
 
-    settings: HubSettings
-    hub: Workers
+    settings: JobConfig
+    coordinator: Workers
     ranks: Workers
 
-    def join(self, leave: tuple[int, ...] = ()) -> list[Outcome]:
-        """Outcomes of the workers; the hub must then end by itself."""
+    def join(self, leave: tuple[int, ...] = ()) -> list[ProcessOutcome]:
+        """Outcomes of the workers; the coordinator must then end by itself."""
         outcomes = self.ranks.join(LIMIT_S, leave)
-        (hub,) = self.hub.join(LIMIT_S)
-        assert hub.ok, hub.traceback
+        (coordinator,) = self.coordinator.join(LIMIT_S)
+        assert coordinator.ok, coordinator.traceback
         return outcomes
 
 
 @contextmanager
 def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
     """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
-    made = HubSettings(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, **settings})
-    with listen(hub_address(made.job)) as listener, workers(serve, 1, made, listener) as hub:
+    made = JobConfig(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, **settings})
+    with listen(coordinator_address(made.job)) as listener, workers(serve, 1, made, listener) as coordinator:
         listener.close()
-        with workers(take_part, count, made, hub.processes[0].pid, script, args) as ranks:
-            yield Job(made, hub, ranks)
+        with workers(take_part, count, made, coordinator.processes[0].pid, script, args) as ranks:
+            yield Job(made, coordinator, ranks)
 
 
 def run_job(script: Callable[..., Any], count: int, *args: Any, **settings: Any) -> list[Any]:
@@ -61,17 +63,23 @@ def run_job(script: Callable[..., Any], count: int, *args: Any, **settings: Any)
     return [outcome.value for outcome in outcomes]
 
 
-def serve(_: int, settings: HubSettings, listener: Any) -> None:
-    """Body of the hub."""
-    hub = Hub(settings, listener)
+def serve(_: int, settings: JobConfig, listener: Any) -> None:
+    """Body of the coordinator."""
+    coordinator = CoordinatorServer(settings, listener)
     warm_up()
-    hub.run()
+    coordinator.run()
 
 
-def take_part(rank: int, settings: HubSettings, hub: int, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def take_part(
+    rank: int, settings: JobConfig, coordinator: int, script: Callable[..., Any], args: tuple[Any, ...]
+) -> Any:
     """Body of a worker, in the environment that a launcher makes."""
-    address = Address(hub_address(settings.job), settings.job, settings.token)
-    os.environ |= {"RANK": str(rank), HUB: msgspec.json.encode(address).decode(), HUB_PID: str(hub)}
+    address = Address(coordinator_address(settings.job), settings.job, settings.token)
+    os.environ |= {
+        "RANK": str(rank),
+        COORDINATOR: msgspec.json.encode(address).decode(),
+        COORDINATOR_PID: str(coordinator),
+    }
     return script(rank, *args)
 
 

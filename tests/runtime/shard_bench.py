@@ -1,4 +1,6 @@
-"""A hub's data plane in this process: shards on one loop with their workers, so that a test is deterministic."""
+"""A coordinator's data plane in this process: shards on one loop with their workers, so that a test is
+deterministic.
+"""
 
 from collections.abc import Callable
 from itertools import count
@@ -8,27 +10,27 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.runtime.channel import Channel, address_of, listen
-from polyrhythm.runtime.client import ShardClient
-from polyrhythm.runtime.handshake import Door, join
-from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import (
+from polyrhythm.runtime.server.shard_group import CoordinatorConnection, RemoteShard, ShardGroup, WorkerConnection
+from polyrhythm.runtime.server.shard_service import ShardService
+from polyrhythm.runtime.wire.connection import Channel, address_of, listen
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.handshake import Acceptor, join
+from polyrhythm.runtime.wire.shard_protocol import (
     Apply,
     Arrived,
-    Contribution,
     Drop,
-    FromHub,
+    FromCoordinator,
     FromShard,
     Hello,
     Layout,
-    Message,
     OptimizerSpec,
     Parameter,
-    ToHubFromShard,
+    ShardMessage,
+    ShardToCoordinator,
     ToShard,
+    WeightedGradient,
 )
-from polyrhythm.runtime.service import ShardService
-from polyrhythm.runtime.shards import HubPort, RemoteShard, ShardGroup, WorkerPort
+from polyrhythm.runtime.worker.shard_client import ShardClient
 from polyrhythm.training.compression import parse_compression
 
 NAMES = count()
@@ -36,19 +38,19 @@ SIZES_LAYOUT = Layout(((Parameter("w0", (40,)),), (Parameter("w1", (24,)),)))
 SGD = OptimizerSpec("SGD", {"lr": 1.0})
 
 
-class Note(Message):
-    """Stands for whatever a hub says besides."""
+class Note(ShardMessage):
+    """Stands for whatever a coordinator says besides."""
 
     text: str
 
 
-SERVER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Hello | ToShard | FromHub | Note)
+SERVER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Hello | ToShard | FromCoordinator | Note)
 CLIENT: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(FromShard | Note)
-HUB: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(ToHubFromShard)
+COORDINATOR: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(ShardToCoordinator)
 
 
-class HubWorker(WorkerPort):
-    """A worker at the shard beside the hub: notes are kept, everything else is the shard's."""
+class CoordinatorWorker(WorkerConnection):
+    """A worker at the shard beside the coordinator: notes are kept, everything else is the shard's."""
 
     def __init__(self, bench: "Bench", worker: int, channel: Channel) -> None:
         super().__init__(bench.group.service, worker, channel)
@@ -99,7 +101,7 @@ class Bench:
         self.channels: dict[int, Channel] = {}
         self.carrier = carrier
         self.group = ShardGroup(shards, lambda *gradient: self.arrived.append(gradient), compensation, allowed)
-        self.addresses = [self._listen(self._admit_at_hub)]
+        self.addresses = [self._listen(self._admit_at_coordinator)]
         if others:
             self.addresses += [self._other_shard(index, shards, compensation, allowed) for index in range(1, shards)]
 
@@ -121,7 +123,7 @@ class Bench:
         self.until(lambda: (client.rank, number) in self.arrived)
 
     def apply(self, *gradients: tuple[Any, ...], **options: Any) -> None:
-        self.group.apply(Apply(tuple(Contribution(*gradient) for gradient in gradients), **options))
+        self.group.apply(Apply(tuple(WeightedGradient(*gradient) for gradient in gradients), **options))
 
     def drop(self, *gradients: tuple[int, int]) -> None:
         self.group.drop(Drop(gradients))
@@ -137,27 +139,35 @@ class Bench:
     def _listen(self, admit: Any) -> str:
         address = "tcp:127.0.0.1:0" if self.carrier == "tcp" else f"unix:@polyrhythm-bench-{id(self)}-{next(NAMES)}"
         listener = listen(address)
-        Door(self.loop, listener, "job", self.token, SERVER, admit)
+        Acceptor(self.loop, listener, "job", self.token, SERVER, admit)
         return address_of(listener)
 
-    def _admit_at_hub(self, channel: Channel, hello: Hello) -> HubWorker:
+    def _admit_at_coordinator(self, channel: Channel, hello: Hello) -> CoordinatorWorker:
         self.channels[hello.rank] = channel
-        return HubWorker(self, hello.rank, channel)
+        return CoordinatorWorker(self, hello.rank, channel)
 
     def _other_shard(self, index: int, shards: int, compensation: str, allowed: tuple[str, ...]) -> str:
         """A shard as in a process of its own, reached only through its sockets."""
-        hub: list[Channel] = []
-        service = ShardService(index, shards, lambda *gradient: hub[0].send(Arrived(*gradient)), compensation, allowed)
+        coordinator: list[Channel] = []
+        service = ShardService(
+            index, shards, lambda *gradient: coordinator[0].send(Arrived(*gradient)), compensation, allowed
+        )
 
-        def admit(channel: Channel, hello: Hello) -> WorkerPort | HubPort:
+        def admit(channel: Channel, hello: Hello) -> WorkerConnection | CoordinatorConnection:
             if hello.role == "worker":
-                return WorkerPort(service, hello.rank, channel)
-            hub.append(channel)
-            return HubPort(service, self.loop)
+                return WorkerConnection(service, hello.rank, channel)
+            coordinator.append(channel)
+            return CoordinatorConnection(service, self.loop)
 
         address = self._listen(admit)
         self.group.add(
-            join(self.loop, address, Hello("job", "hub", 0, self.token), HUB, RemoteShard(self.group, self._shard_lost))
+            join(
+                self.loop,
+                address,
+                Hello("job", "coordinator", 0, self.token),
+                COORDINATOR,
+                RemoteShard(self.group, self._shard_lost),
+            )
         )
         return address
 

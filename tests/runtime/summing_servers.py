@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.runtime.channel import address_of, listen
-from polyrhythm.runtime.handshake import Door
-from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import Add, Hello
-from polyrhythm.runtime.sums import SumDoor, Sums
+from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
+from polyrhythm.runtime.wire.connection import address_of, listen
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.handshake import Acceptor
+from polyrhythm.runtime.wire.shard_protocol import Add, Hello
 
 NUMBERS = count()
 MODEL_BYTES = 2**20
@@ -37,5 +37,5 @@ def serve(loop: Loop, carrier: str) -> str:
     sums = Sums(lambda: MODEL_BYTES)
     listener = listen("tcp:127.0.0.1:0" if carrier == "tcp" else f"unix:@polyrhythm-sums-{id(loop)}-{next(NUMBERS)}")
     decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | Add)
-    Door(loop, listener, "job", "", decoder, lambda channel, hello: SumDoor(sums, channel))
+    Acceptor(loop, listener, "job", "", decoder, lambda channel, hello: SumAcceptor(sums, channel))
     return address_of(listener)

@@ -16,11 +16,11 @@ from torch import nn
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
-from polyrhythm.runtime import steer
-from polyrhythm.runtime.channel import connect
-from polyrhythm.runtime.control import Address, Status
-from polyrhythm.runtime.rendezvous import HUB
-from tests.runtime.jobs import HUB_PID, LIMIT_S, Numbered, flat, job, make_model, make_optimizer, step
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
+from polyrhythm.runtime.wire.connection import connect
+from polyrhythm.runtime.wire.protocol import Address, Status
+from tests.runtime.jobs import COORDINATOR_PID, LIMIT_S, Numbered, flat, job, make_model, make_optimizer, step
 
 SAMPLES = 60
 EPOCHS = 2
@@ -32,7 +32,9 @@ ARBITRATED = (1, 0)
 
 
 def train(rank: int, name: str, what: str, when: tuple[int, int]) -> tuple[list[int], torch.Tensor, Status | None]:
-    """Train; the last rank comes to grief. Indices seen in the last epoch, the parameters, and the hub's figures."""
+    """Train; the last rank comes to grief. Indices seen in the last epoch, the parameters, and the coordinator's
+    figures.
+    """
     model = make_model()
     optimizer = make_optimizer(model, lr=0.1, momentum=0.9)
     with polyrhythm.session(model, optimizer) as session:
@@ -57,15 +59,15 @@ def come_to_grief(what: str) -> None:
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp", "ssp:1", "k-sync:3"])
 def test_the_others_finish(policy: str, what: str) -> None:
     name = f"failing-{os.getpid()}-{policy}-{what}"
-    when = LOCKSTEP if parse(policy).traits.venue == "scheduled" else ARBITRATED
-    with job(train, 3, name, what, when, name=name, policy=policy, hang_s=0.8, pulse_s=0.2) as running:
+    when = LOCKSTEP if parse(policy).traits.placement == "clock" else ARBITRATED
+    with job(train, 3, name, what, when, name=name, policy=policy, hang_s=0.8, heartbeat_s=0.2) as running:
         first, second, lost = running.join()
     assert first.ok, first.traceback
     assert second.ok, second.traceback
     if what == "raise":
         assert "the script's own mistake" in lost.traceback
     else:
-        assert lost.exit_code == -signal.SIGKILL  # what hangs is ended by the hub
+        assert lost.exit_code == -signal.SIGKILL  # what hangs is ended by the coordinator
     (ours, parameters, state), (theirs, others_parameters, _) = first.value, second.value
     assert torch.equal(parameters, others_parameters)
     assert isinstance(state, Status)
@@ -76,7 +78,7 @@ def test_the_others_finish(policy: str, what: str) -> None:
 def join(rank: int, mistakes: dict[int, str]) -> int:
     """Take part in a job in the way that `mistakes` has for this rank; samples of this worker."""
     mistake = mistakes.get(rank, "")
-    address = msgspec.json.decode(os.environ[HUB].encode(), type=Address)
+    address = msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address)
     try:
         return take_part_wrongly(address, mistake)
     except PolyrhythmError:
@@ -89,7 +91,7 @@ def take_part_wrongly(address: Address, mistake: str) -> int:
         address = msgspec.structs.replace(address, token="guess")
     elif mistake == "job":
         address = msgspec.structs.replace(address, job="another")
-    os.environ[HUB] = msgspec.json.encode(address).decode()
+    os.environ[COORDINATOR] = msgspec.json.encode(address).decode()
     model = nn.Linear(6, 3) if mistake == "shape" else make_model()
     optimizer = make_optimizer(model, "Adam" if mistake == "optimizer" else "SGD", lr=0.1)
     data = Numbered(SAMPLES + 1 if mistake == "data" else SAMPLES)
@@ -152,13 +154,13 @@ def act_at(rank: int, act: Callable[[], None]) -> int:
     return int(session.metrics["samples"])
 
 
-def kill_hub() -> None:
-    os.kill(int(os.environ[HUB_PID]), signal.SIGKILL)
+def kill_coordinator() -> None:
+    os.kill(int(os.environ[COORDINATOR_PID]), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp", "k-sync:2"])
 def test_without_a_hub_every_worker_ends_with_one_clear_line(policy: str) -> None:
-    with job(act_at, 2, kill_hub, policy=policy) as running:
+    with job(act_at, 2, kill_coordinator, policy=policy) as running:
         outcomes = running.ranks.join(LIMIT_S)
     for outcome in outcomes:
         last = outcome.traceback.strip().split("\n")[-1]
@@ -166,9 +168,9 @@ def test_without_a_hub_every_worker_ends_with_one_clear_line(policy: str) -> Non
 
 
 def send_foreign(data: bytes) -> None:
-    """Talk to the hub in another tongue, until it hangs up."""
-    address = msgspec.json.decode(os.environ[HUB].encode(), type=Address)
-    with connect(address.hub, LIMIT_S) as sock:
+    """Talk to the coordinator in another tongue, until it hangs up."""
+    address = msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address)
+    with connect(address.coordinator, LIMIT_S) as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
         sock.recv(64)

@@ -4,12 +4,12 @@ import time
 from typing import Any
 
 import polyrhythm
-from polyrhythm.runtime import steer
+from polyrhythm.runtime.launch import control_client as steer
 from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
 
 
 def train(rank: int, name: str) -> tuple[dict[str, Any], str]:
-    """Rank 1 is slow by far; the arrivals that its session knows, and the kind that the hub states."""
+    """Rank 1 is slow by far; the arrivals that its session knows, and the kind that the coordinator states."""
     model = make_model()
     optimizer = make_optimizer(model, lr=0.05)
     with polyrhythm.session(model, optimizer) as session:

@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from polyrhythm.runtime.control import Go, Pushed
-from polyrhythm.runtime.losses import Losses
-from polyrhythm.runtime.places import Place
-from polyrhythm.runtime.pushing import Pushing
-from polyrhythm.runtime.station import Station
+from polyrhythm.runtime.wire.protocol import Go, Pushed
+from polyrhythm.runtime.wire.worker_buffers import WorkerBuffers
+from polyrhythm.runtime.worker.context import WorkerContext
+from polyrhythm.runtime.worker.losses import Losses
+from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.training.compression import NOTHING
 from polyrhythm.training.optimizer import OptimizerState
 from tests.runtime.shard_bench import MakeBench
@@ -83,8 +83,10 @@ class FakeLink:
 def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
     link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
     follow: Any = None
-    station = Station(0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, losses=Losses())
-    side = Pushing(station, swaps)
+    context = WorkerContext(
+        0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, losses=Losses()
+    )
+    side = ParameterServerMode(context, swaps)
     for number, version in enumerate((5, 8)):
         side.follow(Go(number, version, (), False))
         side.before_step(4)
@@ -94,6 +96,6 @@ def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: l
 
 
 def test_a_slot_that_is_being_filled_is_not_free() -> None:
-    slot, channel = torch.zeros(2), SimpleNamespace(sending=False)
-    place = Place(cast(Any, channel), NOTHING, slots=[slot], incoming=slot)
-    assert place.free_slot() == 1
+    buffer, channel = torch.zeros(2), SimpleNamespace(sending=False)
+    place = WorkerBuffers(cast(Any, channel), NOTHING, vectors=[buffer], incoming=buffer)
+    assert place.free_buffer() == 1

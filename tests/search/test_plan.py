@@ -1,7 +1,7 @@
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.plan import Knob, Plan
+from polyrhythm.search.plan import Knob, SearchPlan
 
 
 def test_positions_run_from_the_fast_end_to_the_safe_one() -> None:
@@ -37,4 +37,4 @@ def test_a_knob_that_cannot_be_turned_is_refused(fields: dict[str, object], mess
 )
 def test_a_plan_that_makes_no_sense_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(PolyrhythmError, match=message):
-        Plan(**fields)  # type: ignore[arg-type]
+        SearchPlan(**fields)  # type: ignore[arg-type]

@@ -13,12 +13,12 @@ import pytest
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.search.loop import search
-from polyrhythm.search.plan import Outcome, Plan, Trial
-from polyrhythm.search.runners import Serial
-from polyrhythm.search.store import Store
+from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+from polyrhythm.search.runners import SerialRunner
+from polyrhythm.search.store import TrialStore
 from tests.search.jobs import knee
 
-JOB, PLAN = "job", Plan(runs=4)
+JOB, PLAN = "job", SearchPlan(runs=4)
 POINTS = ("in the trial", "before it is kept", "half kept", "after it is kept")
 
 
@@ -28,7 +28,7 @@ class Diary:
     def __init__(self, path: Path, fatal: tuple[str, int] | None) -> None:
         self.path, self.fatal, self.counts = path, fatal, dict.fromkeys(POINTS, 0)
 
-    def note(self, point: str, trial: Trial) -> None:
+    def note(self, point: str, trial: SearchTrial) -> None:
         with open(self.path, "a", encoding="utf-8") as stream:
             stream.write(f"{point}|{trial.spec}|{trial.run}\n")
         self.counts[point] += 1
@@ -36,12 +36,12 @@ class Diary:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class WatchedStore(Store):
+class WatchedStore(TrialStore):
     def __init__(self, path: Path, diary: Diary) -> None:
         super().__init__(path)
         self.diary = diary
 
-    def add(self, job: str, outcome: Outcome) -> None:
+    def add(self, job: str, outcome: TrialOutcome) -> None:
         self.diary.note("before it is kept", outcome.trial)
         connection = sqlite3.connect(self.path)
         values = (job, outcome.trial.spec, outcome.trial.run, b"{}")
@@ -53,14 +53,14 @@ class WatchedStore(Store):
         self.diary.note("after it is kept", outcome.trial)
 
 
-def trial_of(diary: Diary, trial: Trial) -> Outcome:
+def trial_of(diary: Diary, trial: SearchTrial) -> TrialOutcome:
     diary.note("in the trial", trial)
     return knee(0.3)(trial)
 
 
 def process(folder: Path, fatal: tuple[str, int] | None) -> None:
     diary = Diary(folder / "diary", fatal)
-    search(PLAN, Serial(partial(trial_of, diary)), WatchedStore(folder / "store.db", diary), JOB)
+    search(PLAN, SerialRunner(partial(trial_of, diary)), WatchedStore(folder / "store.db", diary), JOB)
 
 
 def lives(folder: Path, deaths: Sequence[tuple[str, int]]) -> list[int | None]:
@@ -79,8 +79,8 @@ def test_killed_at_ten_moments_it_comes_to_the_same_answer_and_repeats_nothing(t
     deaths = [(rng.choice(POINTS), rng.randint(1, 2)) for _ in range(10)]
     assert {point for point, _ in deaths} == set(POINTS)
     assert lives(tmp_path, deaths) == [-signal.SIGKILL] * 10 + [0]
-    store = Store(tmp_path / "store.db")
-    alone = search(PLAN, Serial(knee(0.3)), Store(tmp_path / "other.db"), JOB)
+    store = TrialStore(tmp_path / "store.db")
+    alone = search(PLAN, SerialRunner(knee(0.3)), TrialStore(tmp_path / "other.db"), JOB)
     assert store.outcomes(JOB) == alone.state.outcomes
     assert store.answer(JOB) == alone.spec
     entries = (tmp_path / "diary").read_text(encoding="utf-8").splitlines()
@@ -95,13 +95,13 @@ def test_killed_at_ten_moments_it_comes_to_the_same_answer_and_repeats_nothing(t
 
 
 def test_a_job_that_recurs_is_answered_without_a_trial(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
-    first = search(PLAN, Serial(knee(0.3)), store, JOB)
+    store = TrialStore(tmp_path / "store.db")
+    first = search(PLAN, SerialRunner(knee(0.3)), store, JOB)
 
-    def never(trial: Trial) -> Outcome:
+    def never(trial: SearchTrial) -> TrialOutcome:
         raise AssertionError(trial)
 
-    again = search(PLAN, Serial(never), Store(tmp_path / "store.db"), JOB)
+    again = search(PLAN, SerialRunner(never), TrialStore(tmp_path / "store.db"), JOB)
     assert (again.spec, again.progress) == (first.spec, first.progress)
     assert len(again.known) == len(first.state.outcomes)
     assert store.answer(JOB) == first.spec
@@ -110,31 +110,31 @@ def test_a_job_that_recurs_is_answered_without_a_trial(tmp_path: Path) -> None:
 
 
 def test_another_plan_uses_the_trials_that_are_there(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path / "store.db"), list[Trial]()
+    store, asked = TrialStore(tmp_path / "store.db"), list[SearchTrial]()
 
-    def counted(trial: Trial) -> Outcome:
+    def counted(trial: SearchTrial) -> TrialOutcome:
         asked.append(trial)
         return knee(0.3)(trial)
 
-    search(Plan(settings=2), Serial(counted), store, JOB)
+    search(SearchPlan(settings=2), SerialRunner(counted), store, JOB)
     first = len(asked)
-    search(Plan(settings=4), Serial(counted), store, JOB)
+    search(SearchPlan(settings=4), SerialRunner(counted), store, JOB)
     assert len(set(asked)) == len(asked) > first
 
 
 def test_trials_of_another_knob_cost_this_search_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path / "searches.db")
+    store = TrialStore(tmp_path / "searches.db")
     for share in (0.9, 0.7):
-        store.add(JOB, knee(0.3)(Trial(f"switch:bsp@{share:g},asp", 0)))
-    found = search(PLAN, Serial(knee(0.3)), store, JOB)
-    alone = search(PLAN, Serial(knee(0.3)), Store(tmp_path / "other.db"), JOB)
+        store.add(JOB, knee(0.3)(SearchTrial(f"switch:bsp@{share:g},asp", 0)))
+    found = search(PLAN, SerialRunner(knee(0.3)), store, JOB)
+    alone = search(PLAN, SerialRunner(knee(0.3)), TrialStore(tmp_path / "other.db"), JOB)
     assert (found.state, found.cost, found.known) == (alone.state, alone.cost, frozenset())
 
 
 def test_a_trial_is_kept_once(tmp_path: Path) -> None:
-    store, outcome = Store(tmp_path / "store.db"), Outcome(Trial("x", 0), 0.9, 1.0, 1.0)
+    store, outcome = TrialStore(tmp_path / "store.db"), TrialOutcome(SearchTrial("x", 0), 0.9, 1.0, 1.0)
     store.add(JOB, outcome)
-    store.add(JOB, Outcome(Trial("x", 0), 0.5, 1.0, 1.0))
+    store.add(JOB, TrialOutcome(SearchTrial("x", 0), 0.5, 1.0, 1.0))
     assert store.outcomes(JOB) == (outcome,)
 
 
@@ -142,6 +142,6 @@ def test_a_file_that_is_no_store_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("this is not a database " * 100, encoding="utf-8")
     with pytest.raises(PolyrhythmError, match="file is not a database; name another file with --store"):
-        Store(path)
+        TrialStore(path)
     with pytest.raises(PolyrhythmError, match="cannot be made"):
-        Store(path / "below" / "store.db")
+        TrialStore(path / "below" / "store.db")

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
 from polyrhythm.core.shards import Shards
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Limits, Network, Scenario, Straggler, TimingWorkload
-from polyrhythm.sim.compute import streams
-from polyrhythm.sim.engine import Engine, Job
+from polyrhythm.sim.cluster.compute import streams
+from polyrhythm.sim.cluster.faults import plan
+from polyrhythm.sim.engine import Engine, SimJob
 from polyrhythm.sim.epochs import MeetingWorkload
-from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import NOTHING, Evaluation, Numerics, StepResult, TimingOnly
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.compression import NOTHING as NOTHING_COMPRESSED
@@ -86,7 +86,7 @@ def leaves(someone: st.SearchStrategy[int]) -> st.SearchStrategy[Leave]:
 def engine_of(scenario: Scenario, policy: Policy[Any], numerics: Numerics | None = None, seed: int = 0) -> Engine:
     """An engine that has not run; epochs of ten samples."""
     samples = scenario.workload.samples
-    job = Job(
+    job = SimJob(
         policy=policy,
         cluster=Cluster(scenario.workers, scenario.batch_size, samples, dataset_samples=min(10, samples)),
         durations=streams(scenario.compute, scenario.mean_compute_s, seed),
@@ -95,7 +95,7 @@ def engine_of(scenario: Scenario, policy: Policy[Any], numerics: Numerics | None
         plan=plan(scenario.faults, scenario.workers, seed),
         workload=Workload(min(10, samples), samples)
         if scenario.epoch_end_s is None
-        else MeetingWorkload(min(10, samples), samples, even=policy.traits.venue != "arbitrated"),
+        else MeetingWorkload(min(10, samples), samples, even=policy.traits.placement != "coordinator"),
         numerics=numerics or TimingOnly(),
         limit_s=scenario.limits.time_s,
         epoch_end_s=scenario.epoch_end_s or 0.0,
@@ -155,21 +155,21 @@ class Books:
     compression = NOTHING_COMPRESSED
 
     def __init__(self) -> None:
-        self.running: dict[Ticket, Lease] = {}
-        self.pending: dict[Ticket, Lease] = {}
-        self.replicas: dict[int, list[Lease]] = {}
-        self.learned: list[Lease] = []
+        self.running: dict[Ticket, SampleRange] = {}
+        self.pending: dict[Ticket, SampleRange] = {}
+        self.replicas: dict[int, list[SampleRange]] = {}
+        self.learned: list[SampleRange] = []
 
-    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+    def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
         assert ticket not in self.running
-        self.running[ticket] = lease
+        self.running[ticket] = sample_range
 
     def report(self, ticket: Ticket) -> StepResult:
-        lease = self.running.pop(ticket)
+        sample_range = self.running.pop(ticket)
         if ticket.exchange == "gradients":
-            self.pending[ticket] = lease
+            self.pending[ticket] = sample_range
         else:
-            self.replicas.setdefault(ticket.worker, []).append(lease)
+            self.replicas.setdefault(ticket.worker, []).append(sample_range)
         return NOTHING
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -197,5 +197,9 @@ class Books:
     def samples(self) -> list[tuple[int, int]]:
         """Everything that is in the parameters or in a replica at the end or was given up for an average, as (epoch,
         position)."""
-        leases = [*self.learned, *(lease for kept in self.replicas.values() for lease in kept)]
-        return sorted((lease.epoch, position) for lease in leases for position in range(lease.start, lease.stop))
+        sample_ranges = [*self.learned, *(sample_range for kept in self.replicas.values() for sample_range in kept)]
+        return sorted(
+            (sample_range.epoch, position)
+            for sample_range in sample_ranges
+            for position in range(sample_range.start, sample_range.stop)
+        )

@@ -24,7 +24,7 @@ from polyrhythm.sim import (
     TimingWorkload,
     simulate,
 )
-from polyrhythm.sim.links import ring_s
+from polyrhythm.sim.cluster.links import ring_s
 from tests.sim.clusters import SPECS, Books, Recorder, Scripted, cluster, clusters, engine_of
 
 GBPS = 8e-9
@@ -192,8 +192,8 @@ def test_what_steps_on_replicas_pay_for_their_reports() -> None:
     scheduled = simulate(cluster(1.0, samples=4, network=network), parse("local:9"))
     assert (scheduled.duration_s, scheduled.transfer_fraction) == (4.0, 0.0)
     script = [(Proceed((0,), "replicas"),)] * 5
-    arbitrated = simulate(cluster(1.0, samples=4, network=network), Scripted(script))
-    assert (arbitrated.duration_s, arbitrated.transfer_fraction) == (6.0, 1 / 3)
+    coordinated = simulate(cluster(1.0, samples=4, network=network), Scripted(script))
+    assert (coordinated.duration_s, coordinated.transfer_fraction) == (6.0, 1 / 3)
     replicated = simulate(cluster(1.0, samples=4, network=network), parse("selsync:lssr=0.9,delta=2"))
     assert (replicated.duration_s, replicated.transfer_fraction) == (5.0, 0.2)
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyrhythm.core import Settings, Sync, Ticket
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import DataError, DivergedError, ScenarioError
 from polyrhythm.sim.gradients import TrainedNumerics, build_numerics
 from polyrhythm.sim.numerics import Numerics
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Split, Task
-from polyrhythm.training.gradient import Gradient, Request, StackedGradients
+from polyrhythm.training.data.task import Split, Task
+from polyrhythm.training.gradient import Gradient, GradientRequest, StackedGradients
 from polyrhythm.training.models import seeded
 
 ETA, SAMPLES = 0.1, 64
@@ -38,7 +38,7 @@ def job(model: Any = mlp, workers: int = 2, **fields: Any) -> "Driver":
 
 
 class Driver:
-    """Plays the engine: numbers the tickets and hands out leases."""
+    """Plays the engine: numbers the tickets and hands out sample ranges."""
 
     def __init__(self, numerics: TrainedNumerics) -> None:
         self.numerics = numerics
@@ -50,7 +50,7 @@ class Driver:
         position = self.started * 4 % SAMPLES
         ticket = Ticket(worker, self.started, kind)
         self.started += 1
-        self.numerics.start(ticket, Lease(0, position, position + samples), settings)
+        self.numerics.start(ticket, SampleRange(0, position, position + samples), settings)
         return ticket
 
     def step(self, worker: int, kind: Kind = "gradients", settings: Settings | None = None) -> Ticket:
@@ -188,7 +188,7 @@ def test_a_cancelled_step_costs_nothing_and_leaves_no_trace() -> None:
     calls: list[int] = []
     compute = driver.numerics.gradients.compute
 
-    def counted(requests: list[Request]) -> list[Gradient]:
+    def counted(requests: list[GradientRequest]) -> list[Gradient]:
         calls.append(len(requests))
         return compute(requests)
 

@@ -15,7 +15,7 @@ from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Split, Task, cross_entropy, epoch_order
+from polyrhythm.training.data.task import Split, Task, cross_entropy, epoch_order
 from polyrhythm.training.models import seeded
 from polyrhythm.training.optimizer import optimizer_class
 

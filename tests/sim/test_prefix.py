@@ -7,8 +7,8 @@ import pytest
 
 from polyrhythm.policies import parse
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
-from polyrhythm.sim.faults import Faults, Leave, Straggler
-from polyrhythm.sim.links import Network
+from polyrhythm.sim.cluster.faults import Faults, Leave, Straggler
+from polyrhythm.sim.cluster.links import Network
 from polyrhythm.sim.prefix import Prefix
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig

@@ -77,7 +77,7 @@ def test_traces_replay(spec: str, tmp_path: Path) -> None:
 
 def test_result_of_a_run_without_training() -> None:
     result = simulate(cluster(1.0, 1.0, samples=10, batch_size=2), parse("bsp"), seed=5, target=0.5)
-    assert (result.scenario, result.policy, result.seed, result.venue, result.status) == (
+    assert (result.scenario, result.policy, result.seed, result.where, result.status) == (
         "custom",
         "bsp",
         5,

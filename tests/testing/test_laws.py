@@ -23,8 +23,8 @@ from polyrhythm.core import (
     Wake,
 )
 from polyrhythm.policies import ASP, BSP, SSP, KSync
-from polyrhythm.policies.barrier import Barrier
-from polyrhythm.testing import Arrival, ConformanceError, Fault, Script, Stage, check, conformance
+from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.testing import ClusterScript, ConformanceError, Fault, LateJoin, ScriptPlayer, check, conformance
 from polyrhythm.testing.laws import Breach, check_end
 
 
@@ -175,11 +175,11 @@ class DiffersInTheReplay(ChangesBetweenRuns):
     marks: ClassVar[Iterator[bool]] = cycle([False, False, True])
 
 
-HEALTHY = Script(workers=2)
-UNEVEN = Script(workers=2, durations=((1.0,), (5.0,)))
-DEADLY = Script(workers=2, faults=(Fault(worker=0, step=1),))
-LOSSY = Script(workers=3, durations=((5.0,), (1.0,), (3.0,)), faults=(Fault(worker=0, step=0),))
-GROWING = Script(workers=2, arrivals=(Arrival(time_s=0.5),))
+HEALTHY = ClusterScript(workers=2)
+UNEVEN = ClusterScript(workers=2, durations=((1.0,), (5.0,)))
+DEADLY = ClusterScript(workers=2, faults=(Fault(worker=0, step=1),))
+LOSSY = ClusterScript(workers=3, durations=((5.0,), (1.0,), (3.0,)), faults=(Fault(worker=0, step=0),))
+GROWING = ClusterScript(workers=2, arrivals=(LateJoin(time_s=0.5),))
 
 
 BROKEN = [
@@ -207,7 +207,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("law", "policy", "script", "reason"), BROKEN, ids=[type(row[1]).__name__ for row in BROKEN])
-def test_a_broken_policy_fails(law: str, policy: Policy[Any], script: Script, reason: str) -> None:
+def test_a_broken_policy_fails(law: str, policy: Policy[Any], script: ClusterScript, reason: str) -> None:
     with pytest.raises(ConformanceError, match=reason) as failure:
         check(policy, script)
     first, *story = str(failure.value).splitlines()
@@ -216,21 +216,21 @@ def test_a_broken_policy_fails(law: str, policy: Policy[Any], script: Script, re
 
 
 def test_samples_that_nobody_processed_fail() -> None:
-    stage = Stage(ASP(), HEALTHY).play()
+    stage = ScriptPlayer(ASP(), HEALTHY).play()
     stage.processed.pop()
     with pytest.raises(Breach, match="every sample"):
         check_end(stage)
 
 
 def test_samples_that_were_processed_twice_fail() -> None:
-    stage = Stage(ASP(), HEALTHY).play()
+    stage = ScriptPlayer(ASP(), HEALTHY).play()
     stage.processed.append(stage.processed[0])
     with pytest.raises(Breach, match="every sample"):
         check_end(stage)
 
 
 def test_work_left_without_a_death_fails() -> None:
-    stage = Stage(ASP(), HEALTHY).play()
+    stage = ScriptPlayer(ASP(), HEALTHY).play()
     stage.workload.give_back(stage.processed.pop())
     with pytest.raises(Breach, match="nobody died"):
         check_end(stage)
@@ -252,5 +252,5 @@ def test_the_smallest_example_is_shown() -> None:
 
 
 def test_everyone_may_leave() -> None:
-    nobody = Script(workers=1, faults=(Fault(worker=0, step=2),))
-    assert [lease.samples for lease in check(BSP(), nobody).left] == [1, 17]
+    nobody = ClusterScript(workers=1, faults=(Fault(worker=0, step=2),))
+    assert [sample_range.samples for sample_range in check(BSP(), nobody).left] == [1, 17]

@@ -5,7 +5,7 @@ import torch
 
 from polyrhythm.core import Outer
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
-from polyrhythm.training.config import StateRule
+from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.flat import FlatLayout
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState
 from polyrhythm.training.server import GlobalParameters, Push
@@ -67,7 +67,7 @@ def test_a_delta_counts_from_where_its_replica_started() -> None:
 @pytest.mark.parametrize(
     ("rule", "first", "second"), [("keep", 1.0, 1.5), ("average", 1.25, 1.25), ("reset", None, None)]
 )
-def test_the_state_of_the_optimizers(rule: StateRule, first: float | None, second: float | None) -> None:
+def test_the_state_of_the_optimizers(rule: StateTreatment, first: float | None, second: float | None) -> None:
     target = server(momentum=0.5)
     replicas = stepped(target, 1, 2)
     average(target, replicas, state=rule)

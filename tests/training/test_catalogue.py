@@ -1,8 +1,8 @@
 import pytest
 
 from polyrhythm.training.catalogue import TASKS
-from polyrhythm.training.tasks.images import IMAGE_SETS
-from polyrhythm.training.tasks.vision import vision_model
+from polyrhythm.training.data.tasks.images import IMAGE_SETS
+from polyrhythm.training.data.tasks.vision import vision_model
 
 VISION = [(task, model) for task, models in TASKS.items() if task != "text" for model in models]
 

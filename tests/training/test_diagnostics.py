@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyrhythm.training.data import Split, Task
+from polyrhythm.training.data.task import Split, Task
 from polyrhythm.training.diagnostics import density, distance, power_iteration, spread, top_eigenvalue
 from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.models import LanguageModel, resnet, seeded

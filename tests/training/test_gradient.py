@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from polyrhythm.training.averaging import Buffers
-from polyrhythm.training.data import Split, Task
+from polyrhythm.training.data.task import Split, Task
 from polyrhythm.training.flat import FlatModel
-from polyrhythm.training.gradient import PlainGradients, Request, StackedGradients, fastest
+from polyrhythm.training.gradient import GradientRequest, PlainGradients, StackedGradients, fastest
 
 Build = Callable[[], nn.Module]
 
@@ -27,10 +27,10 @@ def task_and_model(build: Build, inputs: torch.Tensor | None = None) -> tuple[Ta
     return Task("t", split, split, lambda seed: build()), FlatModel(build())
 
 
-def requests(model: FlatModel, rows: int, batch: int = 7) -> list[Request]:
+def requests(model: FlatModel, rows: int, batch: int = 7) -> list[GradientRequest]:
     buffers = Buffers(model.buffers, model.counters)
     return [
-        Request(torch.randn(model.layout.size) * 0.5, torch.randint(0, 40, (batch,)), buffers.copy())
+        GradientRequest(torch.randn(model.layout.size) * 0.5, torch.randint(0, 40, (batch,)), buffers.copy())
         for _ in range(rows)
     ]
 

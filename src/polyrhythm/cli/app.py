@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from polyrhythm_experiments.cli.reproduce import reproduce
 
 from polyrhythm import __version__
 from polyrhythm.cli.calibrate import calibrate
@@ -14,7 +15,6 @@ from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.jobs import ctl, run
 from polyrhythm.cli.learn import learn
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
-from polyrhythm.cli.papers import reproduce
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.cli.specs import read_override, split_policies
@@ -51,14 +51,16 @@ Overrides = Annotated[
 Target = Annotated[
     float | None, typer.Option(metavar="ACC", min=0, max=1, help="Accuracy to reach; the scenario's own if not given.")
 ]
-TimingOnly = Annotated[bool, typer.Option("--timing-only", help="Train no model: times, waits and bytes alone.")]
+TimingOnlyFlag = Annotated[bool, typer.Option("--timing-only", help="Train no model: times, waits and bytes alone.")]
 Show = Annotated[bool, typer.Option("--show", help="Print the scenario in force and stop.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the results, one object a run.")]
-Report = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")
+]
 TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
 
 
-class Venue(StrEnum):
+class RunOn(StrEnum):
     """Where a comparison runs."""
 
     SIM = "sim"
@@ -107,16 +109,16 @@ def compare(
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Repeat with this many seeds, from 0 on.")] = 1,
     target: Target = None,
     json: Json = None,
-    report: Report = None,
+    report: ReportFile = None,
     trace: TraceDir = None,
     overrides: Overrides = None,
-    timing_only: TimingOnly = False,
+    timing_only: TimingOnlyFlag = False,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Simulated runs at a time; one a core if not given.")
     ] = None,
     on: Annotated[
-        Venue, typer.Option(help="Simulate, or start real workers on this host with the scenario's delays injected.")
-    ] = Venue.SIM,
+        RunOn, typer.Option(help="Simulate, or start real workers on this host with the scenario's delays injected.")
+    ] = RunOn.SIM,
     time_scale: Annotated[
         float, typer.Option(metavar="X", help="Factor on the scenario's times when real workers play it.")
     ] = 1.0,
@@ -130,7 +132,7 @@ def compare(
     outputs = Outputs(json=json, report=report, trace=trace)
     specs = split_policies(policies)
     experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1)
-    conduct(experiment, compare_policies if on is Venue.SIM else on_workers(experiment, time_scale))
+    conduct(experiment, compare_policies if on is RunOn.SIM else on_workers(experiment, time_scale))
 
 
 @app.command()
@@ -141,7 +143,7 @@ def simulate(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
     target: Target = None,
     json: Json = None,
-    report: Report = None,
+    report: ReportFile = None,
     trace: TraceDir = None,
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw how the run began: who ran and who waited.")
@@ -150,7 +152,7 @@ def simulate(
         Path | None, typer.Option(metavar="FILE.json", help="Write the run for ui.perfetto.dev.")
     ] = None,
     overrides: Overrides = None,
-    timing_only: TimingOnly = False,
+    timing_only: TimingOnlyFlag = False,
     show: Show = False,
 ) -> None:
     """Run one policy once on a simulated cluster."""
@@ -175,11 +177,11 @@ def diagnose(
     ] = 8,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
     json: Json = None,
-    report: Report = None,
+    report: ReportFile = None,
     overrides: Overrides = None,
 ) -> None:
     """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
-    from polyrhythm.cli.diagnosis import Looks, look_inside
+    from polyrhythm_experiments.cli.diagnose import Looks, look_inside
 
     named = [name.strip() for name in layers.split(",") if name.strip()]
     look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)

@@ -20,7 +20,7 @@ from polyrhythm.telemetry.result import RunResult
 if TYPE_CHECKING:
     from polyrhythm.report.agreement import Agreement
     from polyrhythm.sim import Scenario
-    from polyrhythm.sim.calibration import Costs
+    from polyrhythm.sim.cluster.calibration import Costs
 
 SEED = 1_000_000
 """Of the measured runs: none of those that they are held against."""
@@ -56,9 +56,14 @@ def calibrate(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file; it must train.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Write the calibrated scenario.")] = None,
     policies: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Run these in both shells, and say how far the simulator is off.")
+        str,
+        typer.Option(
+            metavar="A,B,C", help="Run these in the simulator and the runtime, and say how far the simulator is off."
+        ),
     ] = "",
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Seeds of the runs in both shells, from 0 on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Seeds of the runs in the simulator and the runtime, from 0 on.")
+    ] = 1,
     epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
     traces: Annotated[
@@ -96,10 +101,10 @@ def calibrate(
 
 
 def investigate(wanted: Wanted) -> Findings:
-    """Measure, and run in both shells whatever is to be compared."""
+    """Measure, and run in the simulator and the runtime whatever is to be compared."""
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.sim import sweep
-    from polyrhythm.sim.calibration import calibrated
+    from polyrhythm.sim.cluster.calibration import calibrated
 
     costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
     made = calibrated(wanted.scenario, costs)
@@ -119,7 +124,7 @@ def measured(wanted: Wanted) -> "Costs":
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.core import Trace
     from polyrhythm.sim import Faults
-    from polyrhythm.sim.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
+    from polyrhythm.sim.cluster.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
 
     scenario, results = wanted.scenario, list[RunResult]()
     assert scenario.training is not None, "check_playable has seen it"
@@ -144,7 +149,7 @@ def read(scenario: "Scenario", folder: Path) -> "Costs":
         PolyrhythmError: if one is missing, or is of another number of workers.
     """
     from polyrhythm.core import Trace
-    from polyrhythm.sim.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
+    from polyrhythm.sim.cluster.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
 
     found = [Trace.load(path) for path in sorted(folder.glob("*.jsonl"))]
     of = {trace.header.policy: trace for trace in sorted(found, key=lambda trace: len(trace.entries))}
@@ -172,11 +177,11 @@ def tell(findings: Findings) -> None:
         console().print(verdict(pairs), markup=False, soft_wrap=True)
     for run in (*findings.real, *findings.simulated):
         if run.status != "ok":
-            complain(f"{run.policy}, seed {run.seed}, {run.venue}: {run.status}: {run.message}")
+            complain(f"{run.policy}, seed {run.seed}, {run.where}: {run.status}: {run.message}")
 
 
 def compared(findings: Findings) -> "list[Agreement]":
-    """The runs in both shells side by side."""
+    """The runs in the simulator and the runtime side by side."""
     from polyrhythm.report.agreement import agreements
 
     return agreements(findings.real, findings.simulated)
@@ -216,8 +221,8 @@ def as_json(command: str, findings: Findings) -> bytes:
 def as_page(command: str, findings: Findings) -> str:
     """Costs, errors and the scenario on one page."""
     from polyrhythm.report.agreement import HEADINGS, rows, verdict
-    from polyrhythm.report.document import Document, Grid, Part, render_document
+    from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 
     pairs = compared(findings)
-    parts = [Part("Simulated against real", verdict(pairs), [Grid(HEADINGS, rows(pairs))])] if pairs else []
+    parts = [DocumentSection("Simulated against real", verdict(pairs), [Grid(HEADINGS, rows(pairs))])] if pairs else []
     return render_document(Document(f"Calibration: {findings.scenario.name}", command, facts(findings.costs), parts))

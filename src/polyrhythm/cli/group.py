@@ -16,7 +16,7 @@ FAILED = 1
 """Exit code when a run diverged or failed."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as drivers have it."""
 
 
 class CommandGroup(TyperGroup):

@@ -21,7 +21,7 @@ def run(ctx: typer.Context) -> None:
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
     from polyrhythm.cli.pilot import resolved
-    from polyrhythm.runtime.on_ray import launch_anywhere
+    from polyrhythm.runtime.launch.ray import launch_anywhere
 
     raise typer.Exit(launch_anywhere(resolved(ctx.args)))
 
@@ -31,12 +31,12 @@ def ctl(
     action: Annotated[Action, typer.Argument(help="What to do.")] = Action.STATUS,
     policy: Annotated[str, typer.Argument(metavar="[SPEC]", help="The policy to switch to.")] = "",
     at: Annotated[
-        str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's hub is, if it is on another host.")
+        str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's coordinator is, if it is on another host.")
     ] = "",
     token: Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")] = "",
 ) -> None:
     """Ask a running job how it is, or switch its policy."""
-    from polyrhythm.runtime import steer
+    from polyrhythm.runtime.launch import control_client as steer
 
     if action is Action.SWITCH and not policy:
         raise PolyrhythmError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")

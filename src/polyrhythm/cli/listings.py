@@ -16,7 +16,7 @@ WORKERS = 8
 
 def print_policies() -> None:
     """Every built-in or installed policy: how its spec is written, what it does, what it promises and who decides."""
-    heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "venue")
+    heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "placement")
     print_texts(heads, (describe(cls) for _, cls in sorted(KNOWN.items())))
     console().print(
         "lead: steps between the fastest and the slowest worker. staleness: updates between a gradient's read and its "
@@ -28,7 +28,7 @@ def print_policies() -> None:
 
 def describe(cls: type[Policy[Any]]) -> tuple[str, str, str, str]:
     """A row of the table."""
-    return signature(cls), cls.summary, bounds(cls), example(cls).traits.venue
+    return signature(cls), cls.summary, bounds(cls), example(cls).traits.placement
 
 
 def signature(cls: type[Policy[Any]]) -> str:

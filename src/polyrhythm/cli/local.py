@@ -14,10 +14,10 @@ from polyrhythm.policies import parse
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
-    from polyrhythm.runtime.emulation import Death, Emulation, SlowTime
+    from polyrhythm.emulation.pace import Death, Emulation, SlowTime
     from polyrhythm.sim import Leave, Scenario
-    from polyrhythm.sim.faults import Slow
-    from polyrhythm.training.data import Task
+    from polyrhythm.sim.cluster.faults import Slow
+    from polyrhythm.training.data.task import Task
 
 MOST_DELAYS = 10_000
 """Delays that a worker is given; it plays them again from the start if it makes more steps."""
@@ -31,11 +31,11 @@ def compare_on_workers(
     Args:
         experiment: what is compared.
         results: gets each result as soon as it is there.
-        traces: folder for the hubs' traces; none: they are not kept.
+        traces: folder for the coordinators' traces; none: they are not kept.
         time_scale: factor on all of the scenario's times.
     """
     from polyrhythm.cli.terminal import runs_progress
-    from polyrhythm.training.tasks import build_task
+    from polyrhythm.training.data.tasks import build_task
 
     scenario = experiment.scenario
     assert scenario.training is not None, "check_playable has seen it"
@@ -54,7 +54,7 @@ def run_one(
     experiment: Experiment, task: "Task", spec: str, seed: int, traces: Path | None, time_scale: float
 ) -> RunResult:
     """One job; a failure becomes a result."""
-    from polyrhythm.runtime.local import LocalRun, run_local
+    from polyrhythm.emulation.local import LocalRun, run_local
     from polyrhythm.sim.assembly import blank_result, one_line
     from polyrhythm.sim.run import trace_name
 
@@ -68,7 +68,7 @@ def run_one(
     try:
         return run_local(run, task, traces / trace_name(policy, seed) if traces else None)
     except PolyrhythmError as error:
-        return blank_result(scenario, policy, seed, None, venue="local", status="failed", message=one_line(error))
+        return blank_result(scenario, policy, seed, None, where="local", status="failed", message=one_line(error))
 
 
 def check_playable(scenario: "Scenario") -> None:
@@ -96,9 +96,9 @@ def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -
         steps: mini-batches of the job.
         time_scale: factor on all times.
     """
-    from polyrhythm.runtime.emulation import Emulation
-    from polyrhythm.sim.compute import streams
-    from polyrhythm.sim.faults import plan
+    from polyrhythm.emulation.pace import Emulation
+    from polyrhythm.sim.cluster.compute import streams
+    from polyrhythm.sim.cluster.faults import plan
 
     faults = plan(scenario.faults, scenario.workers, seed)
     count = min(steps, MOST_DELAYS)
@@ -116,7 +116,7 @@ def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -
 
 def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
     """A slow time of the simulator; what it adds to messages has no counterpart."""
-    from polyrhythm.runtime.emulation import SlowTime
+    from polyrhythm.emulation.pace import SlowTime
 
     scale = 1.0 if slow.by_step else time_scale
     return SlowTime(
@@ -126,7 +126,7 @@ def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
 
 def death(leave: "Leave", time_scale: float) -> "Death":
     """A worker that leaves kills itself, or stops if it is to hang."""
-    from polyrhythm.runtime.emulation import Death
+    from polyrhythm.emulation.pace import Death
 
     number = signal.SIGSTOP if leave.reason == "hung" else signal.SIGKILL
     if leave.time_s is None:

@@ -15,8 +15,8 @@ from polyrhythm.cli.group import complain
 from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
-    from polyrhythm.search.plan import Outcome, Plan, Trial
-    from polyrhythm.search.store import Store
+    from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+    from polyrhythm.search.store import TrialStore
 
 NAME = "sync-switch"
 WATCHED = ("--on-divergence", "end")
@@ -53,9 +53,9 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     pilot = read_pilot(arguments)
     if pilot is None:
         return list(arguments)
-    from polyrhythm.search.store import Store
+    from polyrhythm.search.store import TrialStore
 
-    store, job = Store(pilot.options.store or default_store()), job_of(pilot)
+    store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     policy = store.answer(job)
     if policy is None and not pilot.options.search:
         raise PolyrhythmError(
@@ -79,7 +79,7 @@ def read_pilot(arguments: Sequence[str]) -> Pilot | None:
     """The command line, if it asks for sync-switch."""
     if NAME not in arguments and f"--policy={NAME}" not in arguments:
         return None
-    from polyrhythm.runtime.launch import make_parser, split_at_script
+    from polyrhythm.runtime.launch.torchrun import make_parser, split_at_script
 
     both = add_options(make_parser())
     flags, script = split_at_script(both, arguments)
@@ -138,35 +138,37 @@ def unnamed(flags: Sequence[str]) -> list[str]:
     return kept
 
 
-def piloted(pilot: Pilot, store: "Store", job: str) -> str:
+def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
     """The policy that trial runs find; a line for each on stderr."""
     from polyrhythm.search.loop import search
-    from polyrhythm.search.runners import Serial
+    from polyrhythm.search.runners import SerialRunner
 
-    def tell(outcome: "Outcome") -> None:
+    def tell(outcome: "TrialOutcome") -> None:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
         complain(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
 
-    return search(plan_of(pilot.options), Serial(lambda trial: piloted_trial(pilot, trial)), store, job, tell).spec
+    return search(
+        plan_of(pilot.options), SerialRunner(lambda trial: piloted_trial(pilot, trial)), store, job, tell
+    ).spec
 
 
-def plan_of(options: argparse.Namespace) -> "Plan":
+def plan_of(options: argparse.Namespace) -> "SearchPlan":
     """The rules of the search."""
-    from polyrhythm.search.plan import Plan
+    from polyrhythm.search.plan import SearchPlan
 
-    return Plan(
+    return SearchPlan(
         settings=options.settings, runs=options.runs, beta=options.beta, error_rate=options.error_rate, early=0.01
     )
 
 
-def piloted_trial(pilot: Pilot, trial: "Trial") -> "Outcome":
+def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
     """One run of the script, to its end; it ends with us if we are killed.
 
     Raises:
         PolyrhythmError: if it fails, or prints no accuracy.
     """
-    from polyrhythm.runtime.rendezvous import die_with_parent
-    from polyrhythm.search.plan import Outcome
+    from polyrhythm.runtime.launch.rendezvous import die_with_parent
+    from polyrhythm.search.plan import TrialOutcome
     from polyrhythm.training.divergence import DIVERGED
 
     command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
@@ -175,14 +177,14 @@ def piloted_trial(pilot: Pilot, trial: "Trial") -> "Outcome":
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
     if process.returncode == DIVERGED:
-        return Outcome(trial, 0.0, time_s, time_s, diverged=True)
+        return TrialOutcome(trial, 0.0, time_s, time_s, diverged=True)
     if process.returncode:
         raise PolyrhythmError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
     accuracy = accuracy_in(output, pilot.options.metric, trial)
-    return Outcome(trial, accuracy or 0.0, time_s, time_s, diverged=accuracy is None)
+    return TrialOutcome(trial, accuracy or 0.0, time_s, time_s, diverged=accuracy is None)
 
 
-def accuracy_in(output: str, metric: str, trial: "Trial") -> float | None:
+def accuracy_in(output: str, metric: str, trial: "SearchTrial") -> float | None:
     """The last accuracy that a run printed; None if it is not finite.
 
     Raises:

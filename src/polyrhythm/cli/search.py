@@ -19,13 +19,13 @@ from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
     from polyrhythm.search.loop import Finished, Runner
-    from polyrhythm.search.plan import Outcome, Plan, Trial
+    from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
     from polyrhythm.sim import Scenario
 
 KNOB = "switch:bsp@{},asp"
 
 
-class Venue(StrEnum):
+class SearchOn(StrEnum):
     """Where trials run."""
 
     SIM = "sim"
@@ -65,7 +65,7 @@ def search(
     algorithm_1: Annotated[
         bool, typer.Option("--algorithm-1", help="As published: two-sided, means, nothing early, nothing shared.")
     ] = False,
-    on: Annotated[Venue, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = Venue.SIM,
+    on: Annotated[SearchOn, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = SearchOn.SIM,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time.")] = 1,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
@@ -75,13 +75,13 @@ def search(
     ] = None,
 ) -> None:
     """Search the switch point, or another number of a policy, by trial runs that are kept and never repeated."""
-    from polyrhythm.search.plan import Knob, Plan
+    from polyrhythm.search.plan import Knob, SearchPlan
     from polyrhythm.sim import load_scenario
 
     if algorithm_1:
         two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
-    plan = Plan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early)
+    plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early)
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     check(plan, loaded, json)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
@@ -91,7 +91,7 @@ def search(
         json.write_bytes(as_json(ctx.obj, finished))
 
 
-def check(plan: "Plan", scenario: "Scenario", json: Path | None) -> None:
+def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
     """Find what would fail before anything runs."""
     from polyrhythm.policies import parse
 
@@ -110,13 +110,13 @@ def default_store() -> Path:
     return Path(os.environ.get("POLYRHYTHM_STORE") or Path(base) / "polyrhythm" / "searches.db")
 
 
-def job_of(scenario: "Scenario", venue: Venue, time_scale: float) -> str:
+def job_of(scenario: "Scenario", on: SearchOn, time_scale: float) -> str:
     """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data files."""
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
     about = {key: value for key, value in msgspec.to_builtins(scenario).items() if key not in ABOUT}
     data = scenario.training.data if scenario.training else None
-    place = {"local": time_scale} if venue is Venue.LOCAL else {}
+    place = {"local": time_scale} if on is SearchOn.LOCAL else {}
     return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place})
 
 
@@ -126,21 +126,21 @@ ABOUT = ("name", "description", "source")
 
 @contextmanager
 def runner_of(
-    scenario: "Scenario", plan: "Plan", venue: Venue, jobs: int, reuse: bool, time_scale: float
+    scenario: "Scenario", plan: "SearchPlan", on: SearchOn, jobs: int, reuse: bool, time_scale: float
 ) -> "Iterator[Runner]":
     """What carries out the trials; nothing is started before the first."""
-    from polyrhythm.search.runners import Processes, Serial, on_ray
+    from polyrhythm.search.runners import Processes, SerialRunner, on_ray
     from polyrhythm.search.simulated import SimulatedTrials
 
-    simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and venue is Venue.SIM)
-    if venue is Venue.LOCAL:
+    simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is SearchOn.SIM)
+    if on is SearchOn.LOCAL:
         if jobs > 1:
             raise PolyrhythmError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
-        yield Serial(local_trials(scenario, time_scale))
-    elif venue is Venue.RAY:
+        yield SerialRunner(local_trials(scenario, time_scale))
+    elif on is SearchOn.RAY:
         yield on_ray(simulated(), jobs)
     elif jobs == 1:
-        yield Serial(simulated())
+        yield SerialRunner(simulated())
     else:
         with Processes(simulated, jobs) as processes:
             yield processes
@@ -151,12 +151,12 @@ def local_trials(scenario: "Scenario", time_scale: float) -> Any:
     from polyrhythm.cli.experiment import Experiment
     from polyrhythm.cli.local import check_playable, run_one
     from polyrhythm.search.simulated import outcome_of
-    from polyrhythm.training.tasks import build_task
+    from polyrhythm.training.data.tasks import build_task
 
     check_playable(scenario)
     experiment = Experiment("search", scenario, [], [], None, Outputs())
 
-    def trial_on_workers(trial: "Trial") -> "Outcome":
+    def trial_on_workers(trial: "SearchTrial") -> "TrialOutcome":
         assert scenario.training is not None, "check has seen it"
         task = build_task(scenario.training)
         result = run_one(experiment, task, trial.spec, trial.run, None, time_scale)
@@ -167,17 +167,17 @@ def local_trials(scenario: "Scenario", time_scale: float) -> Any:
     return trial_on_workers
 
 
-def carried_out(plan: "Plan", runner: "Runner", store: Path, job: str) -> "Finished":
+def carried_out(plan: "SearchPlan", runner: "Runner", store: Path, job: str) -> "Finished":
     """The search, with a line on stderr for each trial; Ctrl-C loses only those that are running."""
     from polyrhythm.search.loop import search
-    from polyrhythm.search.store import Store
+    from polyrhythm.search.store import TrialStore
 
-    def tell(outcome: "Outcome") -> None:
+    def tell(outcome: "TrialOutcome") -> None:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
         complain(f"{outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.spent_s:.1f} s of training")
 
     try:
-        return search(plan, runner, Store(store), job, tell)
+        return search(plan, runner, TrialStore(store), job, tell)
     except KeyboardInterrupt:
         complain(f"interrupted: finished trials are in {store}; the same command goes on with them")
         raise typer.Exit(INTERRUPTED) from None
@@ -201,7 +201,7 @@ def print_finished(finished: "Finished") -> None:
     )
 
 
-def rule_of(plan: "Plan") -> str:
+def rule_of(plan: "SearchPlan") -> str:
     """The test in words."""
     sides = "equivalence" if plan.two_sided else "non-inferiority"
     return "means compared" if plan.error_rate == 0.5 else f"{sides} at an error rate of {plan.error_rate:g}"

@@ -13,13 +13,13 @@ from polyrhythm import __version__
 from polyrhythm.cli.group import complain
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.log import EXCLUDED, Log, read_log
+from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 
 if TYPE_CHECKING:
-    from polyrhythm.search.cost import Candidate, Case, Figures
+    from polyrhythm.search.cost import Candidate, Case, CostFigures
 
 
-class Draw(StrEnum):
+class DrawKind(StrEnum):
     """How runs are drawn from the log."""
 
     WITHOUT = "without"
@@ -27,7 +27,7 @@ class Draw(StrEnum):
     BOTH = "both"
 
 
-REPLACEMENT = {Draw.WITHOUT: (False,), Draw.WITH: (True,), Draw.BOTH: (False, True)}
+REPLACEMENT = {DrawKind.WITHOUT: (False,), DrawKind.WITH: (True,), DrawKind.BOTH: (False, True)}
 HEADS = (
     *("job", "BSP runs", "runs per candidate", "cost", "amortised over", "effective", "success"),
     *("too early", "too late", "time regret", "accuracy regret"),
@@ -36,7 +36,7 @@ HEADS = (
 
 def search_cost(
     ctx: typer.Context,
-    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Log, one run a row.")],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="RunLog, one run a row.")],
     setup: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this setup; may be repeated.")] = None,
     candidates: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="BSP percents of the log to try; 50,25,12.5 ... if not given.")
@@ -45,7 +45,7 @@ def search_cost(
     most_runs: Annotated[
         int, typer.Option("--runs", metavar="N", min=1, max=50, help="Most runs a setting makes.")
     ] = 5,
-    draw: Annotated[Draw, typer.Option(help="Draw runs with replacement, without, or both.")] = Draw.BOTH,
+    draw: Annotated[DrawKind, typer.Option(help="Draw runs with replacement, without, or both.")] = DrawKind.BOTH,
     exclude: Annotated[
         str, typer.Option(metavar="REGEX", help="Leave out rows whose notes match; '' keeps all.")
     ] = EXCLUDED,
@@ -95,7 +95,7 @@ def percents_of(text: str | None) -> list[float] | None:
     return percents
 
 
-def cases_of(log: Log, wanted: Sequence[str] | None, percents: list[float] | None, beta: float) -> "list[Case]":
+def cases_of(log: RunLog, wanted: Sequence[str] | None, percents: list[float] | None, beta: float) -> "list[Case]":
     """The setups that were asked for; of all setups those that can be analysed, with a line for each of the others."""
     from polyrhythm.search.cost import case_of
 
@@ -118,7 +118,7 @@ def cases_of(log: Log, wanted: Sequence[str] | None, percents: list[float] | Non
     return cases
 
 
-def print_case(case: "Case", rows: "Sequence[Figures]") -> None:
+def print_case(case: "Case", rows: "Sequence[CostFigures]") -> None:
     """What all runs say, and a table for each way to draw."""
     from polyrhythm.cli.terminal import print_figures
 
@@ -153,7 +153,7 @@ def describe(case: "Case", candidate: "Candidate") -> str:
     )
 
 
-def cells(row: "Figures") -> list[str]:
+def cells(row: "CostFigures") -> list[str]:
     """A row of the table."""
     recurrences = "never" if math.isinf(row.amortised) else f"{row.amortised:.2f}"
     error = f" ± {100 * row.std_error:.1f}" if row.std_error else ""
@@ -172,7 +172,7 @@ def cells(row: "Figures") -> list[str]:
     ]
 
 
-def as_json(command: str, log: Log, cases: "Sequence[Case]", rows: "dict[str, list[Figures]]") -> bytes:
+def as_json(command: str, log: RunLog, cases: "Sequence[Case]", rows: "dict[str, list[CostFigures]]") -> bytes:
     """Everything as numbers; what is not finite is null."""
     value = {
         "command": command,
@@ -208,7 +208,7 @@ def candidate_json(candidate: "Candidate") -> dict[str, Any]:
     }
 
 
-def as_figure(cases: "Sequence[Case]", rows: "dict[str, list[Figures]]") -> str:
+def as_figure(cases: "Sequence[Case]", rows: "dict[str, list[CostFigures]]") -> str:
     """The figure; of runs drawn both ways those without replacement, as in the paper."""
     from polyrhythm.report.tradeoff_svg import Point, tradeoff_svg
 

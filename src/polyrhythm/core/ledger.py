@@ -1,7 +1,7 @@
 """Bookkeeping of who runs, who waits and what became of every contribution: the law that none is lost or used twice.
 
-Both shells and the conformance kit keep one `Ledger` and show it every event and decision. It refuses a decision
-that breaks the contract of `polyrhythm.core.policy` and says which contributions a decision touches; the shell maps
+Both drivers and the conformance kit keep one `Ledger` and show it every event and decision. It refuses a decision
+that breaks the contract of `polyrhythm.core.policy` and says which contributions a decision touches; the driver maps
 those to tensors. It keeps no history, so its size is that of the workers and of what they have pending.
 
 A gradient is pending from its report until a `Sync` takes it. A step on a replica is pending from its report until
@@ -112,7 +112,7 @@ class Ledger:
         return []
 
     def settle(self, worker: int) -> list[Ticket]:
-        """Take all that a worker has pending before it leaves as "finished": the shell applies their mean once."""
+        """Take all that a worker has pending before it leaves as "finished": the driver applies their mean once."""
         account = self.accounts[worker]
         tickets = list(account.gradients)
         account.gradients.clear()

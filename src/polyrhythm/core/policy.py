@@ -1,6 +1,6 @@
 """The contract that every synchronization policy keeps.
 
-The shell (simulator or runtime) calls, in this order:
+The driver (simulator or runtime) calls, in this order:
 
 1. `Policy.init(cluster)` once, before anyone has joined;
 2. `Policy.decide(state, Joined(...))` with all first workers in one event; they wait until a `Proceed` names them;
@@ -12,7 +12,8 @@ function, and a state is frozen, comparable and picklable: this is what makes re
 decisions taken by every rank on its own possible.
 
 A worker is **running** between a `Proceed` and its `Report`, and **waiting** otherwise. A policy may name only
-waiting workers in a `Proceed`, only pending contributions in a `Sync`; `Ledger` checks it in both shells.
+waiting workers in a `Proceed`, only pending contributions in a `Sync`; `Ledger` checks it in the simulator and the
+runtime.
 """
 
 import math
@@ -25,16 +26,16 @@ from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
 State = TypeVar("State")
 """A policy's own frozen state."""
 
-Venue: TypeAlias = Literal["scheduled", "replicated", "arbitrated"]
+Placement: TypeAlias = Literal["clock", "every_rank", "coordinator"]
 """Where decisions can be taken: from clocks alone; from everyone's scalars of the same step; from arrival order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a policy needs from a shell, so that the runtime can pick the cheapest venue.
+    """What a policy needs from a driver, so that the runtime can pick the cheapest placement.
 
     Args:
-        venue: see `Venue`.
+        placement: see `Placement`.
         exchanges: kinds of step that its `Proceed`s start.
         needs: optional `Report` fields that it reads.
         cancels: whether it abandons steps in flight.
@@ -43,10 +44,10 @@ class Traits:
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
         steady: whether every step of all live workers ends in one update from all of them, behind which all go on; of
-            such a rule nobody in lockstep has to be shown the steps of others.
+            such a rule nobody in synchronous mode has to be shown the steps of others.
     """
 
-    venue: Venue = "arbitrated"
+    placement: Placement = "coordinator"
     exchanges: frozenset[Exchange] = frozenset({"gradients"})
     needs: frozenset[Literal["loss", "grad_sq_norm"]] = frozenset()
     cancels: bool = False
@@ -84,7 +85,7 @@ class Policy(ABC, Generic[State]):
 
     @property
     def traits(self) -> Traits:
-        """What it needs from a shell; a subclass that wraps no other rule sets a class variable."""
+        """What it needs from a driver; a subclass that wraps no other rule sets a class variable."""
         return Traits()
 
     @abstractmethod
@@ -101,8 +102,8 @@ class Policy(ABC, Generic[State]):
         return Bounds()
 
     def stages(self, cluster: Cluster) -> "tuple[Stage, ...]":
-        """The rules that follow one another, if that is all that this policy is; each can then run in a venue of its
-        own. None unless a subclass says so.
+        """The rules that follow one another, if that is all that this policy is; each can then run in a placement of
+        its own. None unless a subclass says so.
         """
         del cluster
         return ()

@@ -1,8 +1,8 @@
 """Which samples each worker still has to read when every worker has a part of the data set of its own.
 
-An **order** of epoch r is the concatenation of the shards, each shuffled for that epoch; a `Lease` names positions of
-it, as it does of a permutation that all workers share. So positions of one epoch are handed out once, whoever reads
-them. A worker passes through its shard again and again, each pass in the order of the pass's number.
+An **order** of epoch r is the concatenation of the shards, each shuffled for that epoch; a `SampleRange` names
+positions of it, as it does of a permutation that all workers share. So positions of one epoch are handed out once,
+whoever reads them. A worker passes through its shard again and again, each pass in the order of the pass's number.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.errors import PolyrhythmError
 
 
@@ -27,8 +27,8 @@ class Shards:
 
     Example:
         >>> shards = Shards((3, 2, 2), rotate=True)
-        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(Lease(1, 3, 5))
-        ([Lease(epoch=1, start=3, stop=5), Lease(epoch=1, start=5, stop=7), Lease(epoch=1, start=0, stop=3)], 0)
+        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(SampleRange(1, 3, 5))
+        ([SampleRange(epoch=1, start=3, stop=5), SampleRange(epoch=1, start=5, stop=7), SampleRange(epoch=1, start=0, stop=3)], 0)
     """
 
     sizes: tuple[int, ...]
@@ -45,19 +45,19 @@ class Shards:
         """Samples of all shards."""
         return self.starts[-1]
 
-    def part(self, worker: int, epoch: int) -> Lease:
+    def part(self, worker: int, epoch: int) -> SampleRange:
         """Positions that a worker reads in its pass of this number."""
         shard = (worker + epoch) % len(self.sizes) if self.rotate else worker
-        return Lease(epoch, self.starts[shard], self.starts[shard + 1])
+        return SampleRange(epoch, self.starts[shard], self.starts[shard + 1])
 
-    def shard(self, lease: Lease) -> int:
-        """The shard in which a lease lies."""
-        return bisect_right(self.starts, lease.start) - 1
+    def shard(self, sample_range: SampleRange) -> int:
+        """The shard in which a sample range lies."""
+        return bisect_right(self.starts, sample_range.start) - 1
 
-    def owner(self, lease: Lease) -> int:
-        """Whose pass a lease belongs to."""
-        shard = self.shard(lease)
-        return (shard - lease.epoch) % len(self.sizes) if self.rotate else shard
+    def owner(self, sample_range: SampleRange) -> int:
+        """Whose pass a sample range belongs to."""
+        shard = self.shard(sample_range)
+        return (shard - sample_range.epoch) % len(self.sizes) if self.rotate else shard
 
 
 class ShardedWorkload(Workload):
@@ -75,11 +75,11 @@ class ShardedWorkload(Workload):
     Example:
         >>> work = ShardedWorkload(Shards((3, 2)), total_samples=9)
         >>> work.join([0, 1])
-        >>> [work.lease(2, worker) for worker in (0, 1, 1)]
-        [Lease(epoch=0, start=0, stop=2), Lease(epoch=0, start=3, stop=5), Lease(epoch=1, start=3, stop=5)]
+        >>> [work.hand_out(2, worker) for worker in (0, 1, 1)]
+        [SampleRange(epoch=0, start=0, stop=2), SampleRange(epoch=0, start=3, stop=5), SampleRange(epoch=1, start=3, stop=5)]
         >>> work.leave(0)
-        >>> work.lease(2, 1), work.lease(2, 1)
-        (Lease(epoch=0, start=2, stop=3), Lease(epoch=1, start=0, stop=2))
+        >>> work.hand_out(2, 1), work.hand_out(2, 1)
+        (SampleRange(epoch=0, start=2, stop=3), SampleRange(epoch=1, start=0, stop=2))
     """
 
     def __init__(self, shards: Shards, total_samples: int) -> None:
@@ -87,7 +87,7 @@ class ShardedWorkload(Workload):
         self.shards = shards
         self._present: set[int] = set()
         self._next = {worker: shards.part(worker, 0) for worker in range(len(shards.sizes))}
-        self._back: dict[int, list[Lease]] = {worker: [] for worker in self._next}
+        self._back: dict[int, list[SampleRange]] = {worker: [] for worker in self._next}
 
     @property
     def shared(self) -> bool:
@@ -106,49 +106,49 @@ class ShardedWorkload(Workload):
         """The others see to its shard until it comes back."""
         self._present.discard(worker)
 
-    def lease(self, samples: int, worker: int = 0) -> Lease | None:
+    def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` for a worker, or None when there is none."""
         own, absent = self._back[worker], sorted(self._back.keys() - self._present - {worker})
-        others: list[Lease] = next((self._back[owner] for owner in absent if self._back[owner]), [])
+        others: list[SampleRange] = next((self._back[owner] for owner in absent if self._back[owner]), [])
         if back := own or others:
             return self._split(heapq.heappop(back), samples)
         behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
         return self._advance(next(behind, worker), samples)
 
     def holds(self, worker: int) -> bool:
-        """Whether `lease` has anything for a worker."""
+        """Whether `sample range` has anything for a worker."""
         fresh = self.handed_out < self.total_samples
         return fresh or any(self._back[owner] for owner in self._back.keys() - (self._present - {worker}))
 
-    def gather(self, samples: int, worker: int) -> list[Lease]:
+    def gather(self, samples: int, worker: int) -> list[SampleRange]:
         """So many samples for a worker: its own and, where these are too few, what others gave back."""
         gathered = super().gather(samples, worker)
         for owner in sorted(self._back):
-            samples_left = samples - sum(lease.samples for lease in gathered)
+            samples_left = samples - sum(sample_range.samples for sample_range in gathered)
             if samples_left and self._back[owner]:
                 gathered += super().gather(samples_left, owner)
         return gathered
 
-    def give_back(self, lease: Lease) -> None:
+    def give_back(self, sample_range: SampleRange) -> None:
         """These positions were not processed after all."""
-        heapq.heappush(self._back[self.shards.owner(lease)], lease)
+        heapq.heappush(self._back[self.shards.owner(sample_range)], sample_range)
 
     @property
     def left(self) -> int:
         """Samples that are not handed out."""
-        back = sum(lease.samples for leases in self._back.values() for lease in leases)
+        back = sum(sample_range.samples for sample_ranges in self._back.values() for sample_range in sample_ranges)
         return self.total_samples - self.handed_out + back
 
-    def drain(self) -> tuple[Lease, ...]:
+    def drain(self) -> tuple[SampleRange, ...]:
         """Everything that is left, by worker."""
         return tuple(self.gather(self.left, min(self._next)))
 
-    def _advance(self, owner: int, samples: int) -> Lease | None:
+    def _advance(self, owner: int, samples: int) -> SampleRange | None:
         """The next positions of a worker's pass; behind its end, the next pass begins."""
         epoch, start, stop = self._next[owner]
         middle = min(start + samples, stop, start + self.total_samples - self.handed_out)
         if middle == start:
             return None
         self.handed_out += middle - start
-        self._next[owner] = Lease(epoch, middle, stop) if middle < stop else self.shards.part(owner, epoch + 1)
-        return Lease(epoch, start, middle)
+        self._next[owner] = SampleRange(epoch, middle, stop) if middle < stop else self.shards.part(owner, epoch + 1)
+        return SampleRange(epoch, start, middle)

@@ -43,7 +43,7 @@ TAGS: dict[type[Event] | type[Decision], str] = {
 NESTED: dict[str, type[Settings] | type[Outer]] = {"settings": Settings, "outer": Outer}
 """Fields that hold a frozen value of their own."""
 
-Value = TypeVar("Value")
+Read = TypeVar("Read")
 
 
 class Entry(NamedTuple):
@@ -164,7 +164,7 @@ def read_json(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read_tagged(value: dict[str, Any], kinds: dict[str, type[Value]]) -> Value:
+def read_tagged(value: dict[str, Any], kinds: dict[str, type[Read]]) -> Read:
     """Undo `tagged`."""
     arguments: dict[str, Any] = {
         key: tuple(item) if isinstance(item, list) else item for key, item in value.items() if key != "kind"

@@ -1,8 +1,8 @@
-"""The values that cross between a policy and the shell that runs it: events in, decisions out.
+"""The values that cross between a policy and the driver that runs it: events in, decisions out.
 
 A **worker** is a small non-negative integer. A **step** is one mini-batch on one worker; the **clock** of a worker is
 its number of completed steps. A step ends in a **contribution** (its gradient or, for replicas, the parameters that it
-led to), which waits in the shell until a `Sync` combines it or a stated rule drops it.
+led to), which waits in the driver until a `Sync` combines it or a stated rule drops it.
 
 All times are seconds on the coordinator's clock; all durations were measured where they happened. Nothing here holds
 a tensor, a socket or a random source, so every value can be compared, hashed, pickled and written to a trace.
@@ -16,7 +16,7 @@ from polyrhythm.errors import PolyrhythmError
 Exchange: TypeAlias = Literal["gradients", "replicas"]
 """What a step works on: the global parameters, read when it starts, or the worker's own replica."""
 
-Contribution: TypeAlias = Literal["gradients", "parameters", "deltas"]
+Synced: TypeAlias = Literal["gradients", "parameters", "deltas"]
 """What a `Sync` combines."""
 
 LeftReason: TypeAlias = Literal["finished", "died", "hung", "removed"]
@@ -78,7 +78,7 @@ class Report(NamedTuple):
         loss: mean loss of the mini-batch, if it was computed.
         grad_sq_norm: squared L2 norm of the whole gradient before weight decay, if the policy's traits ask for it.
         wait_s: time that the worker stood in an exchange with the others before this report, where the report follows
-            the exchange, as with real workers in lockstep; 0 where it precedes it.
+            the exchange, as with real workers in synchronous mode; 0 where it precedes it.
     """
 
     worker: int
@@ -97,7 +97,7 @@ class Report(NamedTuple):
 class Left:
     """A worker is gone; a policy forgets it, waiting or running.
 
-    Before a worker leaves as "finished" (no mini-batch is left for it) the shell applies what it has pending, as one
+    Before a worker leaves as "finished" (no mini-batch is left for it) the driver applies what it has pending, as one
     update with the mean; for any other reason its contributions that nobody combined are dropped and counted.
     """
 
@@ -166,7 +166,7 @@ class Sync:
     """
 
     workers: tuple[int, ...]
-    what: Contribution = "gradients"
+    what: Synced = "gradients"
     weights: tuple[float, ...] | None = None
     adopters: tuple[int, ...] | None = None
     outer: Outer | None = None

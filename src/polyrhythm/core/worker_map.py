@@ -14,11 +14,11 @@ WIDTH = 32
 ABSENT: Any = None
 EMPTY = (ABSENT,) * WIDTH
 
-Value = TypeVar("Value")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMap(Generic[Value]):
+class WorkerMap(Generic[Item]):
     """Maps workers to values that are not None.
 
     >>> clocks = WorkerMap().set(3, "c").set(70, "x")
@@ -30,7 +30,7 @@ class WorkerMap(Generic[Value]):
     capacity: int = WIDTH
     size: int = 0
 
-    def get(self, worker: int) -> Value | None:
+    def get(self, worker: int) -> Item | None:
         """Value of `worker`, or None."""
         if worker >= self.capacity:
             return None
@@ -42,7 +42,7 @@ class WorkerMap(Generic[Value]):
             span //= WIDTH
         return node  # type: ignore[return-value]
 
-    def set(self, worker: int, value: Value) -> "WorkerMap[Value]":
+    def set(self, worker: int, value: Item) -> "WorkerMap[Item]":
         """This map with `value` for `worker`."""
         root, capacity = self.root, self.capacity
         if worker < capacity == WIDTH:
@@ -55,14 +55,14 @@ class WorkerMap(Generic[Value]):
         grown = self.size + (self.get(worker) is None)
         return WorkerMap(replaced(root, worker, capacity // WIDTH, value) or EMPTY, capacity, grown)
 
-    def set_all(self, workers: Iterable[int], value: Value) -> "WorkerMap[Value]":
+    def set_all(self, workers: Iterable[int], value: Item) -> "WorkerMap[Item]":
         """This map with `value` for each of `workers`."""
         result = self
         for worker in workers:
             result = result.set(worker, value)
         return result
 
-    def remove(self, worker: int) -> "WorkerMap[Value]":
+    def remove(self, worker: int) -> "WorkerMap[Item]":
         """This map without `worker`; itself if it is not there."""
         if self.get(worker) is None:
             return self
@@ -77,7 +77,7 @@ class WorkerMap(Generic[Value]):
             root, capacity = root[0] or EMPTY, capacity // WIDTH
         return WorkerMap(root, capacity, self.size - 1)
 
-    def items(self) -> Iterator[tuple[int, Value]]:
+    def items(self) -> Iterator[tuple[int, Item]]:
         """Workers and values in order of workers."""
         return walk(self.root, 0, self.capacity // WIDTH)
 

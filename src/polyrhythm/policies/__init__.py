@@ -3,6 +3,7 @@
 from typing import Any
 
 from polyrhythm.core import Policy, parse_spec
+from polyrhythm.policies._lib.load import Catalogue
 from polyrhythm.policies.asp import ASP as ASP
 from polyrhythm.policies.backup import Backup as Backup
 from polyrhythm.policies.bsp import BSP as BSP
@@ -18,10 +19,9 @@ from polyrhythm.policies.k_batch_sync import KBatchSync as KBatchSync
 from polyrhythm.policies.k_group import KGroup as KGroup
 from polyrhythm.policies.k_sync import KSync as KSync
 from polyrhythm.policies.kbandit import KBandit as KBandit
-from polyrhythm.policies.load import Catalogue
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
-from polyrhythm.policies.rlp import RLP as RLP
+from polyrhythm.policies.rlp.policy import RLP as RLP
 from polyrhythm.policies.selsync import SelSync as SelSync
 from polyrhythm.policies.ssp import SSP as SSP
 from polyrhythm.policies.switch import Switch as Switch

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies.k_sync import FirstArrivals
 
 

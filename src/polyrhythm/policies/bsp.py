@@ -17,7 +17,7 @@ from polyrhythm.core import (
     Sync,
     Traits,
 )
-from polyrhythm.policies.barrier import Barrier
+from polyrhythm.policies._lib.barrier import Barrier
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BSP(Policy[Barrier]):
 
     name: ClassVar[str] = "bsp"
     summary: ClassVar[str] = "everyone waits for the slowest, every step"
-    traits: ClassVar[Traits] = Traits(venue="scheduled", steady=True)
+    traits: ClassVar[Traits] = Traits(placement="clock", steady=True)
 
     def init(self, cluster: Cluster) -> Barrier:
         del cluster

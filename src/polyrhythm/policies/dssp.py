@@ -7,11 +7,11 @@ from typing import ClassVar, NamedTuple
 from polyrhythm.core import Alarm, Bounds, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.clocks import ClockGroups
+from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.clocks import ClockGroups
 
 
-class Pace(NamedTuple):
+class PushPace(NamedTuple):
     """The last push of a worker, the time that its step took, when its next step started, and its grant left."""
 
     last_s: float
@@ -26,7 +26,7 @@ class DSSPState:
 
     clocks: ClockGroups = field(default_factory=ClockGroups)
     parked: ClockGroups = field(default_factory=ClockGroups)
-    paces: WorkerMap[Pace] = field(default_factory=WorkerMap)
+    paces: WorkerMap[PushPace] = field(default_factory=WorkerMap)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class DSSP(Policy[DSSPState]):
         """Apply the gradient; then park its worker, or let it go on, and with it all whom it held up."""
         clocks = state.clocks.move(worker, clock)
         before = state.paces.get(worker)
-        pace = Pace(time_s, time_s - before.started_s if before else None, time_s, before.granted if before else 0)
+        pace = PushPace(time_s, time_s - before.started_s if before else None, time_s, before.granted if before else 0)
         starts, granted = self.grant(clocks, state.paces, clock, pace)
         paces = state.paces.set(worker, pace._replace(granted=granted))
         if not starts:
@@ -101,7 +101,7 @@ class DSSP(Policy[DSSPState]):
         after, released = self.release(DSSPState(clocks, parked, state.paces.remove(worker)), time_s)
         return after, (Proceed(tuple(sorted(released))),) if released else ()
 
-    def grant(self, clocks: ClockGroups, paces: WorkerMap[Pace], clock: int, pace: Pace) -> tuple[bool, int]:
+    def grant(self, clocks: ClockGroups, paces: WorkerMap[PushPace], clock: int, pace: PushPace) -> tuple[bool, int]:
         """Whether a worker at `clock` starts its next step, and what is left of its grant then."""
         granted = pace.granted
         if granted == 0:
@@ -126,7 +126,7 @@ class DSSP(Policy[DSSPState]):
         return DSSPState(state.clocks, state.parked.above(limit), paces), workers
 
 
-def best_grant(limit: int, fastest: Pace, slowest: Pace) -> int:
+def best_grant(limit: int, fastest: PushPace, slowest: PushPace) -> int:
     """The number of extra steps, from 0 to `limit`, after which the fastest worker waits least for the slowest."""
     interval_s, slowest_interval_s = fastest.interval_s, slowest.interval_s
     if interval_s is None or not slowest_interval_s:

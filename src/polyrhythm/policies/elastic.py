@@ -20,10 +20,10 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.detector import Detector, Watch
-from polyrhythm.policies.roll import Roll
+from polyrhythm.policies._lib.detector import Detector, DetectorState
+from polyrhythm.policies._lib.roll import Roll
+from polyrhythm.policies._lib.wrapping import ClockView, joint_traits
 from polyrhythm.policies.switch import Switch
-from polyrhythm.policies.wrapping import ClockView, joint_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ElasticState:
     inner: Any
     roll: Roll = field(default_factory=Roll)
     view: ClockView = field(default_factory=ClockView)
-    watch: Watch = field(default_factory=Watch)
+    watch: DetectorState = field(default_factory=DetectorState)
     out: WorkerMap[bool] = field(default_factory=WorkerMap)
     ending: bool = False
 
@@ -88,7 +88,7 @@ class Elastic(Policy[ElasticState]):
     def traits(self) -> Traits:
         """Decisions depend on how late arrivals are; probe steps are on gradients, and may be cancelled."""
         joint = joint_traits([self.policy])
-        return replace(joint, venue="arbitrated", exchanges=joint.exchanges | {"gradients"}, cancels=True)
+        return replace(joint, placement="coordinator", exchanges=joint.exchanges | {"gradients"}, cancels=True)
 
     def _detector(self) -> Detector:
         return Detector(self.detector, self.window, self.patience, self.floor)

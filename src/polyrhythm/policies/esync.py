@@ -23,7 +23,7 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.checks import require_at_least
 
 WEIGHTS = ("uniform", "samples", "inverse", "normalised")
 LEAST_SLACK_S = 0.001
@@ -31,7 +31,7 @@ LEAST_SLACK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DevicePace:
     """What the state server knows of one worker.
 
     Args:
@@ -68,7 +68,7 @@ class ESyncState:
         hold_s: until when the first of these may be held back.
     """
 
-    devices: WorkerMap[Device] = field(default_factory=WorkerMap)
+    devices: WorkerMap[DevicePace] = field(default_factory=WorkerMap)
     unknown: int = 0
     ready: int = 0
     slowest: int | None = None
@@ -132,7 +132,7 @@ class ESync(Policy[ESyncState]):
     @property
     def traits(self) -> Traits:
         """Only the non-blocking mode abandons steps, of workers that do not wait for an answer."""
-        return Traits("arbitrated", frozenset({"replicas"}), cancels=not self.blocking, waits=self.blocking)
+        return Traits("coordinator", frozenset({"replicas"}), cancels=not self.blocking, waits=self.blocking)
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
@@ -160,7 +160,7 @@ class ESync(Policy[ESyncState]):
             case Report(worker=worker, time_s=time_s):
                 return self.answer(self.after_report(state, event), time_s, worker)
             case Joined(workers=workers, time_s=time_s):
-                devices = state.devices.set_all(workers, Device(time_s))
+                devices = state.devices.set_all(workers, DevicePace(time_s))
                 unknown = state.unknown + len(workers)
                 return replace(state, devices=devices, unknown=unknown), (Proceed(workers, "replicas"),)
             case Left(worker=worker, time_s=time_s):
@@ -184,14 +184,14 @@ class ESync(Policy[ESyncState]):
         hold_s = state.hold_s if state.queries else report.time_s + self.slack_s(device.cost_s)
         return replace(state, queries=state.queries.set(worker, True), hold_s=hold_s)
 
-    def after_step(self, device: Device, report: Report) -> Device:
+    def after_step(self, device: DevicePace, report: Report) -> DevicePace:
         """The record after one more local step; a transfer that holds an exchange tells nothing of the query."""
         query_s, exchange_s = device.query_s, device.exchange_s
         if device.exchanged:
             exchange_s = self.smoothed(exchange_s, max(0.0, report.transfer_s - (query_s or 0.0)))
         else:
             query_s = self.smoothed(query_s, report.transfer_s)
-        return Device(
+        return DevicePace(
             finished_s=report.time_s,
             cost_s=self.smoothed(device.cost_s, report.step_s + (query_s or 0.0)),
             query_s=query_s,
@@ -244,7 +244,7 @@ class ESync(Policy[ESyncState]):
                 going.append(worker)
         return replace(state, queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
 
-    def has_enough(self, device: Device) -> bool:
+    def has_enough(self, device: DevicePace) -> bool:
         """Whether a worker has made as many steps as a round may have."""
         return self.most is not None and device.steps >= self.most
 
@@ -268,7 +268,7 @@ class ESync(Policy[ESyncState]):
         running = () if self.blocking else tuple(worker for worker in workers if worker != asked)
         cancel = (Cancel(running),) if running else ()
         weights, outer = self.weighting([device for _, device in state.devices.items()])
-        devices: WorkerMap[Device] = WorkerMap()
+        devices: WorkerMap[DevicePace] = WorkerMap()
         for worker, device in state.devices.items():
             pulled_s = now_s + (device.exchange_s or 0.0)
             fresh = replace(device, finished_s=pulled_s, exchanged=True, steps=0, samples=0, ready=False)
@@ -276,7 +276,7 @@ class ESync(Policy[ESyncState]):
         after = ESyncState(devices, slowest=state.slowest)
         return after, (*cancel, Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
 
-    def weighting(self, devices: list[Device]) -> tuple[tuple[float, ...] | None, Outer | None]:
+    def weighting(self, devices: list[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
         """Weights of the deltas, and how their mean is applied."""
         inverse = tuple(1 / device.steps for device in devices)
         if self.weights == "uniform":
@@ -289,7 +289,7 @@ class ESync(Policy[ESyncState]):
         return inverse, Outer(lr=mean_steps * sum(inverse) / len(devices))
 
 
-def device_of(state: ESyncState, worker: int) -> Device:
+def device_of(state: ESyncState, worker: int) -> DevicePace:
     """The record of a live worker."""
     device = state.devices.get(worker)
     assert device is not None, f"worker {worker} is not live"
@@ -304,7 +304,7 @@ def slowest_after(state: ESyncState, worker: int, cost_s: float) -> int:
     return worker if (cost_s, -worker) > (device_of(state, slowest).cost_s or 0.0, -slowest) else slowest
 
 
-def slowest_of(devices: WorkerMap[Device]) -> int | None:
+def slowest_of(devices: WorkerMap[DevicePace]) -> int | None:
     """The worker of the highest known cost, the first of several."""
     known = [(device.cost_s, -worker) for worker, device in devices.items() if device.cost_s is not None]
     return -max(known)[1] if known else None

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from polyrhythm.core import Bounds, Cluster, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
-from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.rounds import Rounds, RoundState
+from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.rounds import Rounds, RoundState
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from polyrhythm.core import Bounds, Cluster, Decisions, Event, Policy, Stage, Traits
-from polyrhythm.policies.detector import Detector, Watch
-from polyrhythm.policies.relay import Relay
+from polyrhythm.policies._lib.detector import Detector, DetectorState
+from polyrhythm.policies._lib.relay import Relay
+from polyrhythm.policies._lib.wrapping import joint_traits
 from polyrhythm.policies.switch import Switch
-from polyrhythm.policies.wrapping import joint_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class GreedyState:
 
     stages: tuple[Stage, ...]
     relay: Relay
-    watch: Watch = field(default_factory=Watch)
+    watch: DetectorState = field(default_factory=DetectorState)
     served: int = 0
     index: int = 0
     heading: int = 0
@@ -80,7 +80,7 @@ class Greedy(Policy[GreedyState]):
     @property
     def traits(self) -> Traits:
         """Decisions depend on how late arrivals are."""
-        return replace(joint_traits([self.policy]), venue="arbitrated")
+        return replace(joint_traits([self.policy]), placement="coordinator")
 
     def _detector(self) -> Detector:
         return Detector(self.detector, self.window, self.patience, self.floor)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.checks import require_at_least
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from polyrhythm.core import (
     Traits,
 )
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies.k_batch_async import Batches
 
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import ClassVar
 
 from polyrhythm.core import Alarm, Bounds, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
-from polyrhythm.policies.barrier import Barrier
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.policies._lib.checks import require_at_least
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from polyrhythm.core import (
     Traits,
 )
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.policies.checks import require_at_least
+from polyrhythm.policies._lib.checks import require_at_least
 
 
 @dataclass(frozen=True, slots=True)

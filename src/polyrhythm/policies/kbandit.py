@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Report, Traits
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.handover import Charge, require_plain_gradients
+from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.handover import Charge, require_plain_gradients
+from polyrhythm.policies._lib.progress import LossWindow, Match, healthy
 from polyrhythm.policies.k_group import KGroup
-from polyrhythm.policies.progress import Match, Window, healthy
 
 GROUP = KGroup(1)
 
@@ -21,7 +21,7 @@ class KBanditState:
 
     cluster: Cluster
     charge: Charge
-    window: Window
+    window: LossWindow
     steps: WorkerMap[float] = field(default_factory=WorkerMap)
     arms: tuple[Policy[Any], ...] = ()
     match: Match = field(default_factory=lambda: Match.of(0))
@@ -34,7 +34,7 @@ class KBandit(Policy[KBanditState]):
     Time is cut into windows of ``window * n`` reports, n workers being live. The first runs K-group(1), which is ASP,
     and measures the workers' steps: with h the number of those within 1.5 times the median, the arms are the K in
     {1, h/2, 3h/4, h}, and h holds the place. Every `every`-th window then tries another arm. With r the rate of a
-    window (see `polyrhythm.policies.progress`: Theil-Sen slope of the loss over time, by its mean),
+    window (see `polyrhythm.policies._lib.progress`: Theil-Sen slope of the loss over time, by its mean),
 
         d = r_trial - (r_before + r_after) / 2
 
@@ -102,7 +102,7 @@ class KBandit(Policy[KBanditState]):
         """At the beginning, also when it begins anew."""
         size = self.window * max(1, len(charge.crew.clocks))
         arms = self.listed()
-        return KBanditState(cluster, charge, Window(size), arms=arms, match=Match.of(len(arms)))
+        return KBanditState(cluster, charge, LossWindow(size), arms=arms, match=Match.of(len(arms)))
 
     def decide(self, state: KBanditState, event: Event) -> tuple[KBanditState, Decisions]:
         match event:
@@ -128,7 +128,7 @@ class KBandit(Policy[KBanditState]):
         elif window.full:
             arms = arms_for(steps, len(state.charge.crew.clocks))
             match = Match.of(len(arms))
-        window = Window(window.size) if window.full else window
+        window = LossWindow(window.size) if window.full else window
         policy = arms[match.playing] if arms else state.charge.policy
         charge, decisions = state.charge.follow(policy, state.cluster, report)
         return KBanditState(state.cluster, charge, window, steps, arms, match), decisions

@@ -17,10 +17,10 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.barrier import Barrier
+from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.policies._lib.rounds import RoundState
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.local import LocalSGD
-from polyrhythm.policies.rounds import RoundState
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PostLocalSGD(Policy[PostLocalState]):
 
     name: ClassVar[str] = "post-local"
     summary: ClassVar[str] = "BSP for a share of the workload, then local SGD"
-    traits: ClassVar[Traits] = Traits(venue="scheduled", exchanges=frozenset({"gradients", "replicas"}))
+    traits: ClassVar[Traits] = Traits(placement="clock", exchanges=frozenset({"gradients", "replicas"}))
 
     def __post_init__(self) -> None:
         LocalSGD(self.h, self.last, self.growth)

@@ -20,9 +20,9 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import PolyrhythmError, SpecError
-from polyrhythm.policies.barrier import Barrier
-from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.quantile import Quantile
+from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.quantile import Quantile
 
 AGGREGATES = ("parameters", "gradients")
 SHOWN = (0.5, 0.9, 0.99)
@@ -125,7 +125,7 @@ class SelSync(Policy[SelSyncState]):
     name: ClassVar[str] = "selsync"
     summary: ClassVar[str] = "own replicas, averaged in the steps in which somebody's gradient changes by delta or more"
     traits: ClassVar[Traits] = Traits(
-        venue="replicated", exchanges=frozenset({"replicas"}), needs=frozenset({"grad_sq_norm"})
+        placement="every_rank", exchanges=frozenset({"replicas"}), needs=frozenset({"grad_sq_norm"})
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from polyrhythm.core import Alarm, Bounds, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies.clocks import ClockCounts
+from polyrhythm.policies._lib.clocks import ClockCounts
 
 
 @dataclass(frozen=True, slots=True)

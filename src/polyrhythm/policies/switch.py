@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import Bounds, Cluster, Decisions, Event, Part, Policy, Stage, Traits
 from polyrhythm.errors import SpecError
+from polyrhythm.policies._lib.relay import Relay
+from polyrhythm.policies._lib.wrapping import joint_traits
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.bsp import BSP
-from polyrhythm.policies.relay import Relay
 from polyrhythm.policies.tuned import Tuned
-from polyrhythm.policies.wrapping import joint_traits
 
 ROUNDING = 1e-9
 """What a sum of shares may lack to be the whole."""
@@ -36,8 +36,8 @@ class Switch(Policy[SwitchState]):
 
     Part k with share s_k is in force until ``(s_1 + ... + s_k) * workload_samples`` samples have been applied. Then
     nobody is started any more until steps in flight have finished and are applied, each when it arrives, or are dropped
-    and counted (see `polyrhythm.policies.relay`); the next part is told of everyone present as `Joined`. A share of 0
-    is left out, and one that reaches 1 never ends: ``bsp@1,asp`` is BSP and ``bsp@0,asp`` is ASP.
+    and counted (see `polyrhythm.policies._lib.relay`); the next part is told of everyone present as `Joined`. A share
+    of 0 is left out, and one that reaches 1 never ends: ``bsp@1,asp`` is BSP and ``bsp@0,asp`` is ASP.
 
     Args:
         parts: the policies with their shares; the last may go without one and has the rest.

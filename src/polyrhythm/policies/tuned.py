@@ -40,7 +40,7 @@ class Tuned(Policy[TunedState]):
         batch: samples of a mini-batch; 0 is as configured.
         full: momentum at which a ramp ends.
 
-    Source: Sync-Switch (Li et al. 2021), section IV-C and Fig. 8. In lockstep, mini-batches are as configured.
+    Source: Sync-Switch (Li et al. 2021), section IV-C and Fig. 8. In synchronous mode, mini-batches are as configured.
 
     Example:
         >>> from polyrhythm.core import Cluster, Joined

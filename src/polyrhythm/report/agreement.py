@@ -15,7 +15,7 @@ HEADINGS = ("policy", "real s", "simulated s", "error", "staleness real", "stale
 
 
 class Agreement(NamedTuple):
-    """One policy in both shells, mean over its seeds.
+    """One policy in the simulator and the runtime, mean over its seeds.
 
     Args:
         real_s, simulated_s: duration of the whole workload.
@@ -37,7 +37,7 @@ class Agreement(NamedTuple):
 
 
 def agreements(real: Sequence[RunResult], simulated: Sequence[RunResult]) -> list[Agreement]:
-    """Each policy that has finished in both shells, in the order of `real`."""
+    """Each policy that has finished in the simulator and the runtime, in the order of `real`."""
     pairs = []
     for policy in dict.fromkeys(result.policy for result in real):
         both = [[run for run in runs if (run.policy, run.status) == (policy, "ok")] for runs in (real, simulated)]
@@ -47,7 +47,7 @@ def agreements(real: Sequence[RunResult], simulated: Sequence[RunResult]) -> lis
 
 
 def agreement(policy: str, real: Sequence[RunResult], simulated: Sequence[RunResult]) -> Agreement:
-    """One policy in both shells."""
+    """One policy in the simulator and the runtime."""
     real_s, simulated_s = (fmean(run.duration_s for run in runs) for runs in (real, simulated))
     first, second = (sum((Counter(run.staleness_counts) for run in runs), Counter[int]()) for runs in (real, simulated))
     apart = distance(first, second) if first and second else None
@@ -109,7 +109,7 @@ def figure(value: float | None) -> str:
 def verdict(pairs: Sequence[Agreement]) -> str:
     """The largest error and the order, in one line."""
     if not pairs:
-        return "no policy has finished in both shells"
+        return "no policy has finished in the simulator and the runtime"
     worst = max(pairs, key=lambda pair: abs(pair.error))
     wrong = misplaced(pairs)
     order = "the order is right"

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from polyrhythm.report.cells import NOTHING
-from polyrhythm.report.figures import Chart, Runs, listing
+from polyrhythm.report.figures import Chart, RunsByPolicy, listing
 from polyrhythm.report.palette import Look, faded
 from polyrhythm.telemetry.result import RunResult
-from polyrhythm.telemetry.stragglers import Arrival
+from polyrhythm.telemetry.stragglers import Lateness
 
 MOST_WORKERS = 32
 """A figure of more workers than this shows those that are latest."""
@@ -17,7 +17,7 @@ PARTS = (("compute", "compute_s", 1.0, ""), ("transfer", "transfer_s", 0.6, "/")
 """What a step consists of: name, field, strength of the colour, hatching."""
 
 
-def arrivals_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
+def arrivals_chart(runs: RunsByPolicy, looks: Mapping[str, Look]) -> Chart | None:
     """Seconds of a mean step of each worker, of each policy's first run; None if nothing was measured."""
     first = {policy: group[0] for policy, group in runs.items() if group[0].arrivals}
     if not first:
@@ -50,13 +50,13 @@ def arrivals_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
     )
 
 
-def latest(run: RunResult) -> Sequence[tuple[int, Arrival]]:
+def latest(run: RunResult) -> Sequence[tuple[int, Lateness]]:
     """Workers in order of their numbers; of very many those that take longest to the exchange."""
     slowest = sorted(run.arrivals.items(), key=lambda item: -item[1].compute_s - item[1].transfer_s)
     return sorted(slowest[:MOST_WORKERS])
 
 
-def row(worker: int, arrival: Arrival) -> list[str]:
+def row(worker: int, arrival: Lateness) -> list[str]:
     """A line of the table: seconds of a mean step, and how often the worker was late."""
     times = (f"{seconds:.4g} s" for seconds in (arrival.compute_s, arrival.transfer_s, arrival.wait_s))
     late = f"{arrival.spells}x, {arrival.late_share:.0%} of the time" if arrival.spells else NOTHING

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from polyrhythm.report.table import Row, Spread
+from polyrhythm.report.table import SeedSpread, TableRow
 
 NOTHING = "-"
 
@@ -13,33 +13,33 @@ class Column(NamedTuple):
 
     heading: str
     meaning: str
-    text: Callable[[Row], str]
+    text: Callable[[TableRow], str]
 
 
-def columns(rows: Sequence[Row], has_target: bool) -> tuple[Column, ...]:
+def columns(rows: Sequence[TableRow], has_target: bool) -> tuple[Column, ...]:
     """The columns; without a target the first figure is the duration of the whole run. LSSR where somebody has one."""
     times = TO_TARGET if has_target else WHOLE_RUN
     local = (LSSR,) if any(row.lssr for row in rows) else ()
     return (Column("policy", "spec of the policy", policy), *times, *OTHERS, *local)
 
 
-def headings(rows: Sequence[Row], has_target: bool) -> list[str]:
+def headings(rows: Sequence[TableRow], has_target: bool) -> list[str]:
     """The headings of the table."""
     return [column.heading for column in columns(rows, has_target)]
 
 
-def cells(rows: Sequence[Row], has_target: bool) -> list[list[str]]:
+def cells(rows: Sequence[TableRow], has_target: bool) -> list[list[str]]:
     """The text of the table."""
     return [[column.text(row) for column in columns(rows, has_target)] for row in rows]
 
 
-def policy(row: Row) -> str:
+def policy(row: TableRow) -> str:
     """The spec, and how many seeds did not finish."""
     lost = row.runs - row.finished
     return f"{row.policy} ({lost} of {row.runs} failed)" if lost else row.policy
 
 
-def time_to_target(row: Row) -> str:
+def time_to_target(row: TableRow) -> str:
     """Mean time to target, and how many seeds reached it if not all did."""
     if row.time_to_target_s is None:
         return NOTHING if not row.finished else "never"
@@ -47,10 +47,10 @@ def time_to_target(row: Row) -> str:
     return number(row.time_to_target_s) + partly
 
 
-def accuracy(value: Spread | None) -> str:
+def accuracy(value: SeedSpread | None) -> str:
     """A mean in percent, with its deviation.
 
-    >>> accuracy(Spread(0.9512, 0.0031)), accuracy(Spread(0.95)), accuracy(None)
+    >>> accuracy(SeedSpread(0.9512, 0.0031)), accuracy(SeedSpread(0.95)), accuracy(None)
     ('95.1 ± 0.3 %', '95.0 %', '-')
     """
     if value is None:
@@ -116,7 +116,7 @@ def times(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}x"
 
 
-def staleness(row: Row) -> str:
+def staleness(row: TableRow) -> str:
     """Mean and maximum."""
     if row.staleness_mean is None or row.staleness_max is None:
         return NOTHING

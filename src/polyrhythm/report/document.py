@@ -21,7 +21,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentSection:
     """A heading and what stands below it."""
 
     title: str
@@ -44,7 +44,7 @@ class Document:
     title: str
     command: str
     facts: Mapping[str, str]
-    parts: Sequence[Part]
+    parts: Sequence[DocumentSection]
 
 
 def render_document(document: Document) -> str:

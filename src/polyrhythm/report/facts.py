@@ -9,7 +9,7 @@ WORKERS = {
     "simulated": "workers",
     "local": "real workers on this host (delays and bandwidth_gbps are emulated)",
 }
-"""What the workers are, by venue."""
+"""What the workers are, by placement."""
 
 
 def facts(results: Sequence[RunResult]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def facts(results: Sequence[RunResult]) -> dict[str, str]:
     target = target_of(results)
     return {
         "scenario": first.scenario,
-        "cluster": f"{first.workers} {WORKERS[first.venue]}, mini-batches of {first.batch_size}",
+        "cluster": f"{first.workers} {WORKERS[first.where]}, mini-batches of {first.batch_size}",
         "seeds": numbers(sorted({result.seed for result in results})),
         "target": f"test accuracy {target:g}" if target is not None else "none; ranked by duration",
         "learning rate": rates(first),

@@ -10,7 +10,7 @@ from polyrhythm.report.curves import Band, band
 from polyrhythm.report.palette import NEUTRAL, Look, faded
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 
-Runs = Mapping[str, Sequence[RunResult]]
+RunsByPolicy = Mapping[str, Sequence[RunResult]]
 """Results by policy."""
 
 BINS = 20
@@ -44,14 +44,14 @@ ACCURACY = Axis("accuracy", "test accuracy", lambda point: point.accuracy)
 LOSS = Axis("loss", "test loss", lambda point: point.loss)
 
 
-def curve_charts(runs: Runs, looks: Mapping[str, Look], target: float | None) -> list[Chart]:
+def curve_charts(runs: RunsByPolicy, looks: Mapping[str, Look], target: float | None) -> list[Chart]:
     """Accuracy and loss, each against time and against samples; nothing for runs without a model."""
     if not any(run.curve for group in runs.values() for run in group):
         return []
     return [curve_chart(runs, looks, x, y, target) for y in (ACCURACY, LOSS) for x in (TIME, SAMPLES)]
 
 
-def curve_chart(runs: Runs, looks: Mapping[str, Look], x: Axis, y: Axis, target: float | None) -> Chart:
+def curve_chart(runs: RunsByPolicy, looks: Mapping[str, Look], x: Axis, y: Axis, target: float | None) -> Chart:
     """One learning curve a policy: the mean over seeds, and a band of one standard deviation."""
     bands = {policy: b for policy, group in runs.items() if (b := band(group, x.value, y.value))}
     figure = go.Figure()
@@ -86,7 +86,7 @@ def add_curve(figure: go.Figure, policy: str, b: Band, look: Look) -> None:
     figure.add_scatter(x=b.x, y=b.mean, name=policy, legendgroup=policy, mode="lines+markers", line=line, marker=marker)
 
 
-def staleness_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
+def staleness_chart(runs: RunsByPolicy, looks: Mapping[str, Look]) -> Chart | None:
     """Share of the applied gradients by staleness; None if no policy exchanges gradients."""
     totals = {policy: total for policy, group in runs.items() if (total := staleness_counts(group))}
     if not totals:
@@ -143,7 +143,7 @@ def label(start: int, width: int) -> str:
     return str(start) if width == 1 else f"{start}-{start + width - 1}"
 
 
-def bytes_chart(runs: Runs, looks: Mapping[str, Look]) -> Chart | None:
+def bytes_chart(runs: RunsByPolicy, looks: Mapping[str, Look]) -> Chart | None:
     """Bytes pushed and pulled, mean over seeds; None if links carry nothing."""
     sizes = {policy: [mean_bytes(group, way) for way in WAYS] for policy, group in runs.items()}
     if not any(any(pair) for pair in sizes.values()):

@@ -7,7 +7,7 @@ arriving gradients. Times are microseconds. Format: "Trace Event Format", Chromi
 from collections.abc import Iterator
 from typing import Any
 
-from polyrhythm.report.timeline import KINDS, Arrival, Span, Timeline, Update
+from polyrhythm.report.timeline import KINDS, Span, Timeline, TimelineArrival, Update
 
 PROCESS = 1
 UPDATES = 0
@@ -70,7 +70,7 @@ def instant(update: Update) -> dict[str, Any]:
     }
 
 
-def counter(arrival: Arrival) -> dict[str, Any]:
+def counter(arrival: TimelineArrival) -> dict[str, Any]:
     """Staleness of a contribution on arrival."""
     return {
         "ph": "C",

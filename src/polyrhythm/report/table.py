@@ -12,7 +12,7 @@ BASELINE = "bsp"
 """What a speed-up is over."""
 
 
-class Spread(NamedTuple):
+class SeedSpread(NamedTuple):
     """Mean and sample standard deviation over seeds; no deviation for one seed."""
 
     mean: float
@@ -20,7 +20,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """What one policy came to. Means are over the seeds that finished; None where nothing was measured."""
 
     policy: str
@@ -30,7 +30,7 @@ class Row:
     time_to_target_s: float | None
     duration_s: float | None
     speedup: float | None
-    final_accuracy: Spread | None
+    final_accuracy: SeedSpread | None
     updates: float | None
     samples_per_s: float | None
     lssr: float | None
@@ -41,7 +41,7 @@ class Row:
     gradients_dropped: float | None
 
 
-def rows(results: Iterable[RunResult], baseline: str = BASELINE) -> list[Row]:
+def rows(results: Iterable[RunResult], baseline: str = BASELINE) -> list[TableRow]:
     """A row for each policy, the best first.
 
     With a target the order is by mean time to it: first the policies whose every seed reached it, then those with
@@ -56,11 +56,11 @@ def rows(results: Iterable[RunResult], baseline: str = BASELINE) -> list[Row]:
     return sorted((row(policy, runs, reference_s) for policy, runs in by_policy.items()), key=rank)
 
 
-def row(policy: str, runs: Sequence[RunResult], reference_s: float | None) -> Row:
+def row(policy: str, runs: Sequence[RunResult], reference_s: float | None) -> TableRow:
     """The row of one policy."""
     done = [run for run in runs if run.status == "ok"]
     time_s = fair_time(runs)
-    return Row(
+    return TableRow(
         policy=policy,
         runs=len(runs),
         finished=len(done),
@@ -93,7 +93,7 @@ def fair_time(runs: Sequence[RunResult]) -> float | None:
     return fmean(times) if times and len(times) == len(runs) else None
 
 
-def rank(row: Row) -> tuple[int, float]:
+def rank(row: TableRow) -> tuple[int, float]:
     """Sort key of `rows`."""
     if not row.finished:
         return 3, inf
@@ -108,8 +108,8 @@ def mean(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) 
     return fmean(values) if values else None
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float]) -> SeedSpread | None:
     """Mean and standard deviation of what was measured."""
     if not values:
         return None
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+    return SeedSpread(fmean(values), stdev(values) if len(values) > 1 else None)

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from polyrhythm.core import Cancel, Decision, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.errors import TraceError
 
-Kind: TypeAlias = Literal["compute", "transfer", "wait", "lost"]
+SpanKind: TypeAlias = Literal["compute", "transfer", "wait", "lost"]
 """What a worker does; "lost" is a step that was abandoned before its report."""
 
-KINDS: dict[Kind, str] = {
+KINDS: dict[SpanKind, str] = {
     "compute": "computes",
     "transfer": "transfers",
     "wait": "waits",
@@ -26,7 +26,7 @@ class Span(NamedTuple):
     """One worker does one thing from `start_s` to `end_s` on the coordinator's clock."""
 
     worker: int
-    kind: Kind
+    kind: SpanKind
     start_s: float
     end_s: float
 
@@ -38,7 +38,7 @@ class Update(NamedTuple):
     sync: Sync
 
 
-class Arrival(NamedTuple):
+class TimelineArrival(NamedTuple):
     """A contribution has arrived, so many updates after its read."""
 
     worker: int
@@ -58,7 +58,7 @@ class Timeline:
     policy: str
     spans: tuple[Span, ...]
     updates: tuple[Update, ...]
-    arrivals: tuple[Arrival, ...]
+    arrivals: tuple[TimelineArrival, ...]
     end_s: float
     complete: bool = True
 
@@ -127,7 +127,7 @@ class Scribe:
 
     spans: list[Span] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[TimelineArrival] = field(default_factory=list)
     running: dict[int, tuple[float, Exchange]] = field(default_factory=dict)
     waiting_since: dict[int, float] = field(default_factory=dict)
     now_s: float = 0.0
@@ -175,10 +175,10 @@ class Scribe:
         self.add(event.worker, "compute", compute_s, computed_s)
         self.add(event.worker, "transfer", computed_s, arrived_s)
         self.add(event.worker, "wait", arrived_s, event.time_s)
-        self.arrivals.append(Arrival(event.worker, event.time_s, event.staleness))
+        self.arrivals.append(TimelineArrival(event.worker, event.time_s, event.staleness))
         self.waiting_since[event.worker] = event.time_s
 
-    def abandon(self, worker: int, kind: Kind) -> None:
+    def abandon(self, worker: int, kind: SpanKind) -> None:
         """What a released worker did, if anything, ends without a report."""
         released_s, _ = self.running.pop(worker, (None, None))
         if released_s is not None:
@@ -194,7 +194,7 @@ class Scribe:
         for worker in list(self.waiting_since):
             self.end_wait(worker)
 
-    def add(self, worker: int, kind: Kind, start_s: float, end_s: float) -> None:
+    def add(self, worker: int, kind: SpanKind, start_s: float, end_s: float) -> None:
         """A span, unless it is empty (shorter than a rounding error of its times)."""
         if end_s - start_s > 1e-9 * max(1.0, end_s):
             self.spans.append(Span(worker, kind, start_s, end_s))

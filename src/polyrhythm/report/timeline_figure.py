@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from polyrhythm.report.cells import count, number, percent
 from polyrhythm.report.figures import Chart, listing
 from polyrhythm.report.palette import NEUTRAL, Look, faded
-from polyrhythm.report.timeline import KINDS, Kind, Span, Timeline, common_window
+from polyrhythm.report.timeline import KINDS, Span, SpanKind, Timeline, common_window
 
 ROW_PX = 18
 """Height of one worker."""
@@ -85,7 +85,7 @@ def rows_of_axes(timelines: Sequence[Timeline]) -> go.Figure:
 
 def add_timeline(figure: go.Figure, position: int, timeline: Timeline, colour: str) -> None:
     """The spans of one policy."""
-    styles: dict[Kind, dict[str, Any]] = {
+    styles: dict[SpanKind, dict[str, Any]] = {
         "wait": {"color": NEUTRAL, "width": 2},
         "compute": {"color": colour, "width": 12},
         "transfer": {"color": faded(colour, 0.45), "width": 12},
@@ -127,9 +127,9 @@ def add_kind(figure: go.Figure, position: int, spans: Sequence[Span], does: str,
     )
 
 
-def kind_shares(timeline: Timeline) -> dict[Kind, float]:
+def kind_shares(timeline: Timeline) -> dict[SpanKind, float]:
     """Share of each kind in the time of all spans."""
-    lengths: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
+    lengths: dict[SpanKind, float] = dict.fromkeys(KINDS, 0.0)
     for span in timeline.spans:
         lengths[span.kind] += span.end_s - span.start_s
     total = sum(lengths.values()) or 1.0

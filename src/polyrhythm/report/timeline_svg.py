@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from polyrhythm.report.palette import NEUTRAL, look
-from polyrhythm.report.timeline import KINDS, Kind, Span, Timeline
+from polyrhythm.report.timeline import KINDS, Span, SpanKind, Timeline
 
 WIDTH = 760
 LEFT = 70
@@ -16,7 +16,12 @@ LEGEND = 24
 TICKS = 8
 """Pixels, but for the number of ticks on the axis, which is at most this."""
 
-BAR: dict[Kind, tuple[int, float]] = {"compute": (12, 1.0), "transfer": (12, 0.45), "wait": (2, 1.0), "lost": (4, 0.6)}
+BAR: dict[SpanKind, tuple[int, float]] = {
+    "compute": (12, 1.0),
+    "transfer": (12, 0.45),
+    "wait": (2, 1.0),
+    "lost": (4, 0.6),
+}
 """Height and opacity of a bar; waiting is drawn in gray, the rest in the colour of the policy."""
 
 
@@ -62,7 +67,7 @@ def panel(timeline: Timeline, title: str, colour: str, top: int, end_s: float) -
         yield from bars(kind, spans, rows, colour, end_s)
 
 
-def bars(kind: Kind, spans: Sequence[Span], rows: dict[int, int], colour: str, end_s: float) -> Iterator[str]:
+def bars(kind: SpanKind, spans: Sequence[Span], rows: dict[int, int], colour: str, end_s: float) -> Iterator[str]:
     """The spans of one kind as one path of rectangles."""
     if not spans:
         return
@@ -107,7 +112,7 @@ def round_step(end_s: float) -> float:
         power += 1
 
 
-def legend(top: int, kinds: Sequence[Kind], colour: str) -> Iterator[str]:
+def legend(top: int, kinds: Sequence[SpanKind], colour: str) -> Iterator[str]:
     """What the bars mean."""
     x = LEFT
     for kind in kinds:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Proceed, Report, Traits
 from polyrhythm.policies.asp import ASP
-from polyrhythm.policies.rlp import RLP
-from polyrhythm.policies.rlp_file import Conditions, Layer, Learned, Network
-from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.policies.rlp.network import Conditions, Layer, Learned, ValueNetwork
+from polyrhythm.policies.rlp.policy import RLP
+from polyrhythm.policies.rlp.views import VIEWS, Observation
 
 WINDOW = 3
 """Reports of each worker in a window."""
@@ -35,7 +35,7 @@ def blank(view: str, window: int = WINDOW) -> Learned:
     inputs, actions = VIEWS[view].inputs, len(VIEWS[view].actions)
     layer = Layer(((0.0,) * inputs,) * actions, (0.0,) * actions)
     anywhere = Conditions((1, 10**9), (-math.inf,) * inputs, (math.inf,) * inputs)
-    return Learned(view, window, "asp", anywhere, Network((layer,)))
+    return Learned(view, window, "asp", anywhere, ValueNetwork((layer,)))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from polyrhythm.errors import DataError, did_you_mean
-from polyrhythm.training.data import Split, Task
+from polyrhythm.training.data.task import Split, Task
+from polyrhythm.training.data.tasks.digits import digits_task
+from polyrhythm.training.data.tasks.images import IMAGE_SETS, image_task
 from polyrhythm.training.models import seeded
-from polyrhythm.training.tasks.digits import digits_task
-from polyrhythm.training.tasks.images import IMAGE_SETS, image_task
 
 SETS = ("digits", "fashion-mnist")
 """Names of the data sets: digits is embedded, Fashion-MNIST is read from a folder or downloaded."""

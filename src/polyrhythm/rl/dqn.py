@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
-from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.policies.rlp.network import SLOPE, Layer, ValueNetwork
+from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.mlp import MLP, Array
 from polyrhythm.training.flat import FlatLayout
 from polyrhythm.training.optimizer import FlatOptimizer
@@ -287,7 +287,7 @@ class Learner:
             gradient *= np.float32(CLIP / norm)
         self.optimizer.step(torch.from_numpy(gradient))
 
-    def network(self) -> Network:
+    def network(self) -> ValueNetwork:
         """Theta*, which acts, in plain Python."""
         return self.target.plain()
 
@@ -313,22 +313,22 @@ class Learner:
         self.updates, self.owed = state["updates"], state["owed"]
 
 
-def favouring(network: Network, action: int, margin: float) -> Network:
+def favouring(network: ValueNetwork, action: int, margin: float) -> ValueNetwork:
     """The network with an action's value, minus the time that is left, smaller by the share `margin`.
 
     Of two actions with equal times the favoured one is then the best, and another only if it saves more than that.
 
-    >>> favouring(Network((Layer(((1.0,), (1.0,)), (0.0, 0.0)),)), 1, 0.25).values([-2.0])
+    >>> favouring(ValueNetwork((Layer(((1.0,), (1.0,)), (0.0, 0.0)),)), 1, 0.25).values([-2.0])
     [-2.0, -1.5]
     """
     *first, last = network.layers
     shares = [1 - margin * (at == action) for at in range(len(last.bias))]
     weights = tuple(tuple(share * value for value in row) for share, row in zip(shares, last.weights, strict=True))
     bias = tuple(share * value for share, value in zip(shares, last.bias, strict=True))
-    return Network((*first, Layer(weights, bias)))
+    return ValueNetwork((*first, Layer(weights, bias)))
 
 
-class Greedy:
+class GreedyAgent:
     """An agent that takes the best action of a network, until it explores.
 
     One choice of many hardly moves the end of a job, so what it explores is an action kept to the end: what follows is
@@ -344,7 +344,7 @@ class Greedy:
         before: choices until it turned.
     """
 
-    def __init__(self, network: Network, epsilon: float, rng: np.random.Generator, keep: bool = False) -> None:
+    def __init__(self, network: ValueNetwork, epsilon: float, rng: np.random.Generator, keep: bool = False) -> None:
         self.layers = [(np.array(layer.weights), np.array(layer.bias)) for layer in network.layers]
         self.epsilon, self.rng, self.keep = epsilon, rng, keep
         self.kept: int | None = None
@@ -362,7 +362,7 @@ class Greedy:
         return best
 
     def _best(self, observation: Observation) -> int:
-        """As `Network.best`, several times faster."""
+        """As `ValueNetwork.best`, several times faster."""
         (*hidden, (weights, bias)), values = self.layers, np.array(observation)
         for inner, offset in hidden:
             values = inner @ values + offset

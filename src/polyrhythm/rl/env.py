@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrhythm.core import Event, Report
 from polyrhythm.errors import DivergedError
-from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Family, Instance, draw, family_named
@@ -65,7 +65,7 @@ class PausingEngine(Engine):
 class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     """Choose who goes on, to bring a training job to its target soon.
 
-    Observation and action are those of a view of `polyrhythm.policies.rlp_views`. The reward is minus the virtual time
+    Observation and action are those of a view of `polyrhythm.policies.rlp.views`. The reward is minus the virtual time
     since the last choice, in units of `REWARD_S`; an episode terminates at the target accuracy, and is truncated when
     the job diverges or reaches its limit of mini-batches.
 

@@ -12,10 +12,10 @@ from polyrhythm.errors import DivergedError
 from polyrhythm.rl.data import image_data, sampled
 from polyrhythm.rl.gradients import ArrayGradients
 from polyrhythm.rl.instances import Instance
-from polyrhythm.sim.engine import Engine, Job
-from polyrhythm.sim.faults import Faults, plan
+from polyrhythm.sim.cluster.faults import Faults, plan
+from polyrhythm.sim.cluster.links import Network
+from polyrhythm.sim.engine import Engine, SimJob
 from polyrhythm.sim.gradients import TrainedNumerics
-from polyrhythm.sim.links import Network
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
 
@@ -56,7 +56,7 @@ class Episode:
         numerics = TrainedNumerics(task, config, instance.workers, instance.seed)
         numerics.gradients = ArrayGradients(task, numerics.model)
         numerics.gradients.norms = "grad_sq_norm" in policy.traits.needs
-        job = Job(
+        job = SimJob(
             policy=policy,
             cluster=Cluster(instance.workers, BATCH, samples),
             durations=instance.durations(),

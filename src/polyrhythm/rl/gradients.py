@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from polyrhythm.rl.mlp import Array
 from polyrhythm.training.averaging import Buffers
-from polyrhythm.training.data import Quality, Task
+from polyrhythm.training.data.task import Quality, Task
 from polyrhythm.training.flat import FlatModel, Segment
-from polyrhythm.training.gradient import Gradient, Request, StackedGradients
+from polyrhythm.training.gradient import Gradient, GradientRequest, StackedGradients
 
-Layers: TypeAlias = list[tuple[Array, Array]]
+ArrayLayers: TypeAlias = list[tuple[Array, Array]]
 """Weights (rows, outputs, inputs) and biases (rows, outputs) of each layer."""
 
 
@@ -36,11 +36,11 @@ class ArrayGradients(StackedGradients):
         self.test_labels: NDArray[np.int64] = self.test_targets.numpy()
         # Views of what was evaluated last, which is mostly what is evaluated next.
         self._evaluated: tuple[Tensor | None, list[tuple[Tensor, Tensor]]] = (None, [])
-        self._layers: dict[int, Layers] = {}
+        self._layers: dict[int, ArrayLayers] = {}
         self._starts: dict[int, NDArray[Any]] = {}
 
     @np.errstate(all="ignore")  # of a job that diverges, whose loss says so
-    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+    def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
         """The gradient of each request; all have equally many samples, and at most `rows` come at once."""
         rows = len(requests)
         for row, request in enumerate(requests):
@@ -86,7 +86,7 @@ class ArrayGradients(StackedGradients):
         return losses, error
 
 
-def layers_of(stack: Array, layers: Sequence[tuple[Segment, Segment]]) -> Layers:
+def layers_of(stack: Array, layers: Sequence[tuple[Segment, Segment]]) -> ArrayLayers:
     """Weights and biases of each layer in every row of a stack of flat vectors, as views."""
     rows, stride = len(stack), stack.strides[0]
     views = []
@@ -98,7 +98,7 @@ def layers_of(stack: Array, layers: Sequence[tuple[Segment, Segment]]) -> Layers
     return views
 
 
-def forward(layers: Layers, inputs: Array) -> list[Array]:
+def forward(layers: ArrayLayers, inputs: Array) -> list[Array]:
     """Activations before each layer and, last, the outputs; each of shape (rows, batch, width)."""
     activations = [inputs]
     for weight, bias in layers:
@@ -110,7 +110,7 @@ def forward(layers: Layers, inputs: Array) -> list[Array]:
     return activations
 
 
-def backward(layers: Layers, activations: list[Array], error: Array, gradients: Layers) -> None:
+def backward(layers: ArrayLayers, activations: list[Array], error: Array, gradients: ArrayLayers) -> None:
     """Write the gradient of every layer, from the error at the outputs, into `gradients`."""
     for at in range(len(layers) - 1, -1, -1):
         weight, bias = gradients[at]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyrhythm.errors import PolyrhythmError, did_you_mean
-from polyrhythm.sim.compute import Compute, Sleep, stream
+from polyrhythm.sim.cluster.compute import Compute, Sleep, stream
 
 STRAGGLE = 0.3
 """Probability that a worker sleeps in every step."""

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies.rlp_file import Conditions, Learned, Network, dump
-from polyrhythm.policies.rlp_views import VIEWS, Observation
+from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
+from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
 from polyrhythm.rl.mlp import Array
-from polyrhythm.rl.rollout import Played, Recorder, Rollout, play_ahead, play_all, run_recorded
+from polyrhythm.rl.rollout import Played, Rollout, RolloutRecorder, play_ahead, play_all, run_recorded
 
 TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 """BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
@@ -48,7 +48,7 @@ VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
 
 
-class Log(Protocol):
+class FigureLog(Protocol):
     """Where figures go; a TensorBoard writer is one."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
@@ -101,7 +101,7 @@ class Study:
     seed: int = 0
     folder: str | None = None
     jobs: int = -1
-    log: Log | None = None
+    log: FigureLog | None = None
     tell: Callable[[int, int], None] = nobody
     command: str = ""
 
@@ -253,7 +253,7 @@ class Study:
     def _online(self) -> None:
         instance = self._instance(self.preset.pretraining + self.done)
         agent = Online(self.learner, self._epsilon(self.done), np.random.default_rng((self.seed, self.done)))
-        recorder = Recorder(agent)
+        recorder = RolloutRecorder(agent)
         agent.recorder = recorder
         policy = Acting(given=blank("paper"), agent=recorder)
         played = run_recorded(recorder, Episode(instance, policy, self.folder))
@@ -275,7 +275,7 @@ class Study:
             self.score = score
             self.best = self.learner.target.parameters.copy()
 
-    def _score(self, network: Network) -> float:
+    def _score(self, network: ValueNetwork) -> float:
         """How many times faster than ASP, as the geometric mean over families."""
         names = tuple(dict.fromkeys(self.preset.families))
         count = max(VALIDATION, LEAST // len(names))
@@ -290,7 +290,7 @@ class Study:
         """The action that is the fallback."""
         return VIEWS[self.preset.view].actions.index("self" if self.paper else "1")
 
-    def _favouring(self, network: Network) -> Network:
+    def _favouring(self, network: ValueNetwork) -> ValueNetwork:
         return favouring(network, self._asp, self.preset.margin)
 
     def _rollout(self, instance: Instance, **how: Any) -> Rollout:
@@ -365,7 +365,7 @@ class Online:
 
     def __init__(self, learner: Learner, epsilon: float, rng: np.random.Generator) -> None:
         self.learner, self.epsilon, self.rng = learner, epsilon, rng
-        self.recorder: Recorder | None = None
+        self.recorder: RolloutRecorder | None = None
 
     def choose(self, observation: Observation) -> int:
         """Learn from the choice before, then take theta*'s best action, or now and then any."""

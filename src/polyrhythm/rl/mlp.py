@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrhythm.policies.rlp_file import SLOPE, Layer, Network
+from polyrhythm.policies.rlp.network import SLOPE, Layer, ValueNetwork
 
 Array: TypeAlias = NDArray[np.float32]
 STEEP, FLAT = np.float32(1), np.float32(SLOPE)
@@ -90,7 +90,7 @@ class MLP:
                 error *= np.where(activations[at] > 0, STEEP, FLAT)
         return gradient
 
-    def plain(self, parameters: Array | None = None) -> Network:
+    def plain(self, parameters: Array | None = None) -> ValueNetwork:
         """The same function, or that of other parameters, in plain Python."""
         layers = self.layers if parameters is None else self.split(parameters)
-        return Network(tuple(Layer(tuple(map(tuple, w.tolist())), tuple(b.tolist())) for w, b in layers))
+        return ValueNetwork(tuple(Layer(tuple(map(tuple, w.tolist())), tuple(b.tolist())) for w, b in layers))

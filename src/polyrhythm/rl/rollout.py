@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from polyrhythm.policies import parse
-from polyrhythm.policies.rlp_file import Network
-from polyrhythm.policies.rlp_views import Observation
+from polyrhythm.policies.rlp.network import ValueNetwork
+from polyrhythm.policies.rlp.views import Observation
 from polyrhythm.rl.acting import WINDOW, Acting, Agent, Watched, blank
-from polyrhythm.rl.dqn import Greedy
+from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance
 
@@ -57,7 +57,7 @@ class Rollout:
         instance: the job.
         view: what is seen.
         policy: a spec whose doings are recorded as actions of the paper's view; empty: an agent chooses.
-        action: what it always chooses; None: what `network` says, until it explores (see `Greedy`).
+        action: what it always chooses; None: what `network` says, until it explores (see `GreedyAgent`).
         keep: whether the network chooses only once.
         seed: of the agent.
         folder: of the data.
@@ -67,7 +67,7 @@ class Rollout:
     view: str
     policy: str = ""
     action: int | None = None
-    network: Network | None = None
+    network: ValueNetwork | None = None
     epsilon: float = 0.0
     keep: bool = False
     seed: int = 0
@@ -79,10 +79,12 @@ class Rollout:
         if self.action is not None:
             return Constant(self.action)
         assert self.network is not None
-        return Greedy(self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)), self.keep)
+        return GreedyAgent(
+            self.network, self.epsilon, np.random.default_rng((self.seed, self.instance.seed)), self.keep
+        )
 
 
-class Recorder:
+class RolloutRecorder:
     """Records what an agent or a rule does in an episode."""
 
     def __init__(self, agent: Agent | None) -> None:
@@ -112,17 +114,17 @@ def play(rollout: Rollout) -> Played:
     (True, {0})
     """
     agent = None if rollout.policy else rollout.agent()
-    recorder = Recorder(agent)
+    recorder = RolloutRecorder(agent)
     if rollout.policy:
         policy: Acting | Watched = Watched(watched=parse(rollout.policy), seen=recorder.note)
     else:
         policy = Acting(given=blank(rollout.view, rollout.window), agent=recorder)
     played = run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))
-    played.before = agent.before if isinstance(agent, Greedy) else 0
+    played.before = agent.before if isinstance(agent, GreedyAgent) else 0
     return played
 
 
-def run_recorded(recorder: Recorder, episode: Episode) -> Played:
+def run_recorded(recorder: RolloutRecorder, episode: Episode) -> Played:
     """Run the episode that a recorder belongs to."""
     recorder.episode = episode
     threads = torch.get_num_threads()

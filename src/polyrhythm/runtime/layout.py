@@ -11,15 +11,15 @@ from hashlib import blake2b
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from polyrhythm.runtime.group import SwitchGroup
+from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 
 
 def enter_local(ddp: DistributedDataParallel) -> None:
     """Before steps in which this worker's gradients are its own: skip the buckets, a quarter of an 11 M step.
 
     Two kinds of model stay with their buckets, on a group that is the identity: one with unused parameters to find,
-    since the reducer would take those used apart for used in lockstep, where their gradients are gone; and a static
-    graph that has not made its first backward pass through the buckets, which the reducer insists on.
+    since the reducer would take those used apart for used in synchronous mode, where their gradients are gone; and a
+    static graph that has not made its first backward pass through the buckets, which the reducer insists on.
     """
     finds_unused = ddp.find_unused_parameters and not ddp.static_graph
     unmade = ddp.static_graph and not ddp._static_graph_delay_allreduce_enqueued
@@ -27,7 +27,7 @@ def enter_local(ddp: DistributedDataParallel) -> None:
 
 
 def enter_lockstep(ddp: DistributedDataParallel) -> None:
-    """Before steps in lockstep.
+    """Before steps in synchronous mode.
 
     A worker whose last forward pass was an evaluation would not take part in the broadcast of buffers that begins the
     next one, and the others would wait for it.
@@ -37,9 +37,9 @@ def enter_lockstep(ddp: DistributedDataParallel) -> None:
 
 
 def enter_unbucketed(ddp: DistributedDataParallel) -> None:
-    """Before steps in lockstep with members whose buckets differ: their owner averages gradients as one vector.
+    """Before steps in synchronous mode with members whose buckets differ: their owner averages gradients as one vector.
 
-    See `polyrhythm.runtime.collectives.mean_gradients`. Buffers are not broadcast then; their owner does that too.
+    See `polyrhythm.runtime.collectives.ops.mean_gradients`. Buffers are not broadcast then; their owner does that too.
     """
     ddp.require_backward_grad_sync = False
     ddp.require_forward_param_sync = False
@@ -59,7 +59,7 @@ def settle(ddp: DistributedDataParallel, group: SwitchGroup, backward: Callable[
         backward: runs a forward and a backward pass on any batch of the usual shape. Gradients are dropped, and
             buffers put back; a random generator that it uses moves on.
     """
-    assert group.epoch is None, "settle while the group is local: the passes are this worker's own"
+    assert group.generation is None, "settle while the group is local: the passes are this worker's own"
     buffers = [buffer.clone() for buffer in ddp.module.buffers()]
     ddp.require_backward_grad_sync = True
     for _ in range(2):

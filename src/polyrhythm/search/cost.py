@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.draws import ROUNDING, Means, Numbers, means_of
+from polyrhythm.search.draws import ROUNDING, DrawnNumbers, Means, means_of
 from polyrhythm.search.log import Pool
 
 HALVINGS = (50.0, 25.0, 12.5, 6.25, 3.125)
@@ -49,7 +49,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CostFigures:
     """A setting's row of the paper's tables, and how the answers go wrong.
 
     Args:
@@ -162,7 +162,7 @@ def settings(most: int) -> list[Setting]:
     return [*alike, *one, *(Setting(True, 0, r) for r in runs)]
 
 
-def figures_of(case: Case, setting: Setting, replacement: bool, draws: int = 100_000, seed: int = 0) -> Figures:
+def figures_of(case: Case, setting: Setting, replacement: bool, draws: int = 100_000, seed: int = 0) -> CostFigures:
     """Cost and outcome of one setting.
 
     With T the mean training time, p_i the i-th candidate and q_i(A) the probability that it passes under target A, the
@@ -187,7 +187,7 @@ def figures_of(case: Case, setting: Setting, replacement: bool, draws: int = 100
     right, valid = outcome[case.valid], case.valid
     exact = targets.exact and all(exact for _, exact in passed)
     saving = 1 - shares[valid]
-    return Figures(
+    return CostFigures(
         setting,
         replacement,
         cost,
@@ -212,7 +212,7 @@ def target_means(case: Case, setting: Setting, replacement: bool, draws: int, rn
 
 def passing(
     case: Case, candidate: Candidate, targets: Means, runs: int, replacement: bool, draws: int, rng: np.random.Generator
-) -> tuple[Numbers, bool]:
+) -> tuple[DrawnNumbers, bool]:
     """Probability that a candidate passes under each target; whether it is exact."""
     if not candidate.pool:
         return np.zeros(len(targets.values)), True
@@ -220,7 +220,7 @@ def passing(
     return means.at_least(targets.values - case.beta), means.exact
 
 
-def walk(passed: Sequence[Numbers], targets: int) -> tuple[list[Numbers], list[Numbers]]:
+def walk(passed: Sequence[DrawnNumbers], targets: int) -> tuple[list[DrawnNumbers], list[DrawnNumbers]]:
     """Probabilities of reaching each candidate, and of ending with none, the first, the second ... as the answer."""
     reach, reached, found = np.ones(targets), [], []
     for chance in passed:

@@ -9,7 +9,7 @@ from math import comb, factorial, prod
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+DrawnNumbers = NDArray[np.float64]
 
 ENUMERABLE = 100_000
 """Draws up to which all are listed."""
@@ -22,14 +22,14 @@ ROUNDING = 1e-12
 class Means:
     """Means in ascending order, and how probable each is."""
 
-    values: Numbers
-    weights: Numbers
+    values: DrawnNumbers
+    weights: DrawnNumbers
     exact: bool
 
-    def at_least(self, marks: Numbers) -> Numbers:
+    def at_least(self, marks: DrawnNumbers) -> DrawnNumbers:
         """Probability that the mean reaches each of `marks`."""
         above = np.concatenate([np.cumsum(self.weights[::-1])[::-1], [0.0]])
-        reached: Numbers = np.clip(above[np.searchsorted(self.values, marks - ROUNDING)], 0.0, 1.0)
+        reached: DrawnNumbers = np.clip(above[np.searchsorted(self.values, marks - ROUNDING)], 0.0, 1.0)
         return reached
 
 
@@ -64,7 +64,7 @@ def means_of(pool: Sequence[float], runs: int, replacement: bool, draws: int, rn
 
 def enumerated(
     listed: Iterable[tuple[int, ...]], runs: int, size: int, replacement: bool
-) -> tuple[NDArray[np.int64], Numbers]:
+) -> tuple[NDArray[np.int64], DrawnNumbers]:
     """All draws and their probabilities; of those with repetitions, the number of orders in which each can come."""
     rows = list(listed)
     indices = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), runs)

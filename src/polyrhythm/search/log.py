@@ -50,7 +50,7 @@ class Pool:
 
 
 @dataclass(slots=True)
-class Log:
+class RunLog:
     """Pools by setup and BSP share in percent, and how many rows were left out."""
 
     setups: dict[str, dict[float, Pool]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """One row of the file, checked."""
 
     setup: str
@@ -68,7 +68,7 @@ class Row:
     time_s: float
 
 
-def read_log(path: str | Path, exclude: str = EXCLUDED) -> Log:
+def read_log(path: str | Path, exclude: str = EXCLUDED) -> RunLog:
     """Read a log of runs.
 
     Args:
@@ -82,7 +82,7 @@ def read_log(path: str | Path, exclude: str = EXCLUDED) -> Log:
         unwanted = re.compile(exclude, re.IGNORECASE) if exclude else None
     except re.error as error:
         raise DataError(f"--exclude {exclude!r} is no regular expression: {error}") from error
-    log, seen = Log(), dict[tuple[str, float, str], int]()
+    log, seen = RunLog(), dict[tuple[str, float, str], int]()
     for line, cells in lines(Path(path)):
         if unwanted and unwanted.search(cells.get("notes", "")):
             log.excluded += 1
@@ -122,7 +122,7 @@ def check_columns(path: Path, names: list[str]) -> None:
         raise DataError(f"{path} has no column {missing[0]!r}; its first line must name {', '.join(COLUMNS)} ({known})")
 
 
-def read_row(cells: Mapping[str, str], place: str) -> Row:
+def read_row(cells: Mapping[str, str], place: str) -> LogRow:
     """A row whose values make sense."""
     for column in ("setup", "run"):
         if not cells.get(column):
@@ -131,7 +131,7 @@ def read_row(cells: Mapping[str, str], place: str) -> Row:
     diverged = cells.get("converged_accuracy", "").lower() in BLANK
     accuracy = 0.0 if diverged else number(cells, "converged_accuracy", place, 0, 1)
     time_s = number(cells, "train_time_s", place, 0, math.inf)
-    return Row(cells["setup"], percent, cells["run"], accuracy, time_s)
+    return LogRow(cells["setup"], percent, cells["run"], accuracy, time_s)
 
 
 def number(cells: Mapping[str, str], column: str, place: str, least: float, most: float) -> float:

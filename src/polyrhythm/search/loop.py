@@ -4,9 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from polyrhythm.search.plan import Outcome, Plan, Trial
-from polyrhythm.search.state import Cost, Progress, SearchState, concerned, cost_of, next_trials, progress_of, tell
-from polyrhythm.search.store import Store
+from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+from polyrhythm.search.state import (
+    Cost,
+    SearchProgress,
+    SearchState,
+    concerned,
+    cost_of,
+    next_trials,
+    progress_of,
+    tell,
+)
+from polyrhythm.search.store import TrialStore
 
 
 class Runner(Protocol):
@@ -16,7 +25,7 @@ class Runner(Protocol):
     def slots(self) -> int:
         """How many can run side by side."""
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+    def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Their outcomes, in the order in which they finish."""
 
 
@@ -25,10 +34,10 @@ class Finished:
     """A search that is done; `known` are the trials whose outcomes it found in the store."""
 
     state: SearchState
-    known: frozenset[Trial]
+    known: frozenset[SearchTrial]
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> SearchProgress:
         """Candidates and answer."""
         return progress_of(self.state)
 
@@ -44,11 +53,11 @@ class Finished:
 
 
 def search(
-    plan: Plan,
+    plan: SearchPlan,
     runner: Runner,
-    store: Store,
+    store: TrialStore,
     job: str,
-    on_outcome: Callable[[Outcome], None] | None = None,
+    on_outcome: Callable[[TrialOutcome], None] | None = None,
 ) -> Finished:
     """Search, or go on with a search, or answer from the store at once.
 

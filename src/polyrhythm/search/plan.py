@@ -6,7 +6,7 @@ from typing import Literal
 
 from polyrhythm.errors import PolyrhythmError
 
-Scale = Literal["linear", "log"]
+KnobScale = Literal["linear", "log"]
 Walk = Literal["bisect", "first-failure"]
 
 
@@ -32,7 +32,7 @@ class Knob:
     template: str = "switch:bsp@{},asp"
     safe: float = 1.0
     fast: float = 0.0
-    scale: Scale = "linear"
+    scale: KnobScale = "linear"
     whole: bool = False
     baseline: str = ""
 
@@ -63,7 +63,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """The rules of a search.
 
     Args:
@@ -105,7 +105,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SearchTrial:
     """One training: a policy, and the number of the run, which is its seed."""
 
     spec: str
@@ -113,7 +113,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """What a trial came to.
 
     Args:
@@ -124,7 +124,7 @@ class Outcome:
         diverged: it ended before its time, with a loss that was no longer finite.
     """
 
-    trial: Trial
+    trial: SearchTrial
     accuracy: float
     time_s: float
     spent_s: float

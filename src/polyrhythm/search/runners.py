@@ -10,20 +10,20 @@ from typing import Any, TypeAlias
 
 import joblib
 
-from polyrhythm.runtime.ray_parts import ray_part
-from polyrhythm.search.plan import Outcome, Trial
+from polyrhythm.runtime.launch.ray_modules import ray_part
+from polyrhythm.search.plan import SearchTrial, TrialOutcome
 
-Function: TypeAlias = Callable[[Trial], Outcome]
+Function: TypeAlias = Callable[[SearchTrial], TrialOutcome]
 
 
 @dataclass(frozen=True)
-class Serial:
+class SerialRunner:
     """One trial after the other, in this process."""
 
     function: Function
     slots: int = 1
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+    def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Outcomes in the order of the trials."""
         return map(self.function, trials)
 
@@ -61,9 +61,9 @@ class Processes:
                     child.kill()
         self._stack.close()
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+    def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Outcomes as they are ready."""
-        futures: list[Future[Outcome]] = [
+        futures: list[Future[TrialOutcome]] = [
             self._processes[trial.run % self.slots].submit(call_prepared, trial) for trial in trials
         ]
         for future in as_completed(futures):
@@ -76,13 +76,13 @@ FUNCTION: list[Function] = []
 
 def prepare(build: Callable[[], Function]) -> None:
     """First thing in such a process: it ends with its parent, however that ends."""
-    from polyrhythm.runtime.rendezvous import die_with_parent
+    from polyrhythm.runtime.launch.rendezvous import die_with_parent
 
     die_with_parent()
     FUNCTION[:] = [build()]
 
 
-def call_prepared(trial: Trial) -> Outcome:
+def call_prepared(trial: SearchTrial) -> TrialOutcome:
     """One trial in such a process."""
     return FUNCTION[0](trial)
 
@@ -95,7 +95,7 @@ class Joblib:
     slots: int
     backend: str = "loky"
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
+    def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Outcomes as they are ready, or at the end where the backend cannot stream them."""
         with joblib.parallel_config(backend=self.backend, n_jobs=self.slots):
             calls = [joblib.delayed(self.function)(trial) for trial in trials]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from polyrhythm.policies import parse
-from polyrhythm.search.plan import Knob, Outcome, Trial
+from polyrhythm.search.plan import Knob, SearchTrial, TrialOutcome
 from polyrhythm.sim import Scenario, simulate
 from polyrhythm.sim.prefix import Prefix
 from polyrhythm.sim.run import one_thread
@@ -27,7 +27,7 @@ class SimulatedTrials:
     reuse: bool = True
     prefixes: dict[int, Prefix] = field(default_factory=dict)
 
-    def __call__(self, trial: Trial) -> Outcome:
+    def __call__(self, trial: SearchTrial) -> TrialOutcome:
         """Train, or go on from a beginning that is there already.
 
         Raises:
@@ -44,10 +44,10 @@ class SimulatedTrials:
             self.prefixes[run] = Prefix(self.scenario, parse(self.knob.spec(1.0)), run)
         return self.prefixes[run]
 
-    def _branched(self, trial: Trial, prefix: Prefix) -> Outcome:
+    def _branched(self, trial: SearchTrial, prefix: Prefix) -> TrialOutcome:
         """The trial's cost is what it adds to the time that the common beginning has taken."""
         before_s, policy = prefix.spent_s, parse(trial.spec)
-        shares = [moment / self.moments for moment in range(1, self.moments)]
+        shares = [snapshot / self.moments for snapshot in range(1, self.moments)]
         if policy == prefix.policy:
             for share in shares:
                 prefix.advance(share)
@@ -57,8 +57,8 @@ class SimulatedTrials:
         return outcome_of(trial, result, prefix.spent_s - before_s + result.duration_s - reused_s)
 
 
-def outcome_of(trial: Trial, result: RunResult, spent_s: float) -> Outcome:
+def outcome_of(trial: SearchTrial, result: RunResult, spent_s: float) -> TrialOutcome:
     """What the search has to know of a result; without a model every accuracy is 0."""
     diverged = result.status == "diverged"
     accuracy = 0.0 if diverged or result.final_accuracy is None else result.final_accuracy
-    return Outcome(trial, accuracy, result.duration_s, spent_s, diverged)
+    return TrialOutcome(trial, accuracy, result.duration_s, spent_s, diverged)

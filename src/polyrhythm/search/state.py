@@ -9,18 +9,18 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.plan import Outcome, Plan, Trial
-from polyrhythm.search.verdicts import Noise, Sample, Verdict, verdict_of
+from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+from polyrhythm.search.verdicts import AccuracySample, Noise, Verdict, verdict_of
 
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
     """A plan and what is known."""
 
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
+    plan: SearchPlan
+    outcomes: tuple[TrialOutcome, ...] = ()
 
-    def of(self, spec: str) -> list[Outcome]:
+    def of(self, spec: str) -> list[TrialOutcome]:
         """Outcomes of a policy's runs 0, 1, ... up to the first that is missing."""
         found = {outcome.trial.run: outcome for outcome in self.outcomes if outcome.trial.spec == spec}
         return [found[run] for run in range(next(run for run in range(len(found) + 1) if run not in found))]
@@ -36,7 +36,7 @@ class Visited:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchProgress:
     """How far a search is.
 
     Args:
@@ -46,7 +46,7 @@ class Progress:
         best: position of the fastest setting so far that keeps the accuracy; 1 is the baseline.
     """
 
-    target: Sample | None
+    target: AccuracySample | None
     visited: tuple[Visited, ...] = ()
     current: float | None = None
     best: float = 1.0
@@ -57,7 +57,7 @@ class Progress:
         return self.target is not None and self.current is None
 
 
-def tell(state: SearchState, outcome: Outcome) -> SearchState:
+def tell(state: SearchState, outcome: TrialOutcome) -> SearchState:
     """The state that knows this outcome too.
 
     Raises:
@@ -68,7 +68,7 @@ def tell(state: SearchState, outcome: Outcome) -> SearchState:
     return replace(state, outcomes=(*state.outcomes, outcome))
 
 
-def next_trials(state: SearchState, at_most: int = 1) -> tuple[Trial, ...]:
+def next_trials(state: SearchState, at_most: int = 1) -> tuple[SearchTrial, ...]:
     """Trials that can run now, side by side; none when the search is done.
 
     Args:
@@ -81,15 +81,15 @@ def next_trials(state: SearchState, at_most: int = 1) -> tuple[Trial, ...]:
     position = 1.0 if progress.current is None else progress.current
     spec = plan.knob.target_spec if progress.target is None else plan.knob.spec(position)
     known = {outcome.trial for outcome in state.outcomes}
-    trials = [trial for run in range(plan.runs) if (trial := Trial(spec, run)) not in known]
+    trials = [trial for run in range(plan.runs) if (trial := SearchTrial(spec, run)) not in known]
     return tuple(trials[: max(1, at_most)])
 
 
-def progress_of(state: SearchState) -> Progress:
+def progress_of(state: SearchState) -> SearchProgress:
     """Walk through the candidates as far as the outcomes reach; what passes only for now is not the answer yet."""
     target = target_of(state)
     if target is None:
-        return Progress(None)
+        return SearchProgress(None)
     confirmed: set[float] = set()
     while True:
         progress = walked(state, target, confirmed)
@@ -99,7 +99,7 @@ def progress_of(state: SearchState) -> Progress:
         confirmed.add(progress.best)
 
 
-def walked(state: SearchState, target: Sample, confirmed: Container[float]) -> Progress:
+def walked(state: SearchState, target: AccuracySample, confirmed: Container[float]) -> SearchProgress:
     """One walk, in which what is to be `confirmed` makes all its runs."""
     noise = Noise().plus(target) if target.size > 1 else Noise()
     visited: list[Visited] = []
@@ -117,10 +117,10 @@ def walked(state: SearchState, target: Sample, confirmed: Container[float]) -> P
         return verdict
 
     best, current = walk(state.plan, judge)
-    return Progress(target, tuple(visited), current, best)
+    return SearchProgress(target, tuple(visited), current, best)
 
 
-def walk(plan: Plan, judge: Callable[[float], Verdict | None]) -> tuple[float, float | None]:
+def walk(plan: SearchPlan, judge: Callable[[float], Verdict | None]) -> tuple[float, float | None]:
     """Best position so far, and the one that is not decided yet.
 
     Algorithm 1 halves [lower, upper] M times; its variant ends at the first failure.
@@ -140,13 +140,13 @@ def walk(plan: Plan, judge: Callable[[float], Verdict | None]) -> tuple[float, f
     return upper, None
 
 
-def decisive(state: SearchState, spec: str, verdict: Verdict) -> Sample:
+def decisive(state: SearchState, spec: str, verdict: Verdict) -> AccuracySample:
     """The runs that led to a verdict; one that diverged says nothing of the noise."""
     values = [outcome.accuracy for outcome in state.of(spec)[: verdict.runs] if not outcome.diverged]
-    return Sample.of(values or [0.0])
+    return AccuracySample.of(values or [0.0])
 
 
-def target_of(state: SearchState) -> Sample | None:
+def target_of(state: SearchState) -> AccuracySample | None:
     """The accuracy to keep, if it is known.
 
     Raises:
@@ -154,14 +154,14 @@ def target_of(state: SearchState) -> Sample | None:
     """
     plan = state.plan
     if plan.target is not None:
-        return Sample(plan.target, 0.0, 1)
+        return AccuracySample(plan.target, 0.0, 1)
     runs = state.of(plan.knob.target_spec)[: plan.runs]
     for outcome in runs:
         if outcome.diverged:
             raise PolyrhythmError(
                 f"baseline {plan.knob.target_spec} diverged in run {outcome.trial.run}; lower its learning rate first"
             )
-    return Sample.of([outcome.accuracy for outcome in runs]) if len(runs) == plan.runs else None
+    return AccuracySample.of([outcome.accuracy for outcome in runs]) if len(runs) == plan.runs else None
 
 
 def concerned(state: SearchState) -> SearchState:
@@ -189,7 +189,7 @@ class Cost:
         return self.spent_s / self.algorithm_1_s if self.algorithm_1_s else math.nan
 
 
-def cost_of(state: SearchState, known: frozenset[Trial] = frozenset()) -> Cost:
+def cost_of(state: SearchState, known: frozenset[SearchTrial] = frozenset()) -> Cost:
     """What the search has cost so far.
 
     Args:
@@ -201,6 +201,6 @@ def cost_of(state: SearchState, known: frozenset[Trial] = frozenset()) -> Cost:
     whole = 0.0
     for spec in sorted(specs):
         times = [outcome.time_s for outcome in state.of(spec)]
-        if times and Trial(spec, 0) not in known:
+        if times and SearchTrial(spec, 0) not in known:
             whole += plan.runs * math.fsum(times) / len(times)
     return Cost(math.fsum(o.spent_s for o in state.outcomes if o.trial not in known), whole)

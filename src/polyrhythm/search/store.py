@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.search.plan import Outcome, Plan
+from polyrhythm.search.plan import SearchPlan, TrialOutcome
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (job TEXT, spec TEXT, run INTEGER, outcome BLOB, PRIMARY KEY (job, spec, run));
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS answers (job TEXT PRIMARY KEY, spec TEXT, plan BLOB);
 """
 
 
-class Store:
+class TrialStore:
     """Outcomes and answers by job.
 
     Args:
@@ -51,13 +51,13 @@ class Store:
         except sqlite3.Error as error:
             raise PolyrhythmError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
 
-    def outcomes(self, job: str) -> tuple[Outcome, ...]:
+    def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         """What is known of a job, in the order in which it came in."""
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
-        return tuple(msgspec.json.decode(row[0], type=Outcome) for row in rows)
+        return tuple(msgspec.json.decode(row[0], type=TrialOutcome) for row in rows)
 
-    def add(self, job: str, outcome: Outcome) -> None:
+    def add(self, job: str, outcome: TrialOutcome) -> None:
         """Keep an outcome; one that is there already stays, as when two searches ran the same trial."""
         trial, data = outcome.trial, msgspec.json.encode(outcome)
         with self._open() as connection:
@@ -69,7 +69,7 @@ class Store:
             row = connection.execute("SELECT spec FROM answers WHERE job = ?", (job,)).fetchone()
         return None if row is None else str(row[0])
 
-    def conclude(self, job: str, spec: str, plan: Plan) -> None:
+    def conclude(self, job: str, spec: str, plan: SearchPlan) -> None:
         """Keep the answer of a search."""
         with self._open() as connection:
             values = (job, spec, msgspec.json.encode(plan))

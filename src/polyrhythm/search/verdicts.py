@@ -25,14 +25,14 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
-from polyrhythm.search.plan import Outcome, Plan
+from polyrhythm.search.plan import SearchPlan, TrialOutcome
 
 UNKNOWN = 2.0
 """More than any probability."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AccuracySample:
     """Mean, sum of squared deviations and number of some accuracies."""
 
     mean: float
@@ -40,10 +40,10 @@ class Sample:
     size: int
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Sample":
+    def of(values: Sequence[float]) -> "AccuracySample":
         """Of at least one value."""
         mean = math.fsum(values) / len(values)
-        return Sample(mean, math.fsum((value - mean) ** 2 for value in values), len(values))
+        return AccuracySample(mean, math.fsum((value - mean) ** 2 for value in values), len(values))
 
     @property
     def error_sq(self) -> float:
@@ -58,7 +58,7 @@ class Noise:
     squares: float = 0.0
     freedom: int = 0
 
-    def plus(self, sample: Sample) -> "Noise":
+    def plus(self, sample: AccuracySample) -> "Noise":
         """With a further group."""
         return Noise(self.squares + sample.squares, self.freedom + sample.size - 1)
 
@@ -73,7 +73,7 @@ class Verdict:
 
 
 def verdict_of(
-    plan: Plan, target: Sample, noise: Noise, outcomes: Sequence[Outcome], confirm: bool = False
+    plan: SearchPlan, target: AccuracySample, noise: Noise, outcomes: Sequence[TrialOutcome], confirm: bool = False
 ) -> Verdict | None:
     """The verdict on a candidate, or None while more runs are needed.
 
@@ -88,7 +88,7 @@ def verdict_of(
     for count, outcome in enumerate(outcomes[: plan.runs], start=1):
         if outcome.diverged and plan.early:
             return Verdict(False, count)
-        sample = Sample.of([o.accuracy for o in outcomes[:count]])
+        sample = AccuracySample.of([o.accuracy for o in outcomes[:count]])
         if count == plan.runs:
             sound = not any(o.diverged for o in outcomes[:count])
             return Verdict(sound and passes(plan, target, sample), count)
@@ -100,18 +100,18 @@ def verdict_of(
     return None
 
 
-def passes(plan: Plan, target: Sample, sample: Sample) -> bool:
+def passes(plan: SearchPlan, target: AccuracySample, sample: AccuracySample) -> bool:
     """The test on all runs."""
     return within(plan, sample.mean - target.mean, margin(plan, target, sample))
 
 
-def within(plan: Plan, difference: float, less: float) -> bool:
+def within(plan: SearchPlan, difference: float, less: float) -> bool:
     """Whether a difference of means stays inside the margin when it is known to +- `less`; rounding does not count."""
     beta = plan.beta - less + 1e-12
     return difference >= -beta and (not plan.two_sided or difference <= beta)
 
 
-def margin(plan: Plan, target: Sample, sample: Sample) -> float:
+def margin(plan: SearchPlan, target: AccuracySample, sample: AccuracySample) -> float:
     """t times the standard error of the difference of means."""
     error_sq = target.error_sq + sample.error_sq
     if plan.error_rate == 0.5 or error_sq == 0:
@@ -121,7 +121,7 @@ def margin(plan: Plan, target: Sample, sample: Sample) -> float:
     return float(stdtrit(freedom, 1 - plan.error_rate)) * math.sqrt(error_sq)
 
 
-def chance_to_pass(plan: Plan, target: Sample, noise: Noise, sample: Sample) -> float:
+def chance_to_pass(plan: SearchPlan, target: AccuracySample, noise: Noise, sample: AccuracySample) -> float:
     """Probability that the candidate passes after all its runs; `UNKNOWN` where the spread is."""
     pooled = noise.plus(sample)
     if not pooled.freedom or pooled.squares == 0:
@@ -137,7 +137,7 @@ def chance_to_pass(plan: Plan, target: Sample, noise: Noise, sample: Sample) -> 
     return max(0.0, chance)
 
 
-def expected_margin(plan: Plan, target: Sample, deviation: float, freedom: int) -> float:
+def expected_margin(plan: SearchPlan, target: AccuracySample, deviation: float, freedom: int) -> float:
     """The `margin` that the test will have with this spread."""
     if plan.error_rate == 0.5:
         return 0.0

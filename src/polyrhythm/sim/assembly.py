@@ -10,12 +10,12 @@ from polyrhythm.core import Cluster, Header, Policy, TraceWriter
 from polyrhythm.core.shards import ShardedWorkload
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import ScenarioError
-from polyrhythm.sim.compute import streams
-from polyrhythm.sim.engine import Job
+from polyrhythm.sim.cluster.compute import streams
+from polyrhythm.sim.cluster.faults import plan
+from polyrhythm.sim.cluster.scenario import Scenario
+from polyrhythm.sim.engine import SimJob
 from polyrhythm.sim.epochs import MeetingWorkload
-from polyrhythm.sim.faults import plan
 from polyrhythm.sim.numerics import Numerics, TimingOnly
-from polyrhythm.sim.scenario import Scenario
 from polyrhythm.telemetry import RunResult
 
 
@@ -29,10 +29,10 @@ def build_numerics(scenario: Scenario, seed: int) -> Numerics:
     return numerics
 
 
-def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> Job:
+def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> SimJob:
     """The parts of a run."""
     workload = build_workload(scenario, numerics, policy)
-    return Job(
+    return SimJob(
         policy=policy,
         cluster=Cluster(
             scenario.workers, scenario.batch_size, workload.total_samples, dataset_samples=workload.dataset_samples
@@ -61,7 +61,7 @@ def build_workload(scenario: Scenario, numerics: Numerics, policy: Policy[Any]) 
     if numerics.shards is not None:
         return ShardedWorkload(numerics.shards, total)
     if scenario.epoch_end_s is not None:
-        return MeetingWorkload(dataset, total, even=policy.traits.venue != "arbitrated")
+        return MeetingWorkload(dataset, total, even=policy.traits.placement != "coordinator")
     return Workload(dataset, total)
 
 
@@ -83,7 +83,7 @@ def blank_result(
     )
 
 
-def header(scenario: Scenario, job: Job, seed: int) -> Header:
+def header(scenario: Scenario, job: SimJob, seed: int) -> Header:
     """First line of the trace."""
     about = {"scenario": scenario.name, "seed": seed, "polyrhythm": __version__}
     return Header(job.policy.spec, job.cluster, about)

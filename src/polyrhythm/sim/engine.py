@@ -27,14 +27,14 @@ from polyrhythm.core import (
     Wake,
 )
 from polyrhythm.errors import PolicyError
-from polyrhythm.sim.calendar import Calendar, Timer
+from polyrhythm.sim.clock import Calendar, Reminder
+from polyrhythm.sim.cluster.faults import Leave
 from polyrhythm.sim.epochs import MeetingWorkload
-from polyrhythm.sim.faults import Leave
-from polyrhythm.sim.job import Job as Job
-from polyrhythm.sim.job import carriage, deadlock
-from polyrhythm.sim.seat import Seat
-from polyrhythm.sim.steps import Steps
+from polyrhythm.sim.job import SimJob as SimJob
+from polyrhythm.sim.job import deadlock, transport_plan
+from polyrhythm.sim.steps import StepRunner
 from polyrhythm.sim.transport import Transport
+from polyrhythm.sim.worker import WorkerState
 from polyrhythm.telemetry import Meter
 
 ALARMS = 100_000
@@ -50,19 +50,19 @@ class Engine:
         writer: records it.
     """
 
-    def __init__(self, job: Job, meter: Meter, writer: TraceWriter | None = None) -> None:
+    def __init__(self, job: SimJob, meter: Meter, writer: TraceWriter | None = None) -> None:
         self.job, self.meter, self.writer = job, meter, writer
         self.policy, self.numerics, self.workload = job.policy, job.numerics, job.workload
         self.state = job.policy.init(job.cluster)
         self.ledger = Ledger()
         self.calendar = Calendar(job.limit_s)
-        self.seats: dict[int, Seat] = {}
-        self.leaving: deque[Seat] = deque()
+        self.worker_states: dict[int, WorkerState] = {}
+        self.leaving: deque[WorkerState] = deque()
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
         self.transport = Transport(self.calendar, job.network, meter, self._has_average, compression)
-        self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
+        self.steps = StepRunner(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
         self.obey_traits()
         self.alarms = 0
         self.rule = job.policy.rule(self.state)
@@ -73,9 +73,9 @@ class Engine:
 
     def obey_traits(self) -> None:
         """Let messages go as the policy's traits say."""
-        self.carriage = carriage(self.policy, self.job.network)
-        self.transport.ring, self.transport.arbitrated = self.carriage.ring, self.carriage.arbitrated
-        self.steps.reports, self.steps.waits = self.carriage.reports, self.carriage.waits
+        self.transport_plan = transport_plan(self.policy, self.job.network)
+        self.transport.ring, self.transport.coordinated = self.transport_plan.ring, self.transport_plan.coordinated
+        self.steps.reports, self.steps.waits = self.transport_plan.reports, self.transport_plan.waits
 
     def watch(self, first: float, at_mark: Callable[[], float]) -> None:
         """Call `at_mark` after the event that brings `first` samples into the parameters; it returns the next mark."""
@@ -98,7 +98,7 @@ class Engine:
     def go_on(self) -> None:
         """As `run`; after a stop it may be called again."""
         calendar, transport, meter = self.calendar, self.transport, self.meter
-        while not self.stopped and (self.seats or self.workload.left):
+        while not self.stopped and (self.worker_states or self.workload.left):
             if transport.timers:
                 transport.settle()
             if not calendar.advance():
@@ -142,7 +142,7 @@ class Engine:
                 self._cancel(workers)
             case Wake(time_s=time_s):
                 alarm_s = max(time_s, self.calendar.now_s)
-                self.calendar.at(alarm_s, self._alarm, Timer(alarm_s))
+                self.calendar.at(alarm_s, self._alarm, Reminder(alarm_s))
             case _:
                 raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
 
@@ -152,7 +152,7 @@ class Engine:
         self.meter.switches += 1
         self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
 
-    def _alarm(self, timer: Timer) -> None:
+    def _alarm(self, timer: Reminder) -> None:
         self.alarms += 1
         if self.alarms > ALARMS:
             raise PolicyError(
@@ -165,82 +165,82 @@ class Engine:
 
     def _proceed(self, decision: Proceed) -> None:
         workers = decision.workers
-        ready = tuple([worker for worker in workers if self._lease(worker, decision)])
+        ready = tuple([worker for worker in workers if self._lend(worker, decision)])
         if len(ready) < len(workers):
             decision = Proceed(ready, decision.exchange, decision.settings)
         for ticket in self.ledger.proceed(decision):
-            self._release(self.seats[ticket.worker], ticket, decision)
+            self._release(self.worker_states[ticket.worker], ticket, decision)
 
-    def _lease(self, worker: int, decision: Proceed) -> bool:
+    def _lend(self, worker: int, decision: Proceed) -> bool:
         """Reserve a mini-batch; False if none is left, so that the worker goes instead."""
         account = self.ledger.accounts.get(worker)
         if account is None or account.running is not None:
             return True  # which the ledger refuses
-        seat = self.seats[worker]
+        worker_state = self.worker_states[worker]
         if decision.settings is not None:
-            seat.batch_size = decision.settings.batch_size or self.job.cluster.batch_size
-        seat.lease = self.workload.lease(seat.batch_size, worker)
-        if seat.lease is not None:
+            worker_state.batch_size = decision.settings.batch_size or self.job.cluster.batch_size
+        worker_state.sample_range = self.workload.hand_out(worker_state.batch_size, worker)
+        if worker_state.sample_range is not None:
             return True
-        seat.finished = True
-        if seat.averaging is None:
-            self.leaving.append(seat)
+        worker_state.finished = True
+        if worker_state.averaging is None:
+            self.leaving.append(worker_state)
         return False
 
-    def _release(self, seat: Seat, ticket: Ticket, decision: Proceed) -> None:
-        assert seat.lease is not None
-        self.numerics.start(ticket, seat.lease, decision.settings)
-        seat.version = self.meter.updates
-        seat.through_server = ticket.exchange == "gradients" and not self.carriage.ring
-        if self.leave_steps and (leave := self.leave_steps.pop((seat.worker, seat.started), None)):
-            self.calendar.at(self.calendar.now_s, self._depart, Timer(leave))
-        seat.started += 1
-        if seat.may_start:
-            seat.awaits_answer = self.carriage.arbitrated and self.carriage.waits
-            self._start(seat)
+    def _release(self, worker_state: WorkerState, ticket: Ticket, decision: Proceed) -> None:
+        assert worker_state.sample_range is not None
+        self.numerics.start(ticket, worker_state.sample_range, decision.settings)
+        worker_state.version = self.meter.updates
+        worker_state.through_server = ticket.exchange == "gradients" and not self.transport_plan.ring
+        if self.leave_steps and (leave := self.leave_steps.pop((worker_state.worker, worker_state.started), None)):
+            self.calendar.at(self.calendar.now_s, self._depart, Reminder(leave))
+        worker_state.started += 1
+        if worker_state.may_start:
+            worker_state.awaits_answer = self.transport_plan.coordinated and self.transport_plan.waits
+            self._start(worker_state)
         else:
-            seat.released = True
+            worker_state.released = True
 
-    def _start(self, seat: Seat) -> None:
+    def _start(self, worker_state: WorkerState) -> None:
         """Start a step, at the earliest when a switch is over."""
         if self.held_until_s > self.calendar.now_s:
-            self.calendar.at(self.held_until_s, self.steps.start, seat)
+            self.calendar.at(self.held_until_s, self.steps.start, worker_state)
         else:
-            self.steps.start(seat)
+            self.steps.start(worker_state)
 
-    def _has_average(self, seat: Seat) -> None:
+    def _has_average(self, worker_state: WorkerState) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
-        if seat.finished and seat.averaging is None:
-            self.leaving.append(seat)
-        elif seat.released and seat.may_start:
-            seat.released = False
-            self._start(seat)
+        if worker_state.finished and worker_state.averaging is None:
+            self.leaving.append(worker_state)
+        elif worker_state.released and worker_state.may_start:
+            worker_state.released = False
+            self._start(worker_state)
 
-    def _arrive(self, seat: Seat) -> None:
+    def _arrive(self, worker_state: WorkerState) -> None:
         """A step is complete."""
-        lease, seat.lease, self.alarms = seat.lease, None, 0
-        assert lease is not None
-        clock, ticket = self.ledger.report(seat.worker)
+        sample_range, worker_state.sample_range, self.alarms = worker_state.sample_range, None, 0
+        assert sample_range is not None
+        clock, ticket = self.ledger.report(worker_state.worker)
         loss, grad_sq_norm = self.numerics.report(ticket)
-        samples, staleness = lease.stop - lease.start, 0
+        samples, staleness = sample_range.stop - sample_range.start, 0
         if ticket.exchange == "gradients":
-            staleness = self.meter.updates - seat.version
-            seat.gradients.append(lease)
+            staleness = self.meter.updates - worker_state.version
+            worker_state.gradients.append(sample_range)
         else:
-            seat.local.append(lease)
+            worker_state.local.append(sample_range)
             self.meter.samples += samples
         report = Report(
-            seat.worker,
+            worker_state.worker,
             clock,
             self.calendar.now_s,
             samples,
-            seat.compute_s,
-            seat.transfer_s,
+            worker_state.compute_s,
+            worker_state.transfer_s,
             staleness,
             loss,
             grad_sq_norm,
         )
-        seat.compute_s = seat.transfer_s = 0.0
+        worker_state.compute_s = worker_state.transfer_s = 0.0
         self.meter.report(report, ticket.exchange)
         self._deliver(report)
 
@@ -251,50 +251,50 @@ class Engine:
         self.numerics.sync(decision, tickets)
         self.meter.sync(decision)
         for worker in (*decision.workers, *(decision.adopters or ())):
-            self._take(self.seats[worker], decision)
-        if self.carriage.ring or not tickets:
-            self.transport.average(decision, self.seats)
+            self._take(self.worker_states[worker], decision)
+        if self.transport_plan.ring or not tickets:
+            self.transport.average(decision, self.worker_states)
 
-    def _take(self, seat: Seat, decision: Sync) -> None:
+    def _take(self, worker_state: WorkerState, decision: Sync) -> None:
         """What a worker has pending is combined, or given up for the result."""
         if decision.what != "gradients":
-            seat.local.clear()
-        elif seat.gradients:
-            lease = seat.gradients.popleft()
-            self.meter.samples += lease.stop - lease.start
+            worker_state.local.clear()
+        elif worker_state.gradients:
+            sample_range = worker_state.gradients.popleft()
+            self.meter.samples += sample_range.stop - sample_range.start
         else:
-            seat.local.pop()
+            worker_state.local.pop()
 
     def _cancel(self, workers: tuple[int, ...]) -> None:
         self.numerics.void(self.ledger.cancel(workers))
         for worker in workers:
-            seat = self.seats[worker]
-            seat.finished = False
-            self._abandon(seat)
+            worker_state = self.worker_states[worker]
+            worker_state.finished = False
+            self._abandon(worker_state)
             self.meter.cancel(worker)
 
-    def _abandon(self, seat: Seat) -> None:
+    def _abandon(self, worker_state: WorkerState) -> None:
         """Whatever the worker has in flight and pending is for others to process."""
-        for lease in seat.gradients:
-            self.workload.give_back(lease)
-        seat.gradients.clear()
-        if seat.lease is None:
+        for sample_range in worker_state.gradients:
+            self.workload.give_back(sample_range)
+        worker_state.gradients.clear()
+        if worker_state.sample_range is None:
             return
-        self.workload.give_back(seat.lease)
-        seat.lease = None
-        if seat.released:
-            seat.released = False
+        self.workload.give_back(worker_state.sample_range)
+        worker_state.sample_range = None
+        if worker_state.released:
+            worker_state.released = False
         else:
-            self.steps.interrupt(seat)
+            self.steps.interrupt(worker_state)
 
     # Coming and going.
 
     def _appoint_faults(self) -> None:
         for leave in self.job.plan.leaves:
             if leave.time_s is not None:
-                self.calendar.at(leave.time_s, self._depart, Timer(leave))
+                self.calendar.at(leave.time_s, self._depart, Reminder(leave))
         for join in self.job.plan.joins:
-            self.calendar.at(join.time_s, self._join_late, Timer(join.worker))
+            self.calendar.at(join.time_s, self._join_late, Reminder(join.worker))
 
     def _join(self, workers: tuple[int, ...]) -> None:
         job, now_s = self.job, self.calendar.now_s
@@ -302,28 +302,28 @@ class Engine:
         self.workload.join(workers)
         for worker in workers:
             slow = job.plan.slow.get(worker, ())
-            self.seats[worker] = Seat(
+            self.worker_states[worker] = WorkerState(
                 worker, job.durations[worker], job.bandwidths[worker], slow, job.cluster.batch_size
             )
         self.meter.join(workers, now_s)
         self._deliver(Joined(workers, now_s, clock))
 
-    def _join_late(self, timer: Timer) -> None:
-        if timer.about not in self.seats:
+    def _join_late(self, timer: Reminder) -> None:
+        if timer.about not in self.worker_states:
             self._join((timer.about,))
 
     def _retire_finished(self) -> None:
         """Those for whom no mini-batch was left go, one by one, with what they have pending applied."""
         while self.leaving:
-            seat = self.leaving.popleft()
-            if seat.finished:
-                self._ask(self._retire(seat))
+            worker_state = self.leaving.popleft()
+            if worker_state.finished:
+                self._ask(self._retire(worker_state))
         if isinstance(self.workload, MeetingWorkload):
             self._end_epoch(self.workload)
 
     def _end_epoch(self, workload: MeetingWorkload) -> None:
         """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
-        if self.seats or not self.retired or not workload.left:
+        if self.worker_states or not self.retired or not workload.left:
             return
         workers, self.retired = tuple(sorted(set(self.retired))), []
         begin_s = self.calendar.now_s + self.job.epoch_end_s
@@ -332,69 +332,71 @@ class Engine:
             begin_s += self.transport.meeting_s([self.job.bandwidths[worker] for worker in workers])
             self.apart = False
         workload.open_next()
-        self.calendar.at(begin_s, self._begin_epoch, Timer(workers))
+        self.calendar.at(begin_s, self._begin_epoch, Reminder(workers))
 
-    def _begin_epoch(self, timer: Timer) -> None:
+    def _begin_epoch(self, timer: Reminder) -> None:
         self._join(timer.about)
 
-    def _retire(self, seat: Seat) -> Left:
-        tickets = self.ledger.settle(seat.worker)
+    def _retire(self, worker_state: WorkerState) -> Left:
+        tickets = self.ledger.settle(worker_state.worker)
         if tickets:
-            rest = Sync((seat.worker,) * len(tickets))
+            rest = Sync((worker_state.worker,) * len(tickets))
             self.numerics.sync(rest, tickets)
             self.meter.sync(rest)
-            self.meter.samples += sum(lease.samples for lease in seat.gradients)
-        clock, _ = self.ledger.leave(seat.worker)
-        self.retired.append(seat.worker)
-        self.apart |= bool(seat.local)
-        self._vacate(seat)
-        return Left(seat.worker, self.calendar.now_s, clock, "finished")
+            self.meter.samples += sum(sample_range.samples for sample_range in worker_state.gradients)
+        clock, _ = self.ledger.leave(worker_state.worker)
+        self.retired.append(worker_state.worker)
+        self.apart |= bool(worker_state.local)
+        self._vacate(worker_state)
+        return Left(worker_state.worker, self.calendar.now_s, clock, "finished")
 
-    def _depart(self, timer: Timer) -> None:
+    def _depart(self, timer: Reminder) -> None:
         """A worker goes with what it has in flight, pending and only in its replica."""
         leave: Leave = timer.about
-        seat = self.seats.get(leave.worker)
-        if seat is None:
+        worker_state = self.worker_states.get(leave.worker)
+        if worker_state is None:
             return
         clock, void = self.ledger.leave(leave.worker)
         self.workload.leave(leave.worker)
         self.numerics.void(void)
         self.numerics.leave(leave.worker)
-        self._abandon(seat)
-        for lease in seat.local:
-            self.meter.samples -= lease.samples
-            self.workload.give_back(lease)
-        self._vacate(seat)
+        self._abandon(worker_state)
+        for sample_range in worker_state.local:
+            self.meter.samples -= sample_range.samples
+            self.workload.give_back(sample_range)
+        self._vacate(worker_state)
         now_s = self.calendar.now_s
         if leave.back_after_s is not None:
-            self.calendar.at(now_s + leave.back_after_s, self._join_late, Timer(leave.worker))
+            self.calendar.at(now_s + leave.back_after_s, self._join_late, Reminder(leave.worker))
         self._deliver(Left(leave.worker, now_s, clock, leave.reason))
         self._call_back()
 
     def _call_back(self) -> None:
         """When the last worker dies, those that had finished come back for the mini-batches that it left."""
-        if not self.seats and self.retired and self.workload.left:
+        if not self.worker_states and self.retired and self.workload.left:
             workers, self.retired = tuple(sorted(set(self.retired))), []
             self._join(workers)
 
-    def _vacate(self, seat: Seat) -> None:
-        self.transport.leave_average(seat)
-        self.steps.book(seat)
-        if not (seat.finished and isinstance(self.workload, MeetingWorkload)):  # else it waits for the next epoch
-            self.meter.leave(seat.worker, self.calendar.now_s)
-        seat.serial += 1
-        seat.finished = False
-        del self.seats[seat.worker]
+    def _vacate(self, worker_state: WorkerState) -> None:
+        self.transport.leave_average(worker_state)
+        self.steps.book(worker_state)
+        if not (
+            worker_state.finished and isinstance(self.workload, MeetingWorkload)
+        ):  # else it waits for the next epoch
+            self.meter.leave(worker_state.worker, self.calendar.now_s)
+        worker_state.serial += 1
+        worker_state.finished = False
+        del self.worker_states[worker_state.worker]
 
     def _refuse_deadlock(self) -> None:
         """Nothing is scheduled any more, or the time is up; with work left the former is somebody's mistake."""
         if self.calendar.appointments or self.calendar.now_s >= self.job.limit_s or not self.workload.left:
             return
-        raise deadlock(self.policy, self.calendar.now_s, sorted(self.seats), self.workload.left)
+        raise deadlock(self.policy, self.calendar.now_s, sorted(self.worker_states), self.workload.left)
 
     def close(self) -> None:
         """The end: drop what is in flight and what nobody combined."""
-        for seat in self.seats.values():
-            self.steps.book(seat)
+        for worker_state in self.worker_states.values():
+            self.steps.book(worker_state)
         self.numerics.void(self.ledger.finish())
         self.meter.policy_figures = self.policy.figures(self.state)

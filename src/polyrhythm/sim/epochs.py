@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core.workload import SampleRange, Workload
 
 
 @dataclass(slots=True)
@@ -12,19 +12,20 @@ class MeetingWorkload(Workload):
     """A queue of mini-batches that hands out those of one epoch until the next one is opened.
 
     Args:
-        even: whether all who are there make as many steps in an epoch, as in lockstep, and share the last one out.
+        even: whether all who are there make as many steps in an epoch, as in synchronous mode, and share the last one
+            out.
         opened: epochs that are open.
 
     Example:
         >>> work = MeetingWorkload(dataset_samples=5, total_samples=8)
-        >>> [work.lease(3) for _ in range(3)]
-        [Lease(epoch=0, start=0, stop=3), Lease(epoch=0, start=3, stop=5), None]
+        >>> [work.hand_out(3) for _ in range(3)]
+        [SampleRange(epoch=0, start=0, stop=3), SampleRange(epoch=0, start=3, stop=5), None]
         >>> work.open_next()
-        >>> work.lease(3), work.left
-        (Lease(epoch=1, start=0, stop=3), 0)
+        >>> work.hand_out(3), work.left
+        (SampleRange(epoch=1, start=0, stop=3), 0)
         >>> work = MeetingWorkload(dataset_samples=9, total_samples=9, even=True)
         >>> work.join((0, 1))
-        >>> [lease.samples if (lease := work.lease(3, worker)) else 0 for worker in (0, 0, 0, 1, 1)]
+        >>> [sample_range.samples if (sample_range := work.hand_out(3, worker)) else 0 for worker in (0, 0, 0, 1, 1)]
         [3, 2, 0, 3, 1]
     """
 
@@ -34,12 +35,12 @@ class MeetingWorkload(Workload):
     steps: Counter[int] = field(default_factory=Counter)
     planned_from: int = 0
 
-    def lease(self, samples: int, worker: int = 0) -> Lease | None:
+    def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` of the open epochs."""
         if not self.returned:
             share = self._share(samples, worker) if self.even else samples
             samples = min(share, self._end - self.handed_out)
-        return Workload.lease(self, samples, worker) if samples > 0 else None
+        return Workload.hand_out(self, samples, worker) if samples > 0 else None
 
     def join(self, workers: Iterable[int]) -> None:
         """These share what is left of the epoch, too."""

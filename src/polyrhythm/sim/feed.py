@@ -1,15 +1,15 @@
-"""Which samples a step computes on: those of its lease and, with data injection, those that others share."""
+"""Which samples a step computes on: those of its sample range and, with data injection, those that others share."""
 
 import torch
 from torch import Tensor
 
 from polyrhythm.core import Ticket
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Split
-from polyrhythm.training.injection import Injection, Intake, own_batch, received
-from polyrhythm.training.order import order_of
+from polyrhythm.training.data.injection import Injection, Intake, own_batch, received
+from polyrhythm.training.data.order import order_of
+from polyrhythm.training.data.task import Split
 
 
 class Feed:
@@ -40,9 +40,9 @@ class Feed:
         """Bytes that a sharer sends in a step."""
         return float(self._sent * self.sample_bytes)
 
-    def draw(self, ticket: Ticket, lease: Lease) -> None:
+    def draw(self, ticket: Ticket, sample_range: SampleRange) -> None:
         """A step begins."""
-        self._batches[ticket] = self._drawn[ticket.worker] = self.order.indices(lease)
+        self._batches[ticket] = self._drawn[ticket.worker] = self.order.indices(sample_range)
         self._fresh.append(ticket)
 
     def mix(self) -> None:

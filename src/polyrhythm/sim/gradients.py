@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from polyrhythm.core import Outer, Settings, Sync, Ticket
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import DivergedError
 from polyrhythm.sim.feed import Feed
 from polyrhythm.sim.numerics import Evaluation, StepResult
@@ -33,21 +33,21 @@ from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm.training.data import Task
+from polyrhythm.training.data.task import Task
+from polyrhythm.training.data.tasks import build_task
 from polyrhythm.training.divergence import LossWatch
 from polyrhythm.training.flat import FlatModel
-from polyrhythm.training.gradient import Gradient, Request, fastest
+from polyrhythm.training.gradient import Gradient, GradientRequest, fastest
 from polyrhythm.training.optimizer import OptimizerState, configured_optimizer
 from polyrhythm.training.schedule import schedule_of
 from polyrhythm.training.server import GlobalParameters, Push
-from polyrhythm.training.tasks import build_task
 
 WASTE = 0.4
 """Share of gradients computed ahead and then abandoned above which gradients are computed one by one."""
 
 
 @dataclass(slots=True)
-class LocalStep:
+class PendingLocalStep:
     """A reported step on a replica that moves it once it is certain with which gradient: its own, or a mean."""
 
     gradient: Tensor
@@ -66,7 +66,7 @@ class Worker:
 
     buffers: Buffers
     replica: Replica | None = None
-    last: LocalStep | None = None
+    last: PendingLocalStep | None = None
     local_samples: int = 0
     drifted: bool = False
     lr_scale: float = 1.0
@@ -95,11 +95,11 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Step:
+class GradientStep:
     """A step in flight or a gradient that waits: what it read, and what it came to once it is computed."""
 
     ticket: Ticket
-    lease: Lease
+    sample_range: SampleRange
     worker: Worker
     parameters: Tensor
     version: int
@@ -134,8 +134,8 @@ class TrainedNumerics:
         self.workers: dict[int, Worker] = {}
         self.gone: set[int] = set()
         self.buffers = Buffers(self.model.buffers, self.model.counters).copy()
-        self.steps: dict[Ticket, Step] = {}
-        self.ahead: dict[Ticket, Step] = {}
+        self.steps: dict[Ticket, GradientStep] = {}
+        self.ahead: dict[Ticket, GradientStep] = {}
         self.readers: Counter[int] = Counter()
         self.returned: list[OptimizerState] = []
         self.averaged = False
@@ -145,7 +145,7 @@ class TrainedNumerics:
         self.computed = 0
         self.wasted = 0
 
-    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+    def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
         """A step reads the global parameters, or goes on with its worker's replica."""
         worker = self.workers.get(ticket.worker) or self._welcome(ticket.worker)
         if settings is not None:
@@ -153,9 +153,11 @@ class TrainedNumerics:
         worker.move()
         parameters = self._read(worker) if ticket.exchange == "gradients" else self._replica(worker).vector
         version = self.server.version
-        step = Step(ticket, lease, worker, parameters, version, self.samples, worker.lr_scale, worker.momentum)
+        step = GradientStep(
+            ticket, sample_range, worker, parameters, version, self.samples, worker.lr_scale, worker.momentum
+        )
         self.steps[ticket] = self.ahead[ticket] = step
-        self.feed.draw(ticket, lease)
+        self.feed.draw(ticket, sample_range)
 
     def report(self, ticket: Ticket) -> StepResult:
         """The gradient exists now; a replica moves.
@@ -169,7 +171,7 @@ class TrainedNumerics:
         if why := self.losses.see(gradient.loss):
             raise diverged(f"the loss of worker {ticket.worker} {why}", self.samples)
         step.reported = True
-        self.samples += step.lease.samples
+        self.samples += step.sample_range.samples
         if ticket.exchange == "replicas":
             self._step_locally(step, gradient)
         else:
@@ -193,7 +195,7 @@ class TrainedNumerics:
             self.ahead.pop(step.ticket, None)
             self.feed.forget(step.ticket)
             self.wasted += step.gradient is not None and not step.reported
-            self.samples -= step.lease.samples if step.reported else 0
+            self.samples -= step.sample_range.samples if step.reported else 0
 
     def leave(self, worker: int) -> None:
         """Forget the worker, its replica and the steps that only it holds; the last one's buffers stay."""
@@ -263,7 +265,7 @@ class TrainedNumerics:
             worker.replica.compressor = worker.deltas
         return worker.replica
 
-    def _compute(self, step: Step) -> Gradient:
+    def _compute(self, step: GradientStep) -> Gradient:
         """Compute this step's gradient and, where stacking pays, those of the longest in flight."""
         batch = self._batch(step)
         results = self.gradients.compute([self._request(other) for other in batch])
@@ -273,22 +275,22 @@ class TrainedNumerics:
         self.computed += len(batch)
         return results[0]
 
-    def _batch(self, step: Step) -> list[Step]:
+    def _batch(self, step: GradientStep) -> list[GradientStep]:
         rows = 1 if self.wasted > WASTE * self.computed else self.gradients.rows
-        others: Iterable[Step] = self.ahead.values() if rows > 1 else ()
+        others: Iterable[GradientStep] = self.ahead.values() if rows > 1 else ()
         size = self.feed.samples(step.ticket)
         alike = [other for other in others if other is not step and self.feed.samples(other.ticket) == size]
         return [step, *alike[: rows - 1]]
 
-    def _request(self, step: Step) -> Request:
-        return Request(step.parameters, self.feed.take(step.ticket), step.worker.buffers)
+    def _request(self, step: GradientStep) -> GradientRequest:
+        return GradientRequest(step.parameters, self.feed.take(step.ticket), step.worker.buffers)
 
-    def _step_locally(self, step: Step, gradient: Gradient) -> None:
+    def _step_locally(self, step: GradientStep, gradient: Gradient) -> None:
         worker = step.worker
         del self.steps[step.ticket]
         scale = self.schedule(step.samples_before) * step.lr_scale * self._counts(self.planned - len(self.gone))
-        worker.last = LocalStep(gradient.vector, scale, step.momentum, step.lease.samples)
-        worker.local_samples += step.lease.samples
+        worker.last = PendingLocalStep(gradient.vector, scale, step.momentum, step.sample_range.samples)
+        worker.local_samples += step.sample_range.samples
         worker.drifted = True
 
     def _share_gradients(self, decision: Sync) -> None:
@@ -331,10 +333,10 @@ class TrainedNumerics:
             worker.move()
         return moved
 
-    def _apply(self, steps: list[Step], weights: tuple[float, ...] | None) -> None:
+    def _apply(self, steps: list[GradientStep], weights: tuple[float, ...] | None) -> None:
         """One update; the schedule stands where it stood before these mini-batches."""
         self._carry_state_back()
-        before = self.samples - sum([step.lease.samples for step in steps])
+        before = self.samples - sum([step.sample_range.samples for step in steps])
         asked = sum([step.lr_scale for step in steps]) / len(steps)
         scale = self.schedule(before) * asked * self._counts(len(steps))
         pushes = [self._push(step, weight) for step, weight in zip(steps, weights or [1.0] * len(steps), strict=True)]
@@ -342,7 +344,7 @@ class TrainedNumerics:
         for step in steps:
             self._forget(step)
 
-    def _forget(self, step: Step) -> None:
+    def _forget(self, step: GradientStep) -> None:
         """The last reader of a version gives its copy of the parameters back."""
         if step.ticket.exchange == "replicas":
             return
@@ -358,7 +360,7 @@ class TrainedNumerics:
         self.returned.clear()
         self.averaged = False
 
-    def _push(self, step: Step, weight: float) -> Push:
+    def _push(self, step: GradientStep, weight: float) -> Push:
         assert step.gradient is not None, f"{step.ticket} was combined before it was reported"
         return Push(step.gradient.vector, step.parameters, self.server.version - step.version, weight)
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError, PolyrhythmError, ScenarioError
-from polyrhythm.sim.faults import Plan
-from polyrhythm.sim.links import Network
+from polyrhythm.sim.cluster.faults import FaultPlan
+from polyrhythm.sim.cluster.links import Network
 from polyrhythm.sim.numerics import Numerics
 
 
 @dataclass(slots=True)
-class Job:
+class SimJob:
     """What a run is made of, one entry a worker in `durations` and `bandwidths`."""
 
     policy: Policy[Any]
@@ -22,7 +22,7 @@ class Job:
     durations: list[Iterator[float]]
     bandwidths: list[float]
     network: Network
-    plan: Plan
+    plan: FaultPlan
     workload: Workload
     numerics: Numerics
     limit_s: float = math.inf
@@ -30,28 +30,28 @@ class Job:
     epoch_end_s: float = 0.0
 
 
-class Carriage(NamedTuple):
+class TransportPlan(NamedTuple):
     """What a policy's traits mean for messages.
 
     Args:
         ring: averages go round a ring.
         reports: a step that pushes nothing ends in a message.
-        arbitrated: somebody has to tell the workers what was decided.
+        coordinated: somebody has to tell the workers what was decided.
         waits: they wait for it.
     """
 
     ring: bool
     reports: bool
-    arbitrated: bool
+    coordinated: bool
     waits: bool
 
 
-def carriage(policy: Policy[Any], network: Network) -> Carriage:
+def transport_plan(policy: Policy[Any], network: Network) -> TransportPlan:
     """How messages go under a policy."""
     traits = policy.traits
-    arbitrated = traits.venue == "arbitrated"
-    ring = network.averaging == "ring" and not arbitrated
-    return Carriage(ring, traits.venue != "scheduled", arbitrated, traits.waits)
+    coordinated = traits.placement == "coordinator"
+    ring = network.averaging == "ring" and not coordinated
+    return TransportPlan(ring, traits.placement != "clock", coordinated, traits.waits)
 
 
 def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left: int) -> PolyrhythmError:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from polyrhythm.core import Settings, Sync, Ticket
 from polyrhythm.core.shards import Shards
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.compression import NOTHING as NO_COMPRESSION
 from polyrhythm.training.compression import Compression
@@ -48,7 +48,7 @@ class Numerics(Protocol):
     def compression(self) -> Compression:
         """What contributions travel as."""
 
-    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+    def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
         """A step begins: it reads the global parameters now, or goes on with its worker's replica."""
 
     def report(self, ticket: Ticket) -> StepResult:
@@ -85,7 +85,7 @@ class TimingOnly:
     injected_bytes = 0.0
     compression = NO_COMPRESSION
 
-    def start(self, ticket: Ticket, lease: Lease, settings: Settings | None) -> None:
+    def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
         """Nothing to read."""
 
     def report(self, ticket: Ticket) -> StepResult:

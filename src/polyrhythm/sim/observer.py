@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
+from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.scenario import Scenario
 
 REPORTS = 100
 """How often progress is told."""
@@ -43,7 +43,9 @@ class Observer:
         if samples >= self.next_report and self.progress is not None:
             self.next_report = following(samples, self.report_interval)
             self.progress(min(1.0, samples / self.total))
-        if samples >= self.next_evaluation and not any(seat.local for seat in self.engine.seats.values()):
+        if samples >= self.next_evaluation and not any(
+            worker_state.local for worker_state in self.engine.worker_states.values()
+        ):
             self.next_evaluation = following(samples, self.interval)
             self._evaluate()
         return min(self.next_evaluation, self.next_report)

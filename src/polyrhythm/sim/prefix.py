@@ -14,19 +14,19 @@ from typing import Any
 from polyrhythm.core import Decisions, Event, Policy
 from polyrhythm.errors import DivergedError
 from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, one_line
-from polyrhythm.sim.compute import streams
+from polyrhythm.sim.cluster.compute import streams
+from polyrhythm.sim.cluster.files import checked
+from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.files import checked
-from polyrhythm.sim.job import Job, carriage
+from polyrhythm.sim.job import SimJob, transport_plan
 from polyrhythm.sim.observer import Observer
-from polyrhythm.sim.scenario import Scenario
 from polyrhythm.telemetry import Meter, RunResult
 
 STATELESS = ("task", "config", "model", "gradients", "schedule")
 """Parts of numerics that hold nothing from one step to the next: the model is loaded before each use."""
 
 
-class Recorder:
+class EventRecorder:
     """The events and decisions so far, in the place of a trace; a copy shares them with the original."""
 
     def __init__(self, entries: Sequence[tuple[Event, Decisions]] = ()) -> None:
@@ -36,8 +36,8 @@ class Recorder:
         """One event and what was decided."""
         self.entries.append((event, decisions))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Recorder":
-        return Recorder(self.entries)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EventRecorder":
+        return EventRecorder(self.entries)
 
 
 class Durations:
@@ -88,22 +88,22 @@ class Pause:
 
 
 @dataclass
-class Moment:
+class Snapshot:
     """A run that stands still, with all that it is made of."""
 
     engine: Engine
     observer: Observer
     pause: Pause
-    recorder: Recorder
+    recorder: EventRecorder
 
-    def copy(self) -> "Moment":
+    def copy(self) -> "Snapshot":
         """A run of its own that stands at the same moment; what never changes is shared."""
         job = self.engine.job
         shared = [getattr(job.numerics, name, None) for name in STATELESS]
         memo = {
             id(value): value for value in (*shared, job.policy, job.network, job.plan, job.cluster) if value is not None
         }
-        return Moment(*copy.deepcopy((self.engine, self.observer, self.pause, self.recorder), memo))
+        return Snapshot(*copy.deepcopy((self.engine, self.observer, self.pause, self.recorder), memo))
 
     @property
     def now_s(self) -> float:
@@ -136,15 +136,15 @@ class Prefix:
         self.kept = [self.live.copy()]
         self.finished: RunResult | None = None
 
-    def _start(self) -> Moment:
+    def _start(self) -> Snapshot:
         scenario, seed = self.scenario, self.seed
         job = build_job(scenario, self.policy, build_numerics(scenario, seed), seed)
         job.durations = [Durations(scenario, seed, worker) for worker in range(scenario.workers)]
-        recorder, training = Recorder(), scenario.training
+        recorder, training = EventRecorder(), scenario.training
         engine = Engine(job, Meter(training.target_accuracy if training else None), recorder)  # type: ignore[arg-type]
         observer = Observer(engine, scenario, None)
         observer.attach()
-        return Moment(engine, observer, Pause(engine), recorder)
+        return Snapshot(engine, observer, Pause(engine), recorder)
 
     @property
     def spent_s(self) -> float:
@@ -196,79 +196,79 @@ class Prefix:
 
         The result is that of `simulate`. It goes on from the last kept moment before the policies part.
         """
-        moment = self._latest(policy)
-        reused_s = moment.now_s
-        return complete(moment, self._blank(policy)), reused_s
+        snapshot = self._latest(policy)
+        reused_s = snapshot.now_s
+        return complete(snapshot, self._blank(policy)), reused_s
 
-    def _latest(self, policy: Policy[Any]) -> Moment:
+    def _latest(self, policy: Policy[Any]) -> Snapshot:
         """A copy of the last kept moment to which this policy would have led as well, now led by it."""
-        moment, state = self._agreed(policy)
-        return led_by(moment.copy(), policy, state)
+        snapshot, state = self._agreed(policy)
+        return led_by(snapshot.copy(), policy, state)
 
-    def _agreed(self, policy: Policy[Any]) -> tuple[Moment, Any]:
+    def _agreed(self, policy: Policy[Any]) -> tuple[Snapshot, Any]:
         """That moment, and the state in which the policy is then."""
         first = policy.init(self.live.engine.job.cluster)
         state, seen, best = first, 0, (self.kept[0], first)
-        for moment in self.kept[1:] if self._alike(policy) else ():
-            for event, decisions in moment.recorder.entries[seen:]:
+        for snapshot in self.kept[1:] if self._alike(policy) else ():
+            for event, decisions in snapshot.recorder.entries[seen:]:
                 state, decided = policy.decide(state, event)
                 if decided != decisions:
                     return best
-            seen, best = len(moment.recorder.entries), (moment, state)
+            seen, best = len(snapshot.recorder.entries), (snapshot, state)
         return best
 
     def _alike(self, policy: Policy[Any]) -> bool:
         """Whether what the two policies decide takes the same time, as long as they decide the same."""
         job = self.live.engine.job
-        theirs, own = carriage(policy, job.network), carriage(self.policy, job.network)
+        theirs, own = transport_plan(policy, job.network), transport_plan(self.policy, job.network)
         return theirs == own or (theirs.ring == own.ring and self.policy.traits.exchanges == {"gradients"})
 
     def _blank(self, policy: Policy[Any]) -> RunResult:
         return blank_result(self.scenario, policy, self.seed, None)
 
 
-def led_by(moment: Moment, policy: Policy[Any], state: Any) -> Moment:
+def led_by(snapshot: Snapshot, policy: Policy[Any], state: Any) -> Snapshot:
     """The run goes on under this policy; at its start the engine is built anew, because traits may differ."""
-    engine = moment.engine
-    if not moment.recorder.entries:
-        return restarted(engine.job, policy, moment)
+    engine = snapshot.engine
+    if not snapshot.recorder.entries:
+        return restarted(engine.job, policy, snapshot)
     engine.policy, engine.state, engine.job.policy = policy, state, policy
     engine.obey_traits()
-    return moment
+    return snapshot
 
 
-def restarted(job: Job, policy: Policy[Any], moment: Moment) -> Moment:
+def restarted(job: SimJob, policy: Policy[Any], snapshot: Snapshot) -> Snapshot:
     """The same job from its start under another policy."""
     job.policy = policy
-    engine = Engine(job, moment.engine.meter, moment.recorder)  # type: ignore[arg-type]
-    engine.mark, engine.at_mark = moment.pause.inner_mark, moment.pause.inner
-    moment.observer.engine = engine
-    return Moment(engine, moment.observer, Pause(engine), moment.recorder)
+    engine = Engine(job, snapshot.engine.meter, snapshot.recorder)  # type: ignore[arg-type]
+    engine.mark, engine.at_mark = snapshot.pause.inner_mark, snapshot.pause.inner
+    snapshot.observer.engine = engine
+    return Snapshot(engine, snapshot.observer, Pause(engine), snapshot.recorder)
 
 
-def complete(moment: Moment, result: RunResult) -> RunResult:
+def complete(snapshot: Snapshot, result: RunResult) -> RunResult:
     """Run to the end."""
     started, trouble = time.perf_counter(), None
     try:
-        if not moment.recorder.entries:
-            moment.engine.begin()
-        moment.pause.at(math.inf)
-        moment.engine.go_on()
+        if not snapshot.recorder.entries:
+            snapshot.engine.begin()
+        snapshot.pause.at(math.inf)
+        snapshot.engine.go_on()
     except DivergedError as error:
         trouble = error
-    finished = finish(moment, result, trouble)
+    finished = finish(snapshot, result, trouble)
     finished.wall_s = time.perf_counter() - started
     return finished
 
 
-def finish(moment: Moment, result: RunResult, trouble: DivergedError | None) -> RunResult:
+def finish(snapshot: Snapshot, result: RunResult, trouble: DivergedError | None) -> RunResult:
     """What was measured."""
-    engine = moment.engine
+    engine = snapshot.engine
     engine.close()
     try:
         if trouble is not None:
             raise trouble
-        moment.observer.finish()
+        snapshot.observer.finish()
     except DivergedError as error:
         result.status, result.message = "diverged", one_line(error)
     engine.meter.finish(result, engine.ledger, engine.calendar.now_s)

@@ -12,11 +12,11 @@ from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, header, one_line, opened
+from polyrhythm.sim.cluster.files import checked
+from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.files import checked
 from polyrhythm.sim.observer import Observer
-from polyrhythm.sim.rescue import rescued
-from polyrhythm.sim.scenario import Scenario
+from polyrhythm.sim.rollback import rolled_back
 from polyrhythm.telemetry import Meter, RunResult
 
 
@@ -56,7 +56,7 @@ def simulate(
     started = time.perf_counter()
     scenario = checked(scenario)
     if scenario.training is not None and scenario.training.rollback and trace is None:
-        return rescued(scenario, policy, seed, target)
+        return rolled_back(scenario, policy, seed, target)
     numerics = build_numerics(scenario, seed)
     job = build_job(scenario, policy, numerics, seed)
     training = scenario.training

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from polyrhythm.sim.calendar import Calendar
-from polyrhythm.sim.seat import Seat
+from polyrhythm.sim.clock import Calendar
 from polyrhythm.sim.transport import Transport
+from polyrhythm.sim.worker import WorkerState
 from polyrhythm.telemetry import Meter
 
 
-class Steps:
+class StepRunner:
     """Takes workers through their steps.
 
     Args:
@@ -29,87 +29,101 @@ class Steps:
         meter: Meter,
         batch_size: int,
         injected_bytes: float,
-        arrived: Callable[[Seat], None],
+        arrived: Callable[[WorkerState], None],
     ) -> None:
         self.calendar, self.transport, self.meter = calendar, transport, meter
         self.batch_size, self.injected_bytes, self.arrived = batch_size, injected_bytes, arrived
         self.reports, self.waits = False, True
 
-    def start(self, seat: Seat) -> None:
+    def start(self, worker_state: WorkerState) -> None:
         """The worker has been released and has all that it waited for."""
-        if seat.through_server:
-            self.transport.pull(seat, self._pulled)
-        elif seat.awaits_answer:
-            seat.awaits_answer = False
-            self.transport.signal(seat, self._told)
+        if worker_state.through_server:
+            self.transport.pull(worker_state, self._pulled)
+        elif worker_state.awaits_answer:
+            worker_state.awaits_answer = False
+            self.transport.signal(worker_state, self._told)
         else:
-            self._inject(seat)
+            self._inject(worker_state)
 
-    def _told(self, seat: Seat) -> None:
-        seat.end_transfer(self.calendar.now_s)
-        self._inject(seat)
+    def _told(self, worker_state: WorkerState) -> None:
+        worker_state.end_transfer(self.calendar.now_s)
+        self._inject(worker_state)
 
-    def interrupt(self, seat: Seat) -> None:
+    def interrupt(self, worker_state: WorkerState) -> None:
         """Abandon the step in flight."""
-        seat.serial += 1
-        self.transport.interrupt(seat)
-        self.book(seat)
+        worker_state.serial += 1
+        self.transport.interrupt(worker_state)
+        self.book(worker_state)
 
-    def book(self, seat: Seat) -> None:
+    def book(self, worker_state: WorkerState) -> None:
         """Count the time since the last report, which no report will tell."""
-        elapsed_s = self.calendar.now_s - seat.since_s
-        if seat.phase == "compute":
-            seat.compute_s = elapsed_s if seat.ahead_s is None else seat.compute_s + elapsed_s
-        elif seat.phase == "transfer":
-            seat.transfer_s += elapsed_s
-        self.meter.busy(seat.worker, seat.compute_s, seat.transfer_s)
-        seat.phase, seat.compute_s, seat.transfer_s, seat.ahead_s = "wait", 0.0, 0.0, None
+        elapsed_s = self.calendar.now_s - worker_state.since_s
+        if worker_state.phase == "compute":
+            worker_state.compute_s = elapsed_s if worker_state.ahead_s is None else worker_state.compute_s + elapsed_s
+        elif worker_state.phase == "transfer":
+            worker_state.transfer_s += elapsed_s
+        self.meter.busy(worker_state.worker, worker_state.compute_s, worker_state.transfer_s)
+        worker_state.phase, worker_state.compute_s, worker_state.transfer_s, worker_state.ahead_s = (
+            "wait",
+            0.0,
+            0.0,
+            None,
+        )
 
-    def _pulled(self, seat: Seat) -> None:
-        self.transport.pulled(seat)
-        self._inject(seat)
+    def _pulled(self, worker_state: WorkerState) -> None:
+        self.transport.pulled(worker_state)
+        self._inject(worker_state)
 
-    def _inject(self, seat: Seat) -> None:
+    def _inject(self, worker_state: WorkerState) -> None:
         """Samples go from worker to worker; every worker waits for the senders' links."""
         if self.injected_bytes:
-            self.transport.between(seat, self.injected_bytes, self._injected)
+            self.transport.between(worker_state, self.injected_bytes, self._injected)
         else:
-            self._compute(seat)
+            self._compute(worker_state)
 
-    def _injected(self, seat: Seat) -> None:
-        seat.end_transfer(self.calendar.now_s)
-        self._compute(seat)
+    def _injected(self, worker_state: WorkerState) -> None:
+        worker_state.end_transfer(self.calendar.now_s)
+        self._compute(worker_state)
 
-    def _compute(self, seat: Seat) -> None:
+    def _compute(self, worker_state: WorkerState) -> None:
         now_s = self.calendar.now_s
-        assert seat.lease is not None
-        duration_s = next(seat.durations)
-        samples = seat.lease.stop - seat.lease.start
+        assert worker_state.sample_range is not None
+        duration_s = next(worker_state.durations)
+        samples = worker_state.sample_range.stop - worker_state.sample_range.start
         if samples != self.batch_size:
             duration_s *= samples / self.batch_size
-        if seat.slow:
-            for slow in seat.slow_now(now_s):
+        if worker_state.slow:
+            for slow in worker_state.slow_now(now_s):
                 duration_s = duration_s * slow.slowdown + slow.extra_compute_s
-        since_s = now_s if seat.ahead_s is None else seat.ahead_s
-        seat.phase, seat.since_s, seat.compute_s, seat.ahead_s = "compute", since_s, duration_s, None
-        self.calendar.at(max(now_s, since_s + duration_s), self._computed, seat)
+        since_s = now_s if worker_state.ahead_s is None else worker_state.ahead_s
+        worker_state.phase, worker_state.since_s, worker_state.compute_s, worker_state.ahead_s = (
+            "compute",
+            since_s,
+            duration_s,
+            None,
+        )
+        self.calendar.at(max(now_s, since_s + duration_s), self._computed, worker_state)
 
-    def _computed(self, seat: Seat) -> None:
-        seat.phase = "wait"
-        if seat.through_server:
-            self.transport.push(seat, self._pushed)
+    def _computed(self, worker_state: WorkerState) -> None:
+        worker_state.phase = "wait"
+        if worker_state.through_server:
+            self.transport.push(worker_state, self._pushed)
         elif self.reports and self.waits:
-            self.transport.signal(seat, self._signalled)
+            self.transport.signal(worker_state, self._signalled)
         elif self.reports:
-            seat.phase, seat.since_s, seat.ahead_s = "compute", self.calendar.now_s, self.calendar.now_s
-            self.transport.post(seat, self.arrived)
+            worker_state.phase, worker_state.since_s, worker_state.ahead_s = (
+                "compute",
+                self.calendar.now_s,
+                self.calendar.now_s,
+            )
+            self.transport.post(worker_state, self.arrived)
         else:
-            self.arrived(seat)
+            self.arrived(worker_state)
 
-    def _pushed(self, seat: Seat) -> None:
-        self.transport.pushed(seat)
-        self.arrived(seat)
+    def _pushed(self, worker_state: WorkerState) -> None:
+        self.transport.pushed(worker_state)
+        self.arrived(worker_state)
 
-    def _signalled(self, seat: Seat) -> None:
-        seat.end_transfer(self.calendar.now_s)
-        self.arrived(seat)
+    def _signalled(self, worker_state: WorkerState) -> None:
+        worker_state.end_transfer(self.calendar.now_s)
+        self.arrived(worker_state)

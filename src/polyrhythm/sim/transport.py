@@ -7,9 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 from polyrhythm.core import Sync
-from polyrhythm.sim.calendar import Calendar, Handler
-from polyrhythm.sim.links import Network, SharedLink, all_reduce_s
-from polyrhythm.sim.seat import Average, Carrier, Parcel, Seat
+from polyrhythm.sim.clock import Calendar, EventHandler
+from polyrhythm.sim.cluster.links import Network, SharedLink, all_reduce_s
+from polyrhythm.sim.worker import Average, Carrier, Transfer, WorkerState
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.compression import NOTHING, Compression
 
@@ -17,9 +17,9 @@ from polyrhythm.training.compression import NOTHING, Compression
 class Addressee(NamedTuple):
     """Who is called when a message has left the link, unless its step was abandoned."""
 
-    seat: Carrier
+    worker_state: Carrier
     serial: int
-    then: Handler
+    then: EventHandler
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Transport:
 
     Attributes:
         ring: whether averages go round a ring instead of through the server.
-        arbitrated: whether somebody has to tell the workers when they average.
+        coordinated: whether somebody has to tell the workers when they average.
         served_s: when the server is done with all pushes that have come.
     """
 
@@ -49,11 +49,11 @@ class Transport:
         calendar: Calendar,
         network: Network,
         meter: Meter,
-        has_average: Callable[[Seat], None],
+        has_average: Callable[[WorkerState], None],
         compression: Compression = NOTHING,
     ) -> None:
         self.calendar, self.network, self.meter = calendar, network, meter
-        self.ring = self.arbitrated = False
+        self.ring = self.coordinated = False
         self.has_average, self.compression = has_average, compression
         self.served_s = 0.0
         self.push_bytes = network.message_bytes * compression.ratio
@@ -63,42 +63,44 @@ class Transport:
         self.ingress, self.egress = network.links() or (None, None)
         self.timers = [LinkTimer(link) for link in dict.fromkeys((self.ingress, self.egress)) if link is not None]
 
-    def pull(self, seat: Seat, then: Handler) -> None:
+    def pull(self, worker_state: WorkerState, then: EventHandler) -> None:
         """The parameters travel to a worker."""
-        self._send(seat, self.egress, self.pull_bytes, then)
+        self._send(worker_state, self.egress, self.pull_bytes, then)
 
-    def push(self, seat: Seat, then: Handler) -> None:
+    def push(self, worker_state: WorkerState, then: EventHandler) -> None:
         """A gradient or replica travels to the servers."""
-        self._send(seat, self.ingress, self.push_bytes, partial(self._serve, then) if self.network.service_s else then)
+        self._send(
+            worker_state, self.ingress, self.push_bytes, partial(self._serve, then) if self.network.service_s else then
+        )
 
-    def pulled(self, seat: Seat) -> None:
+    def pulled(self, worker_state: WorkerState) -> None:
         """Book the end of a pull."""
-        seat.end_transfer(self.calendar.now_s)
+        worker_state.end_transfer(self.calendar.now_s)
         self.meter.bytes_pulled += self.pull_bytes
 
-    def _serve(self, then: Handler, seat: Seat) -> None:
+    def _serve(self, then: EventHandler, worker_state: WorkerState) -> None:
         """A push has come: the server sees to it behind those that came before."""
         self.served_s = max(self.served_s, self.calendar.now_s) + self.network.service_s
-        self.calendar.at(self.served_s, then, seat)
+        self.calendar.at(self.served_s, then, worker_state)
 
-    def pushed(self, seat: Seat) -> None:
+    def pushed(self, worker_state: WorkerState) -> None:
         """Book the end of a push."""
-        seat.end_transfer(self.calendar.now_s)
+        worker_state.end_transfer(self.calendar.now_s)
         self.meter.bytes_pushed += self.push_bytes
 
-    def signal(self, seat: Seat, then: Handler) -> None:
+    def signal(self, worker_state: WorkerState, then: EventHandler) -> None:
         """A message without a body."""
-        seat.begin("transfer", self.calendar.now_s)
-        self._arrives(seat, then)
+        worker_state.begin("transfer", self.calendar.now_s)
+        self._arrives(worker_state, then)
 
-    def post(self, seat: Seat, then: Handler) -> None:
+    def post(self, worker_state: WorkerState, then: EventHandler) -> None:
         """A message without a body for which the worker does not wait."""
-        self._arrives(seat, then)
+        self._arrives(worker_state, then)
 
-    def between(self, seat: Seat, size: float, then: Handler) -> None:
+    def between(self, worker_state: WorkerState, size: float, then: EventHandler) -> None:
         """So many bytes among the workers, past the servers."""
-        seat.begin("transfer", self.calendar.now_s)
-        self._arrives(seat, then, size / seat.bandwidth)
+        worker_state.begin("transfer", self.calendar.now_s)
+        self._arrives(worker_state, then, size / worker_state.bandwidth)
 
     def settle(self) -> None:
         """Look anew for the next end of a message where who flows has changed."""
@@ -109,17 +111,17 @@ class Transport:
                 if next_s < math.inf:
                     self.calendar.at(next_s, self._messages_end, timer)
 
-    def interrupt(self, seat: Carrier) -> None:
+    def interrupt(self, worker_state: Carrier) -> None:
         """The worker's message is abandoned, and leaves its link to the others."""
-        if seat.flow is not None:
-            seat.flow.link.remove(self.calendar.now_s, seat.flow)
-            seat.flow = None
+        if worker_state.flow is not None:
+            worker_state.flow.link.remove(self.calendar.now_s, worker_state.flow)
+            worker_state.flow = None
 
-    def average(self, sync: Sync, seats: dict[int, Seat]) -> None:
+    def average(self, sync: Sync, worker_states: dict[int, WorkerState]) -> None:
         """Charge workers for what a `Sync` exchanges; who still awaits an older result leaves that one."""
         adopters = set(sync.workers if sync.adopters is None else sync.adopters)
-        members = [seats[worker] for worker in dict.fromkeys((*sync.workers, *sorted(adopters)))]
-        carriers = [self._carrier(seat, sync.delay) for seat in members]
+        members = [worker_states[worker] for worker in dict.fromkeys((*sync.workers, *sorted(adopters)))]
+        carriers = [self._carrier(worker_state, sync.delay) for worker_state in members]
         share = 1 / sync.fragment[1] if sync.fragment else 1.0
         average = Average(carriers, set(sync.workers), adopters, share)
         for carrier in carriers:
@@ -139,22 +141,22 @@ class Transport:
         rate = min(*bandwidths, network.server_bytes_per_s / members)
         return (self.push_bytes + self.pull_bytes) / rate + 2 * network.latency_s
 
-    def leave_average(self, seat: Seat) -> None:
+    def leave_average(self, worker_state: WorkerState) -> None:
         """The worker awaits no result any more, and nobody awaits its part."""
-        for parcel in seat.parcels:
-            self._abandon(parcel)
-        seat.parcels.clear()
-        self._abandon(seat)
+        for transfer in worker_state.transfers:
+            self._abandon(transfer)
+        worker_state.transfers.clear()
+        self._abandon(worker_state)
 
-    def _carrier(self, seat: Seat, delay: int) -> Carrier:
-        """What carries the worker's part: the worker, or a parcel that it sends off."""
+    def _carrier(self, worker_state: WorkerState, delay: int) -> Carrier:
+        """What carries the worker's part: the worker, or a transfer that it sends off."""
         if delay:
-            parcel = Parcel(seat, seat.started + delay)
-            seat.parcels.append(parcel)
-            return parcel
-        self._abandon(seat)
-        seat.ahead_s = None
-        return seat
+            transfer = Transfer(worker_state, worker_state.started + delay)
+            worker_state.transfers.append(transfer)
+            return transfer
+        self._abandon(worker_state)
+        worker_state.ahead_s = None
+        return worker_state
 
     def _abandon(self, carrier: Carrier) -> None:
         average = carrier.averaging
@@ -170,7 +172,7 @@ class Transport:
 
     def _tell(self, carrier: Carrier) -> None:
         """An arbiter has to tell that it is time; then the worker pushes its part."""
-        if self.arbitrated:
+        if self.coordinated:
             carrier.begin("transfer", self.calendar.now_s)
             self._arrives(carrier, self._told)
         else:
@@ -240,13 +242,13 @@ class Transport:
 
     def _complete(self, carrier: Carrier) -> None:
         carrier.averaging = None
-        if isinstance(carrier, Parcel):
-            carrier.seat.parcels.remove(carrier)
-            self.has_average(carrier.seat)
+        if isinstance(carrier, Transfer):
+            carrier.worker_state.transfers.remove(carrier)
+            self.has_average(carrier.worker_state)
         else:
             self.has_average(carrier)
 
-    def _send(self, carrier: Carrier, link: SharedLink[Addressee] | None, size: float, then: Handler) -> None:
+    def _send(self, carrier: Carrier, link: SharedLink[Addressee] | None, size: float, then: EventHandler) -> None:
         """One message between a worker and the servers; ``then(carrier)`` when it has arrived."""
         now_s = self.calendar.now_s
         carrier.begin("transfer", now_s)
@@ -256,20 +258,20 @@ class Transport:
             self._arrives(carrier, then, size / carrier.bandwidth)
 
     def _messages_end(self, timer: LinkTimer) -> None:
-        for seat, serial, then in timer.link.pop(self.calendar.now_s):
-            if seat.serial == serial:
-                seat.flow = None
-                self._arrives(seat, then)
+        for worker_state, serial, then in timer.link.pop(self.calendar.now_s):
+            if worker_state.serial == serial:
+                worker_state.flow = None
+                self._arrives(worker_state, then)
 
-    def _arrives(self, seat: Carrier, then: Handler, sending_s: float = 0.0) -> None:
+    def _arrives(self, worker_state: Carrier, then: EventHandler, sending_s: float = 0.0) -> None:
         """Call `then` when a message has arrived, at once if it takes no time."""
-        delay_s = sending_s + self._latency_s(seat)
+        delay_s = sending_s + self._latency_s(worker_state)
         if delay_s > 0:
-            self.calendar.at(self.calendar.now_s + delay_s, then, seat)
+            self.calendar.at(self.calendar.now_s + delay_s, then, worker_state)
         else:
-            then(seat)
+            then(worker_state)
 
-    def _latency_s(self, seat: Carrier) -> float:
-        if not seat.slow:
+    def _latency_s(self, worker_state: Carrier) -> float:
+        if not worker_state.slow:
             return self.network.latency_s
-        return self.network.latency_s + sum(slow.extra_latency_s for slow in seat.slow_now(self.calendar.now_s))
+        return self.network.latency_s + sum(slow.extra_latency_s for slow in worker_state.slow_now(self.calendar.now_s))

@@ -6,5 +6,5 @@ from polyrhythm.telemetry.gauge import Mark as Mark
 from polyrhythm.telemetry.meter import Meter as Meter
 from polyrhythm.telemetry.result import EvalPoint as EvalPoint
 from polyrhythm.telemetry.result import RunResult as RunResult
-from polyrhythm.telemetry.stragglers import Arrival as Arrival
+from polyrhythm.telemetry.stragglers import Lateness as Lateness
 from polyrhythm.telemetry.stragglers import Stragglers as Stragglers

@@ -1,9 +1,9 @@
-"""Measures a job on real workers from what its policy is told and decides; the hub feeds it.
+"""Measures a job on real workers from what its policy is told and decides; the coordinator feeds it.
 
 A worker that stands at the end of an epoch is still live and waits, although the policy has seen it leave as finished.
-In lockstep nobody can tell the wait for the slowest from the exchange itself: both count as idle, and the bytes are
-those of a ring over n members, 2(n-1)/n messages for each of them, also for one that contributes nothing. Replicas that
-servers sum up are one message from each contributor and one to each member.
+In synchronous mode nobody can tell the wait for the slowest from the exchange itself: both count as idle, and the bytes
+are those of a ring over n members, 2(n-1)/n messages for each of them, also for one that contributes nothing. Replicas
+that servers sum up are one message from each contributor and one to each member.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct):
-    """What a hub has measured: a result that knows of no model, and the end of each epoch."""
+    """What a coordinator has measured: a result that knows of no model, and the end of each epoch."""
 
     result: RunResult
     epochs: list[Mark]
@@ -46,7 +46,7 @@ class Gauge:
 
     Example:
         >>> gauge = Gauge()
-        >>> gauge.begin_phase(lockstep=False, message_bytes=100)
+        >>> gauge.begin_phase(synchronous=False, message_bytes=100)
         >>> gauge.record(Joined((0,), 0.0), (Proceed((0,)),))
         >>> gauge.record(Report(0, 1, 2.0, samples=8, step_s=1.5), (Sync((0,)), Proceed((0,))))
         >>> gauge.meter.bytes_pushed, gauge.meter.bytes_pulled, gauge.meter.activities[0].compute_s
@@ -56,7 +56,7 @@ class Gauge:
     def __init__(self, stragglers: Stragglers | None = None) -> None:
         self.meter = Meter(stragglers=stragglers or Stragglers())
         self.marks: list[Mark] = []
-        self._lockstep = False
+        self._synchronous = False
         self._message_bytes = 0
         self._push_bytes = 0.0
         self._star = False
@@ -64,17 +64,17 @@ class Gauge:
         self._read: dict[int, int] = {}
 
     def begin_phase(
-        self, lockstep: bool, message_bytes: int, push_bytes: float | None = None, star: bool = False
+        self, synchronous: bool, message_bytes: int, push_bytes: float | None = None, star: bool = False
     ) -> None:
         """A policy starts; what the last one left pending was settled without it.
 
         Args:
-            lockstep: whether workers exchange among themselves, not through servers.
+            synchronous: whether workers exchange among themselves, not through servers.
             message_bytes: of the parameters or gradients of the whole model.
             push_bytes: of a contribution, if it is compressed.
             star: whether servers sum up replicas, if nothing is compressed.
         """
-        self._lockstep, self._message_bytes, self._star = lockstep, message_bytes, star
+        self._synchronous, self._message_bytes, self._star = synchronous, message_bytes, star
         self._push_bytes = float(message_bytes) if push_bytes is None else push_bytes
         self._running.clear()
         for worker in self.meter.live:
@@ -110,7 +110,7 @@ class Gauge:
 
     def _report(self, report: Report) -> None:
         self.meter.report(report, self._running.pop(report.worker).exchange)
-        self.meter.bytes_pushed += 0 if self._lockstep else self._push_bytes
+        self.meter.bytes_pushed += 0 if self._synchronous else self._push_bytes
 
     def _left(self, left: Left) -> None:
         """Who is finished has had what it had pending applied, as one update; who is gone has lost it."""
@@ -125,7 +125,7 @@ class Gauge:
         match decision:
             case Sync():
                 self.meter.sync(decision)
-                if self._lockstep:
+                if self._synchronous:
                     self._exchange(decision, 1 / decision.fragment[1] if decision.fragment else 1.0)
             case Proceed(workers=workers, exchange=exchange):
                 for worker in workers:
@@ -138,7 +138,7 @@ class Gauge:
     def _proceed(self, worker: int, running: Running) -> None:
         """The worker starts a step, and reads the parameters if they have changed since it last did."""
         self._running[worker] = running
-        if not self._lockstep and self._read.get(worker) != self.meter.updates:
+        if not self._synchronous and self._read.get(worker) != self.meter.updates:
             self._read[worker] = self.meter.updates
             self.meter.bytes_pulled += self._message_bytes
 

@@ -1,4 +1,6 @@
-"""Measures a run while it happens: what both shells feed with events, updates and transfers, and read a result from."""
+"""Measures a run while it happens: what the simulator and the runtime feed with events, updates and transfers, and
+read a result from.
+"""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -41,7 +43,7 @@ class Meter:
         updates: changes of the global parameters.
         samples: samples whose contribution is in the parameters, or in a live replica.
         switches: changes of the rule in force.
-        bytes_pushed, bytes_pulled: messages that arrived, counted by the shell.
+        bytes_pushed, bytes_pulled: messages that arrived, counted by the driver.
         local_steps: steps on a replica that no exchange followed at once.
         policy_figures: see `Policy.figures`.
     """

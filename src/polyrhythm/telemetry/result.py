@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from polyrhythm.telemetry.stragglers import Arrival
+from polyrhythm.telemetry.stragglers import Lateness
 
 
 class EvalPoint(msgspec.Struct, frozen=True):
@@ -25,13 +25,13 @@ class RunResult(msgspec.Struct, kw_only=True):
     of the global parameters, `steps` mini-batches. Staleness is that of applied gradients. `samples` are those that
     workers drew themselves; by data injection they received `injected_samples` more, from source to receiver.
     `server_busy_s` is processor time of the process that decides and holds the parameters.
-    Everything but `wall_s` is a function of the scenario, the policy and the seed when `venue` is "simulated".
+    Everything but `wall_s` is a function of the scenario, the policy and the seed when `where` is "simulated".
     """
 
     scenario: str
     policy: str
     seed: int
-    venue: Literal["simulated", "local"] = "simulated"
+    where: Literal["simulated", "local"] = "simulated"
     status: Literal["ok", "diverged", "failed"] = "ok"
     message: str = ""
     workers: int
@@ -83,7 +83,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     steps_by_worker: dict[int, int] = {}
     compute_fraction_by_worker: dict[int, float] = {}
     idle_fraction_by_worker: dict[int, float] = {}
-    arrivals: dict[int, Arrival] = {}
+    arrivals: dict[int, Lateness] = {}
     curve: list[EvalPoint] = []
     trace_path: str | None = None
     wall_s: float = 0.0

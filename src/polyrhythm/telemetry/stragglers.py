@@ -11,9 +11,9 @@ from typing import Literal
 import msgspec
 
 from polyrhythm.core import Report
-from polyrhythm.policies.detector import Detector, Limits
+from polyrhythm.policies._lib.detector import Detector, WindowLimits
 
-Kind = Literal["", "transient", "rotating", "persistent"]
+StragglerKind = Literal["", "transient", "rotating", "persistent"]
 """Never late for long; late for a while; late in turns with others, so that mostly somebody is; late most of the time.
 """
 
@@ -24,7 +24,7 @@ MOSTLY = 0.5
 """Share of the windows that counts as most of the time."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Lateness(msgspec.Struct, frozen=True):
     """How one worker arrives; seconds are means over its steps.
 
     Attributes:
@@ -36,7 +36,7 @@ class Arrival(msgspec.Struct, frozen=True):
         late: whether it is late now.
         late_share: share of its recent windows in which it was.
         spells: how often it became late.
-        kind: see `Kind`.
+        kind: see `StragglerKind`.
     """
 
     steps: int
@@ -47,11 +47,11 @@ class Arrival(msgspec.Struct, frozen=True):
     late: bool = False
     late_share: float = 0.0
     spells: int = 0
-    kind: Kind = ""
+    kind: StragglerKind = ""
 
 
 @dataclass(slots=True)
-class Record:
+class Totals:
     """Running totals of one worker."""
 
     since_s: float
@@ -89,16 +89,16 @@ class Stragglers:
 
     detector: Detector = field(default_factory=lambda: Detector(window=10))
     tell: Callable[[str], None] | None = None
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Totals] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
     samples: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: WindowLimits = field(default_factory=WindowLimits)
     due: int = 0
 
     def join(self, worker: int, time_s: float) -> None:
         """A worker is live, and waits from now on."""
         self.live.add(worker)
-        self.records.setdefault(worker, Record(time_s)).since_s = time_s
+        self.records.setdefault(worker, Totals(time_s)).since_s = time_s
 
     def stand(self, workers: Iterable[int], time_s: float) -> None:
         """Live workers begin anew, as behind the end of an epoch; what they did until now is no wait."""
@@ -131,11 +131,11 @@ class Stragglers:
         if record.window_steps >= self.detector.window:
             self._judge(report.worker, record)
 
-    def arrivals(self) -> dict[int, Arrival]:
+    def arrivals(self) -> dict[int, Lateness]:
         """How each worker arrives, in order of their numbers."""
         return {worker: self._arrival(record) for worker, record in sorted(self.records.items()) if record.steps}
 
-    def _judge(self, worker: int, record: Record) -> None:
+    def _judge(self, worker: int, record: Totals) -> None:
         """A window of a worker is complete."""
         record.mean_s = record.window_s / record.window_steps
         record.window_steps, record.window_s = 0, 0.0
@@ -153,7 +153,7 @@ class Stragglers:
             if self.tell is not None:
                 self.tell(self._line(worker, record))
 
-    def _line(self, worker: int, record: Record) -> str:
+    def _line(self, worker: int, record: Totals) -> str:
         """What has changed."""
         arrival = self._arrival(record)
         if not record.late:
@@ -164,13 +164,13 @@ class Stragglers:
             f"({arrival.compute_s:.3g} s to compute, {arrival.transfer_s:.3g} s to transfer, a step)"
         )
 
-    def _arrival(self, record: Record) -> Arrival:
+    def _arrival(self, record: Totals) -> Lateness:
         steps = record.steps
         relative = record.mean_s / self.limits.median_s if record.mean_s and 0 < self.limits.median_s < 1e9 else None
         means = record.compute_s / steps, record.transfer_s / steps, record.wait_s / steps
-        return Arrival(steps, *means, relative, record.late, record.late_share, record.spells, self._kind(record))
+        return Lateness(steps, *means, relative, record.late, record.late_share, record.spells, self._kind(record))
 
-    def _kind(self, record: Record) -> Kind:
+    def _kind(self, record: Totals) -> StragglerKind:
         if not record.spells:
             return ""
         if record.late_share >= MOSTLY:

@@ -4,7 +4,7 @@ from polyrhythm.testing.conformance import conformance as conformance
 from polyrhythm.testing.conformance import scripts as scripts
 from polyrhythm.testing.laws import ConformanceError as ConformanceError
 from polyrhythm.testing.laws import check as check
-from polyrhythm.testing.script import Arrival as Arrival
+from polyrhythm.testing.script import ClusterScript as ClusterScript
 from polyrhythm.testing.script import Fault as Fault
-from polyrhythm.testing.script import Script as Script
-from polyrhythm.testing.stage import Stage as Stage
+from polyrhythm.testing.script import LateJoin as LateJoin
+from polyrhythm.testing.stage import ScriptPlayer as ScriptPlayer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.testing.laws import check
-from polyrhythm.testing.script import Arrival, Fault, Script
+from polyrhythm.testing.script import ClusterScript, Fault, LateJoin
 
 MOST_WORKERS = 6
 
@@ -37,16 +37,16 @@ def faults(workers: int, most: int) -> st.SearchStrategy[tuple[Fault, ...]]:
     return st.integers(0, most).flatmap(lambda count: st.lists(fault, min_size=count, max_size=count).map(tuple))
 
 
-def arrivals(most: int) -> st.SearchStrategy[tuple[Arrival, ...]]:
+def arrivals(most: int) -> st.SearchStrategy[tuple[LateJoin, ...]]:
     """Newcomers, also after everyone else is gone."""
-    arrival = st.builds(Arrival, time_s=st.sampled_from([0.0, 0.5, 1.0, 3.3, 10.0, 100.0]), workers=st.integers(1, 3))
+    arrival = st.builds(LateJoin, time_s=st.sampled_from([0.0, 0.5, 1.0, 3.3, 10.0, 100.0]), workers=st.integers(1, 3))
     return st.integers(0, most).flatmap(lambda count: st.lists(arrival, min_size=count, max_size=count).map(tuple))
 
 
 @st.composite
 def scripts(
     draw: st.DrawFn, workers: st.SearchStrategy[int] | None = None, most_faults: int = 4, most_arrivals: int = 2
-) -> Script:
+) -> ClusterScript:
     """Random clusters: equal, uneven and heavy-tailed durations, ends of epochs, deaths and newcomers.
 
     Args:
@@ -56,7 +56,7 @@ def scripts(
         most_arrivals: how often others may join.
     """
     count = draw(st.integers(1, MOST_WORKERS) if workers is None else workers)
-    return Script(
+    return ClusterScript(
         workers=count,
         durations=draw(durations(count)),
         total_samples=draw(st.integers(20, 80) | st.integers(1, 20)),
@@ -68,10 +68,10 @@ def scripts(
     )
 
 
-def single_deaths() -> Iterator[Script]:
+def single_deaths() -> Iterator[ClusterScript]:
     """Each death that a small uneven cluster can meet; chance seldom hits the slowest while the others wait for it."""
     for worker, step, at in product(range(3), range(4), (0.5, 1.0, 1.2)):
-        yield Script(3, ((1.0,), (2.0,), (5.0,)), 24, 24, faults=(Fault(worker, step, at),))
+        yield ClusterScript(3, ((1.0,), (2.0,), (5.0,)), 24, 24, faults=(Fault(worker, step, at),))
 
 
 def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
@@ -92,7 +92,7 @@ def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
 
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
     @given(script=scripts())
-    def on_random_clusters(script: Script) -> None:
+    def on_random_clusters(script: ClusterScript) -> None:
         check(policy, script)
 
     def test() -> None:

@@ -7,10 +7,10 @@ from itertools import pairwise, zip_longest
 from typing import Any, get_args
 
 from polyrhythm.core import Cancel, Decision, Decisions, Event, Policy, Proceed, Report, Trace, TraceWriter, replay
-from polyrhythm.core.workload import Lease
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, PolyrhythmError
-from polyrhythm.testing.script import Script
-from polyrhythm.testing.stage import Decide, Stage
+from polyrhythm.testing.script import ClusterScript
+from polyrhythm.testing.stage import Decide, ScriptPlayer
 
 SHOWN = 8
 """How many of the last events a failure shows."""
@@ -29,7 +29,7 @@ class Breach(Exception):  # noqa: N818 (a signal inside this module, not an erro
         self.reason = reason
 
 
-def check(policy: Policy[Any], script: Script) -> Stage:
+def check(policy: Policy[Any], script: ClusterScript) -> ScriptPlayer:
     """Play `script` under `policy` and check every law.
 
     - contract: only decisions that `polyrhythm.core.policy` allows; no alarm in the past, and no end without progress;
@@ -47,7 +47,7 @@ def check(policy: Policy[Any], script: Script) -> Stage:
         ConformanceError: if one is broken. An exception of the policy itself passes through, with the last events as
             a note.
     """
-    stage = Stage(policy, script, examined(policy), watch_bounds)
+    stage = ScriptPlayer(policy, script, examined(policy), watch_bounds)
     try:
         stage.play()
         check_end(stage)
@@ -103,7 +103,7 @@ def check_decisions(policy: Policy[Any], decisions: object) -> None:
             raise Breach("traits", f"{decision} needs {decision.exchange!r} in Traits(exchanges=...)")
 
 
-def watch_bounds(stage: Stage, event: Event) -> None:
+def watch_bounds(stage: ScriptPlayer, event: Event) -> None:
     """Lead and staleness after `event`."""
     bounds = stage.policy.bounds(replace(stage.cluster, workers=stage.script.everyone))
     clocks = {worker: account.clock for worker, account in stage.ledger.accounts.items()}
@@ -114,7 +114,7 @@ def watch_bounds(stage: Stage, event: Event) -> None:
         raise Breach("bounds", f"the staleness is {event.staleness}, its bound {bounds.staleness}")
 
 
-def check_end(stage: Stage) -> None:
+def check_end(stage: ScriptPlayer) -> None:
     """Nobody waits, and every sample is accounted for."""
     if stage.ledger.accounts:
         waiting = ", ".join(map(str, stage.ledger.accounts))
@@ -131,19 +131,20 @@ def check_end(stage: Stage) -> None:
         raise Breach("every sample", f"{ledger} for {len(stage.processed)} mini-batches")
 
 
-def tiles(leases: list[Lease], epochs: int) -> bool:
-    """Whether these leases lie one behind the other, in each of `epochs` epochs, without a gap or an overlap."""
-    ordered = sorted(leases)
+def tiles(sample_ranges: list[SampleRange], epochs: int) -> bool:
+    """Whether these sample ranges lie one behind the other, in each of `epochs` epochs, without a gap or an overlap."""
+    ordered = sorted(sample_ranges)
     starts = all(
-        lease.start == (before.stop if before.epoch == lease.epoch else 0) for before, lease in pairwise(ordered)
+        sample_range.start == (before.stop if before.epoch == sample_range.epoch else 0)
+        for before, sample_range in pairwise(ordered)
     )
-    return starts and ordered[0].start == 0 and len({lease.epoch for lease in ordered}) == epochs
+    return starts and ordered[0].start == 0 and len({sample_range.epoch for sample_range in ordered}) == epochs
 
 
-def check_trace(stage: Stage) -> None:
+def check_trace(stage: ScriptPlayer) -> None:
     """The run can be repeated, and its trace be read and replayed."""
     text = written(stage.trace)
-    again = written(Stage(stage.policy, stage.script).play().trace)
+    again = written(ScriptPlayer(stage.policy, stage.script).play().trace)
     if text != again:
         line = next(a for a, b in zip_longest(text.splitlines(), again.splitlines(), fillvalue="its end") if a != b)
         raise Breach("deterministic", f"a second run differs from {line}")
@@ -166,12 +167,12 @@ def written(trace: Trace) -> str:
     return stream.getvalue()
 
 
-def failure(law: str, reason: str, stage: Stage) -> ConformanceError:
+def failure(law: str, reason: str, stage: ScriptPlayer) -> ConformanceError:
     """The failure, with what came before it."""
     return ConformanceError(f"{stage.policy.spec} breaks the law {law!r}: {reason}\n{story(stage)}")
 
 
-def story(stage: Stage) -> str:
+def story(stage: ScriptPlayer) -> str:
     """The last events with what was decided, and how to see them again."""
     shown = [f"  {event}\n    -> {decisions}" for event, decisions in stage.entries[-SHOWN:]]
     return "\n".join([f"last {len(shown)} events:", *shown, f"rerun: check(policy, {stage.script})"])

@@ -24,12 +24,12 @@ PRELOAD = (
     "torch._dynamo",
     "pytest",
     "polyrhythm.testing.processes",
-    "polyrhythm.runtime.session",
-    "polyrhythm.runtime.hub",
+    "polyrhythm.runtime.worker.session",
+    "polyrhythm.runtime.coordinator.server",
 )
 
 
-class Outcome(NamedTuple):
+class ProcessOutcome(NamedTuple):
     """How one worker ended: what its function returned, or its traceback, or the signal that killed it."""
 
     rank: int
@@ -76,7 +76,7 @@ class Workers:
         assert pid is not None
         os.kill(pid, signal_number)
 
-    def join(self, timeout_s: float, leave: Sequence[int] = ()) -> list[Outcome]:
+    def join(self, timeout_s: float, leave: Sequence[int] = ()) -> list[ProcessOutcome]:
         """Wait for the end of all workers but those in `leave`; their outcomes by rank.
 
         Raises:
@@ -84,7 +84,7 @@ class Workers:
         """
         deadline = time.monotonic() + timeout_s
         awaited = [rank for rank in range(len(self.processes)) if rank not in leave]
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, ProcessOutcome] = {}
         while missing := [rank for rank in awaited if rank not in outcomes]:
             ready = wait([self.connections[rank] for rank in missing], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -102,7 +102,7 @@ class Workers:
             process.join()
             connection.close()
 
-    def _outcome(self, rank: int) -> Outcome:
+    def _outcome(self, rank: int) -> ProcessOutcome:
         """The end of a connection that is readable: a message, or end of file if the process was killed."""
         try:
             # Plain pickle: multiprocessing's own would send handles to memory that dies with the worker.
@@ -112,7 +112,7 @@ class Workers:
         self.processes[rank].join()
         code = self.processes[rank].exitcode
         assert code is not None
-        return Outcome(rank, code, value, trace)
+        return ProcessOutcome(rank, code, value, trace)
 
     def _stacks(self, ranks: Sequence[int]) -> str:
         """Have faulthandler write the stacks of these workers to their stderr."""
@@ -141,7 +141,7 @@ def run_workers(function: Callable[..., Any], count: int, *args: Any, timeout_s:
     return [outcome.value for outcome in outcomes]
 
 
-def told(outcome: Outcome) -> str:
+def told(outcome: ProcessOutcome) -> str:
     """How a worker ended, for a reader."""
     return f"worker {outcome.rank} ended with {outcome.exit_code}\n{outcome.traceback}"
 
@@ -160,7 +160,7 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
     """Body of a worker process."""
     import torch
 
-    from polyrhythm.runtime.rendezvous import end_with_starter
+    from polyrhythm.runtime.launch.rendezvous import end_with_starter
 
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

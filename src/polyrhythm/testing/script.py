@@ -23,7 +23,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class LateJoin:
     """Workers that join later; they take the smallest numbers that are free."""
 
     time_s: float
@@ -31,7 +31,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Script:
+class ClusterScript:
     """One run of a cluster.
 
     Args:
@@ -51,7 +51,7 @@ class Script:
     dataset_samples: int = 20
     batch_size: int = 1
     faults: tuple[Fault, ...] = ()
-    arrivals: tuple[Arrival, ...] = ()
+    arrivals: tuple[LateJoin, ...] = ()
     alarm_delay_s: float = 0.0
 
     def duration_s(self, worker: int, step: int) -> float:

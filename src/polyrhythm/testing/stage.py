@@ -30,25 +30,25 @@ from polyrhythm.core import (
     Trace,
     Wake,
 )
-from polyrhythm.core.workload import Lease, Workload
+from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.errors import PolicyError
-from polyrhythm.testing.script import Script
+from polyrhythm.testing.script import ClusterScript
 
 Decide: TypeAlias = Callable[[Any, Event], tuple[Any, Decisions]]
-Watch: TypeAlias = Callable[["Stage", Event], None]
+Observer: TypeAlias = Callable[["ScriptPlayer", Event], None]
 
 
 @dataclass(frozen=True)
-class Step:
+class ScriptedStep:
     """A step in flight."""
 
     ticket: Ticket
-    lease: Lease
+    sample_range: SampleRange
     duration_s: float
     version: int
 
 
-class Stage:
+class ScriptPlayer:
     """Plays one script; afterwards it can be asked what has happened.
 
     Args:
@@ -58,7 +58,9 @@ class Stage:
         watch: called after every event, before its decisions are carried out.
     """
 
-    def __init__(self, policy: Policy[Any], script: Script, decide: Decide | None = None, watch: Watch | None = None):
+    def __init__(
+        self, policy: Policy[Any], script: ClusterScript, decide: Decide | None = None, watch: Observer | None = None
+    ):
         self.policy = policy
         self.script = script
         self.cluster = Cluster(
@@ -69,16 +71,16 @@ class Stage:
         self.entries: list[Entry] = []
         self.now_s = 0.0
         self.deaths = 0
-        self.processed: list[Lease] = []
-        self.lost: list[Lease] = []
+        self.processed: list[SampleRange] = []
+        self.lost: list[SampleRange] = []
         self.behind: list[int] = []
         self._decide = decide or policy.decide
         self._watch = watch
         self._state = policy.init(self.cluster)
         self._version = 0
-        self._steps: dict[int, Step] = {}
-        self._gradients: dict[Ticket, Lease] = {}
-        self._replicas: dict[int, list[Lease]] = {}
+        self._steps: dict[int, ScriptedStep] = {}
+        self._gradients: dict[Ticket, SampleRange] = {}
+        self._replicas: dict[int, list[SampleRange]] = {}
         self._batch_sizes: dict[int, int] = {}
         self._calendar: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -90,7 +92,7 @@ class Stage:
         return Trace(Header(self.policy.spec, self.cluster), tuple(self.entries))
 
     @property
-    def left(self) -> tuple[Lease, ...]:
+    def left(self) -> tuple[SampleRange, ...]:
         """What of the workload was not handed out, or was given back."""
         return replace(self.workload, returned=list(self.workload.returned)).drain()
 
@@ -100,7 +102,7 @@ class Stage:
         batches = self.script.total_samples // self.script.batch_size
         return 1000 + 50 * (batches + self.script.everyone + len(self.script.faults))
 
-    def play(self) -> "Stage":
+    def play(self) -> "ScriptPlayer":
         """Run until nothing more is due.
 
         Raises:
@@ -163,36 +165,36 @@ class Stage:
         if settings:
             self._batch_sizes[worker] = settings.batch_size or self.script.batch_size
         waits = worker in self.ledger.accounts and worker not in self._steps
-        lease = self.workload.lease(self._batch_sizes.get(worker, self.script.batch_size)) if waits else None
-        if waits and lease is None:
+        sample_range = self.workload.hand_out(self._batch_sizes.get(worker, self.script.batch_size)) if waits else None
+        if waits and sample_range is None:
             self._leave(worker, "finished")
             return
         (ticket,) = self.ledger.proceed(decision)
-        assert lease is not None, "the ledger lets only waiting workers proceed"
-        self._start(worker, ticket, lease)
+        assert sample_range is not None, "the ledger lets only waiting workers proceed"
+        self._start(worker, ticket, sample_range)
 
-    def _start(self, worker: int, ticket: Ticket, lease: Lease) -> None:
+    def _start(self, worker: int, ticket: Ticket, sample_range: SampleRange) -> None:
         duration_s = self.script.duration_s(worker, ticket.number)
-        step = self._steps[worker] = Step(ticket, lease, duration_s, self._version)
+        step = self._steps[worker] = ScriptedStep(ticket, sample_range, duration_s, self._version)
         self._at(self.now_s + duration_s, partial(self._report, worker, step))
         account = self.ledger.accounts[worker]
         for fault in self.script.faults:
             if (fault.worker, fault.step) == (worker, ticket.number):
                 self._at(self.now_s + fault.at * duration_s, partial(self._fail, worker, account, fault.reason))
 
-    def _report(self, worker: int, step: Step) -> None:
+    def _report(self, worker: int, step: ScriptedStep) -> None:
         if self._steps.get(worker) is not step:
             return
         del self._steps[worker]
         clock, ticket = self.ledger.report(worker)
         if ticket.exchange == "gradients":
-            self._gradients[ticket] = step.lease
+            self._gradients[ticket] = step.sample_range
         else:
-            self._replicas.setdefault(worker, []).append(step.lease)
+            self._replicas.setdefault(worker, []).append(step.sample_range)
         stale = self._version - step.version if ticket.exchange == "gradients" else 0
         loss = 1 / clock if "loss" in self.policy.traits.needs else None
         norm = 1.0 + ticket.number % 3 if "grad_sq_norm" in self.policy.traits.needs else None
-        report = Report(worker, clock, self.now_s, step.lease.samples, step.duration_s, 0.0, stale, loss, norm)
+        report = Report(worker, clock, self.now_s, step.sample_range.samples, step.duration_s, 0.0, stale, loss, norm)
         self._events.append(report)
 
     def _fail(self, worker: int, account: object, reason: LeftReason) -> None:
@@ -218,7 +220,7 @@ class Stage:
             step = self._steps.get(worker)
             if step is not None and step.ticket is ticket:
                 del self._steps[worker]
-                self.workload.give_back(step.lease)
+                self.workload.give_back(step.sample_range)
             else:
                 self.workload.give_back(self._gradients.pop(ticket))
 

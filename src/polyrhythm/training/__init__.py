@@ -1,1 +1,3 @@
-"""Where parameters change: the only arithmetic that both shells use. `config` imports no torch, the rest does."""
+"""Where parameters change: the only arithmetic that the simulator and the runtime use. `config` imports no torch,
+the rest does.
+"""

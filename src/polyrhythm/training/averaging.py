@@ -21,7 +21,7 @@ from torch import Tensor
 from polyrhythm.core import Outer
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import weighted_mean
-from polyrhythm.training.config import StateRule
+from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
 from polyrhythm.training.server import GlobalParameters
 
@@ -39,7 +39,7 @@ class Buffers:
 
 
 @dataclass(slots=True)
-class Merge:
+class PendingMerge:
     """A result on its way to a replica, and what of the replica went into it.
 
     Args:
@@ -71,7 +71,7 @@ class Replica:
     vector: Tensor
     optimizer: FlatOptimizer
     base: Tensor
-    merges: list[Merge] = field(default_factory=list)
+    merges: list[PendingMerge] = field(default_factory=list)
     arriving: list[tuple[int, Buffers]] = field(default_factory=list)
     compressor: Compressor | None = None
     """What its differences from the base go through when they are sent."""
@@ -114,7 +114,7 @@ class Replica:
         """Take over a slice of the global parameters, now or after so many local steps."""
         if delay:
             sent = self.vector[start : start + result.numel()].clone()
-            self.merges.append(Merge(delay, start, result, sent))
+            self.merges.append(PendingMerge(delay, start, result, sent))
         else:
             self.vector[start : start + result.numel()].copy_(result)
             self._start_from(result, start)
@@ -223,7 +223,7 @@ def average(
     adopters: Sequence[Replica] | None = None,
     fragment: tuple[int, int] | None = None,
     delay: int = 0,
-    state: StateRule = "keep",
+    state: StateTreatment = "keep",
 ) -> None:
     """Move the global parameters to the mean of the replicas, and replicas to the global parameters.
 
@@ -272,7 +272,7 @@ def settle_states(
     adopters: Sequence[FlatOptimizer],
     contributors: Sequence[FlatOptimizer],
     weights: Sequence[float] | None,
-    rule: StateRule,
+    rule: StateTreatment,
 ) -> None:
     """Treat the state of the optimizers of replicas that took over an average."""
     if rule == "keep":

@@ -10,13 +10,13 @@ from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
+from polyrhythm.training.data.injection import own_batch
+from polyrhythm.training.data.partition import parse_partition
 from polyrhythm.training.divergence import EXPLODED
-from polyrhythm.training.injection import own_batch
-from polyrhythm.training.partition import parse_partition
 
 ScheduleKind = Literal["constant", "step", "cosine"]
 LrConvention = Literal["linear", "same"]
-StateRule = Literal["keep", "average", "reset"]
+StateTreatment = Literal["keep", "average", "reset"]
 Tokens = Literal["char", "word"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "tokens": get_args(Tokens),
     "schedule": get_args(ScheduleKind),
     "lr_convention": get_args(LrConvention),
-    "averaged_state": get_args(StateRule),
+    "averaged_state": get_args(StateTreatment),
 }
 """What the fields that name one of several things may say."""
 
@@ -109,7 +109,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     compression: str = "none"
     """What gradients and replicas are sent as: none, fp16, bf16, int8, topk:0.01."""
 
-    averaged_state: StateRule = "keep"
+    averaged_state: StateTreatment = "keep"
     """What becomes of the optimizers' state when replicas are averaged: each keeps its own, all take the average, or
     all start anew."""
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from polyrhythm.training.data import Task
+from polyrhythm.training.data.task import Task
 from polyrhythm.training.flat import FlatModel
 
 Curve = NDArray[np.float64]
@@ -20,7 +20,7 @@ ITERATIONS = 30
 TOLERANCE = 1e-3
 
 
-class Spread(NamedTuple):
+class GradientSpread(NamedTuple):
     """How the gradients of several mini-batches at one point differ.
 
     Args:
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
     mean: Tensor
 
 
-def spread(gradients: Sequence[Tensor]) -> Spread:
+def spread(gradients: Sequence[Tensor]) -> GradientSpread:
     """The spread of at least two flat gradients.
 
     >>> spread([torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])]).variance
@@ -44,7 +44,7 @@ def spread(gradients: Sequence[Tensor]) -> Spread:
     mean, count = stack.mean(0), len(stack)
     sq_norm = stack.square().sum(1).mean()
     variance = (sq_norm - mean.square().sum()) * count / (count - 1)
-    return Spread(float(sq_norm), max(0.0, float(variance)), mean.float())
+    return GradientSpread(float(sq_norm), max(0.0, float(variance)), mean.float())
 
 
 def density(values: Tensor, grid: Curve) -> Curve:

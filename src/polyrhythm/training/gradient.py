@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.training.averaging import Buffers
-from polyrhythm.training.data import Quality, Task, cross_entropy
+from polyrhythm.training.data.task import Quality, Task, cross_entropy
 from polyrhythm.training.flat import FlatModel, Segment
 
 STACK_BYTES = 3 << 19
@@ -35,7 +35,7 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GradientRequest:
     """Parameters to compute a gradient at, indices of training samples, and buffers, which the forward pass updates."""
 
     parameters: Tensor
@@ -54,7 +54,7 @@ class Gradients(Protocol):
     rows: int
     norms: bool
 
-    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+    def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
         """The gradient of each request."""
 
     def evaluate(self, parameters: Tensor, buffers: Buffers) -> Quality:
@@ -71,7 +71,7 @@ class PlainGradients:
         self.model = model
         self.norms = True
 
-    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+    def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
         """The gradient of each request; its buffers advance."""
         return [self._one(request) for request in requests]
 
@@ -80,7 +80,7 @@ class PlainGradients:
         self.model.load(parameters, buffers.vector, buffers.counters)
         return self.task.evaluate(self.model.module)
 
-    def _one(self, request: Request) -> Gradient:
+    def _one(self, request: GradientRequest) -> Gradient:
         self.model.load(request.parameters, request.buffers.vector, request.buffers.counters)
         inputs, targets = self.task.batch(request.indices)
         loss = self.task.loss(self.model.module(inputs), targets)
@@ -121,7 +121,7 @@ class StackedGradients:
         )
 
     @torch.no_grad()
-    def compute(self, requests: Sequence[Request]) -> list[Gradient]:
+    def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
         """The gradient of each request; all have equally many samples, and at most `rows` come at once."""
         rows = len(requests)
         stack = torch.stack([request.parameters for request in requests], out=self.stack[:rows])
@@ -142,11 +142,11 @@ class StackedGradients:
         return self.task.measure(lambda inputs: forward(layers, inputs.reshape(1, len(inputs), -1)).pop()[0])
 
 
-Layers: TypeAlias = Sequence[tuple[Tensor, Tensor]]
+TensorLayers: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 """Weights (rows, outputs, inputs) and biases (rows, 1, outputs) of each layer."""
 
 
-def forward(layers: Layers, inputs: Tensor) -> list[Tensor]:
+def forward(layers: TensorLayers, inputs: Tensor) -> list[Tensor]:
     """Activations before each layer and, last, the outputs; each of shape (rows, batch, width)."""
     activations = [inputs]
     for weight, bias in layers:
@@ -156,7 +156,7 @@ def forward(layers: Layers, inputs: Tensor) -> list[Tensor]:
     return activations
 
 
-def backward(layers: Layers, activations: list[Tensor], error: Tensor, gradients: Layers) -> None:
+def backward(layers: TensorLayers, activations: list[Tensor], error: Tensor, gradients: TensorLayers) -> None:
     """Write the gradient of every layer, from the error at the outputs, into `gradients`."""
     for at in range(len(layers) - 1, -1, -1):
         weight, bias = gradients[at]

@@ -12,7 +12,7 @@ from polyrhythm.training.config import ScheduleKind, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """Factor on the learning rate, ``warm(s) * shape(s)``, with s the share of the workload that is processed.
 
     warm(s) = min(1, s / warmup). shape(s) is 1 (constant), ``decay_factor ** (decays at or before s)`` (step) or
@@ -26,7 +26,7 @@ class Schedule:
         warmup: share of the workload.
 
     Example:
-        >>> schedule = Schedule(1000, "step", decay_at=(0.5, 0.75), decay_factor=0.5)
+        >>> schedule = RateSchedule(1000, "step", decay_at=(0.5, 0.75), decay_factor=0.5)
         >>> [schedule(samples) for samples in (0, 499, 500, 750, 1000)]
         [1.0, 1.0, 0.5, 0.25, 0.25]
     """
@@ -51,6 +51,6 @@ class Schedule:
         return self.decay_factor ** bisect_right(self.decay_at, share)
 
 
-def schedule_of(config: TrainingConfig, total_samples: int) -> Schedule:
+def schedule_of(config: TrainingConfig, total_samples: int) -> RateSchedule:
     """The schedule of a configuration over a workload."""
-    return Schedule(total_samples, config.schedule, config.decay_at, config.decay_factor, config.warmup)
+    return RateSchedule(total_samples, config.schedule, config.decay_at, config.decay_factor, config.warmup)

@@ -100,7 +100,7 @@ class GlobalParameters:
         self._changed()
 
     def _mean(self, pushes: Sequence[Push]) -> tuple[Tensor, float]:
-        """Gradient, and factor on the rate; of a single push, which is the usual case, with less ado."""
+        """Gradient, and factor on the rate; of a single push, which is the usual case, directly."""
         if len(pushes) == 1 and 0 < pushes[0].weight < math.inf:
             (push,) = pushes
             factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight

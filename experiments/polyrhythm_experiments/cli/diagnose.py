@@ -1,0 +1,59 @@
+"""Looks inside a training run, prints what is seen, and writes it down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyrhythm.cli.outputs import Outputs
+from polyrhythm.cli.terminal import print_figures, runs_progress
+
+if TYPE_CHECKING:
+    from polyrhythm.sim import Scenario
+    from polyrhythm_experiments.diagnose import Diagnosis
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What is looked at, and how closely; as in `polyrhythm_experiments.diagnose.diagnose`."""
+
+    seed: int
+    delta: float
+    layers: Sequence[str]
+    batches: int
+
+
+def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | None, report: Path | None) -> None:
+    """Run, print the table and write the outputs."""
+    from polyrhythm_experiments.diagnose import diagnose
+    from polyrhythm_experiments.diagnose.page import HEADINGS, as_values, cells, page
+
+    Outputs(json=json, report=report).prepare()
+    with runs_progress() as progress:
+        bar = progress.add_task("runs", total=3)
+        diagnosis = diagnose(
+            scenario,
+            seed=looks.seed,
+            delta=looks.delta,
+            layers=looks.layers,
+            batches=looks.batches,
+            tell=lambda: progress.advance(bar),
+        )
+    print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
+    print_what_was_seen(diagnosis)
+    if json:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(as_values(diagnosis, command)), indent=2) + b"\n")
+    if report:
+        report.write_text(page(diagnosis, command), encoding="utf-8")
+
+
+def print_what_was_seen(diagnosis: "Diagnosis") -> None:
+    """One line a figure."""
+    from polyrhythm.cli.terminal import console
+    from polyrhythm_experiments.diagnose.charts import list_charts
+
+    for charts in list_charts(diagnosis).values():
+        for chart in charts:
+            console().print(f"{chart.title}: {chart.description}", markup=False, soft_wrap=True)

@@ -1,0 +1,21 @@
+"""Learning curves of runs: as points of a figure, and when they reach an accuracy."""
+
+from collections.abc import Mapping
+
+from polyrhythm.telemetry.result import RunResult
+from polyrhythm_experiments.reproduce.lab import Runs
+from polyrhythm_experiments.reproduce.page import Plot, Series
+
+
+def reached_s(run: RunResult, accuracy: float) -> float | None:
+    """Time of the first evaluation at or above an accuracy."""
+    return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
+
+
+def accuracy_plot(key: str, title: str, caption: str, groups: Mapping[str, Runs]) -> Plot:
+    """Accuracy of each group's first seed against time."""
+    series = [
+        Series(name, [point.time_s for point in runs[0].curve], [point.accuracy for point in runs[0].curve])
+        for name, runs in groups.items()
+    ]
+    return Plot(key, title, caption, "time (s)", "test accuracy", series, log_x=True, percent_y=True)

@@ -1,0 +1,129 @@
+"""How a synchronous phase cuts what is left of an epoch: the same plan on every rank, without a message."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from polyrhythm.core.workload import SampleRange, Workload
+from polyrhythm.errors import PolyrhythmError
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """Equal steps over ranges of positions, for `members` workers with mini-batches of `batch_size`.
+
+    Step s of member i takes the positions ``[(s * members + i) * batch_size, ... + batch_size)`` of the concatenated
+    ranges. What is left over at the end is one step of smaller, equal batches; if it is less than one sample for each
+    member, that many batches of the last step are larger by one. So every position is taken once, and in every step
+    each member has something to contribute.
+
+    Example:
+        >>> plan = EpochPlan((SampleRange(0, 0, 10),), members=2, batch_size=3)
+        >>> plan.steps, plan.batch(0, 1), plan.batch(1, 0), plan.batch(1, 1)
+        (2, (SampleRange(epoch=0, start=3, stop=6),), (SampleRange(epoch=0, start=6, stop=8),), (SampleRange(epoch=0, start=8, stop=10),))
+    """
+
+    ranges: tuple[SampleRange, ...]
+    members: int
+    batch_size: int
+    starts: tuple[int, ...] = field(init=False, repr=False)
+    """Virtual positions at which the ranges begin, and the end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", (0, *accumulate(sample_range.samples for sample_range in self.ranges)))
+        if self.samples < self.members:
+            raise PolyrhythmError(
+                f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; use fewer workers or more data"
+            )
+
+    @cached_property
+    def samples(self) -> int:
+        """Samples of all ranges."""
+        return self.starts[-1]
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps until every position is taken."""
+        full, rest = divmod(self.samples, self.members * self.batch_size)
+        return full + (rest >= self.members or full == 0)
+
+    def step_that_serves(self, samples: float) -> int | None:
+        """The step behind which at least so many samples are taken; None if too few would be left for a phase."""
+        width = self.members * self.batch_size
+        if not 0 < samples <= self.samples - 2 * width:
+            return None
+        return math.ceil(samples / width) - 1
+
+    def batch(self, step: int, member: int) -> tuple[SampleRange, ...]:
+        """Positions of one member in one step, in order."""
+        if step < self.steps - 1:
+            first = (step * self.members + member) * self.batch_size
+            return self._cut(first, first + self.batch_size)
+        start, stop = self._bounds(step)
+        share, larger = divmod(stop - start, self.members)
+        first = start + member * share + min(member, larger)
+        return self._cut(first, first + share + (member < larger))
+
+    def size(self, step: int, member: int) -> int:
+        """Samples of one member in one step."""
+        if step < self.steps - 1:
+            return self.batch_size
+        start, stop = self._bounds(step)
+        share, larger = divmod(stop - start, self.members)
+        return share + (member < larger)
+
+    def rest(self, steps: int) -> tuple[SampleRange, ...]:
+        """What is left after so many steps."""
+        return self._cut(self._bounds(steps)[0], self.samples) if steps < self.steps else ()
+
+    def _bounds(self, step: int) -> tuple[int, int]:
+        """First and last (exclusive) virtual position of a step."""
+        width = self.members * self.batch_size
+        return step * width, self.samples if step == self.steps - 1 else (step + 1) * width
+
+    def _cut(self, start: int, stop: int) -> tuple[SampleRange, ...]:
+        """The parts of the ranges between two virtual positions."""
+        if len(self.ranges) == 1:
+            epoch, offset, _ = self.ranges[0]
+            return (SampleRange(epoch, offset + start, offset + stop),) if start < stop else ()
+        return tuple(self._parts(start, stop))
+
+    def _parts(self, start: int, stop: int) -> Iterator[SampleRange]:
+        for number in range(bisect_right(self.starts, start) - 1, len(self.ranges)):
+            offset, sample_range = self.starts[number], self.ranges[number]
+            low, high = max(start - offset, 0), min(stop - offset, sample_range.samples)
+            if low >= high:
+                return
+            yield SampleRange(sample_range.epoch, sample_range.start + low, sample_range.start + high)
+
+
+def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> EpochPlan:
+    """What is left of a workload for these workers in synchronous mode: each takes what the workload has for it.
+
+    Raises:
+        PolyrhythmError: if there is not a sample for each.
+    """
+    workload.attend(members)
+    if workload.shared:
+        return EpochPlan(tuple(joined(workload.gather(workload.left, members[0]))), len(members), batch_size)
+    even = EpochPlan((SampleRange(0, 0, workload.left),), len(members), batch_size)
+    ranges: list[SampleRange] = []
+    for step in range(even.steps):
+        for index, member in enumerate(members):
+            ranges += workload.gather(sum(sample_range.samples for sample_range in even.batch(step, index)), member)
+    return EpochPlan(tuple(joined(ranges)), len(members), batch_size)
+
+
+def joined(ranges: Sequence[SampleRange]) -> Iterator[SampleRange]:
+    """The same positions in the same order, with neighbours as one."""
+    last = ranges[0]
+    for sample_range in ranges[1:]:
+        if (sample_range.epoch, sample_range.start) == (last.epoch, last.stop):
+            last = SampleRange(last.epoch, last.start, sample_range.stop)
+        else:
+            yield last
+            last = sample_range
+    yield last

@@ -1,0 +1,32 @@
+"""Where real workers take a policy's decisions, and where the newest parameters are meanwhile."""
+
+from typing import Any, Literal, TypeAlias
+
+from polyrhythm.core import Cluster, Policy
+from polyrhythm.errors import PolicyError
+
+RuntimePlacement: TypeAlias = Literal["servers", "every_rank", "coordinator"]
+"""The coordinator decides about gradients that the servers apply; every rank decides in synchronous mode; the
+coordinator decides about
+replicas, which average among themselves."""
+
+
+def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
+    """Which of the three; that of the first rule, if the policy is a sequence.
+
+    Raises:
+        PolicyError: if its decisions, or those of a rule in the sequence, have no placement here.
+    """
+    if placements := [runtime_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
+        return placements[0]
+    traits = policy.traits
+    if traits.placement == "clock":
+        return "every_rank"
+    if len(traits.exchanges) > 1 or (traits.placement, *traits.exchanges) == ("every_rank", "gradients"):
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers: {traits.placement} decisions about steps on "
+            f"{' and on '.join(sorted(traits.exchanges))} have no placement there; simulate it"
+        )
+    if traits.placement == "every_rank":
+        return "every_rank"
+    return "servers" if "gradients" in traits.exchanges else "coordinator"

@@ -1,0 +1,160 @@
+"""Who is late: a detector of stragglers as a frozen value, fed with reports.
+
+What counts is the time to the synchronization point, computing and transfers, without what a worker waits there: a
+barrier makes everyone look as slow as the slowest. A worker's time is averaged over a **window** of its steps; each
+window is judged against the latest ones of all live workers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median_low, pstdev
+
+from polyrhythm.core import Event, Left, Report
+from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.errors import SpecError
+from polyrhythm.policies._lib.checks import require_at_least
+
+ROBUST_SIGMA = 1.4826
+"""Standard deviations of a normal distribution in one median absolute deviation."""
+
+RULES = ("robust", "sigma")
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """Steps of one worker so far in its present window, and their seconds."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLimits:
+    """Seconds above which a window is slow, and up to which one is healthy again; judged until `due` more windows."""
+
+    slow_s: float = math.inf
+    healthy_s: float = math.inf
+    median_s: float = math.inf
+    due: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorState:
+    """What a detector knows.
+
+    Args:
+        windows: the present window of each worker.
+        means: seconds of a step in the latest complete window of each worker.
+        streaks: windows in a row that speak for a change of the verdict.
+        stragglers: who is one.
+        limits: what windows are judged by.
+        samples: size of the mini-batches that count; smaller ones, as at the end of an epoch, do not.
+    """
+
+    windows: WorkerMap[StepWindow] = field(default_factory=WorkerMap)
+    means: WorkerMap[float] = field(default_factory=WorkerMap)
+    streaks: WorkerMap[int] = field(default_factory=WorkerMap)
+    stragglers: WorkerMap[bool] = field(default_factory=WorkerMap)
+    limits: WindowLimits = field(default_factory=WindowLimits)
+    samples: int = 0
+
+    def forget(self, worker: int) -> "DetectorState":
+        """Without a worker that has left."""
+        return DetectorState(
+            self.windows.remove(worker),
+            self.means.remove(worker),
+            self.streaks.remove(worker),
+            self.stragglers.remove(worker),
+            self.limits,
+            self.samples,
+        )
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Judges windows; a verdict changes after `patience` windows in a row that speak for it.
+
+    With m the median (the lower one) of the workers' latest windows and d the median absolute deviation from it, the
+    robust rule calls a window slow if it is above both ``(1 + floor) * m`` and ``m + deviations * 1.4826 * d``, and
+    healthy again if it is below half of that way: above m by at most half as much.
+
+    The paper's rule, ``sigma``, calls a window slow if its throughput 1/t is below mean - standard deviation over the
+    workers, and healthy if not: among equal workers about 16 % always are slow, and of n workers a single straggler
+    sits at -sqrt(n - 1) deviations however slow it is.
+
+    Args:
+        rule: robust or sigma.
+        window: steps of one window.
+        patience: windows in a row before a verdict changes.
+        floor: how much later than the median anyone must be.
+        deviations: how many deviations later.
+
+    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: the default rule; windows do not overlap.
+
+    Example:
+        >>> detector, watch = Detector(window=1, patience=1), DetectorState()
+        >>> for worker, step_s in ((0, 1.0), (1, 1.1), (2, 3.0)):
+        ...     watch = detector.after(watch, Report(worker, 1, 3.0, step_s=step_s), live=3)
+        >>> list(detector.after(watch, Report(2, 2, 6.0, step_s=3.0), live=3).stragglers)
+        [2]
+    """
+
+    rule: str = "robust"
+    window: int = 4
+    patience: int = 2
+    floor: float = 0.25
+    deviations: float = 4.0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, window=self.window, patience=self.patience)
+        if self.rule not in RULES:
+            raise SpecError(f"detector must be robust or sigma but got {self.rule!r}")
+        if not self.floor > 0 or not self.deviations >= 0:
+            raise SpecError(f"floor must be above 0 and deviations at least 0 but got {self.floor}, {self.deviations}")
+
+    def after(self, watch: DetectorState, event: Event, live: int) -> DetectorState:
+        """What is known after an event; `live` workers are compared."""
+        match event:
+            case Report(worker=worker, samples=samples):
+                if samples < watch.samples:
+                    return watch
+                window = watch.windows.get(worker) or StepWindow()
+                window = StepWindow(window.steps + 1, window.seconds + event.step_s + event.transfer_s)
+                if window.steps < self.window:
+                    return replace(watch, windows=watch.windows.set(worker, window), samples=samples)
+                watch = replace(watch, windows=watch.windows.remove(worker), samples=samples)
+                return self.judge(watch, worker, window.seconds / window.steps, live)
+            case Left(worker=worker):
+                return watch.forget(worker)
+            case _:
+                return watch
+
+    def judge(self, watch: DetectorState, worker: int, mean_s: float, live: int) -> DetectorState:
+        """What is known after a complete window of a worker."""
+        means = watch.means.set(worker, mean_s)
+        limits = replace(watch.limits, due=watch.limits.due - 1)
+        if limits.due < 0 and len(means) >= live:
+            limits = self.limits([mean for _, mean in means.items()])
+        suspect, streak = self.verdict(worker in watch.stragglers, watch.streaks.get(worker) or 0, mean_s, limits)
+        stragglers = watch.stragglers.set(worker, True) if suspect else watch.stragglers.remove(worker)
+        return DetectorState(watch.windows, means, watch.streaks.set(worker, streak), stragglers, limits, watch.samples)
+
+    def verdict(self, suspect: bool, streak: int, mean_s: float, limits: WindowLimits) -> tuple[bool, int]:
+        """Whether a worker is a straggler after a window, and the windows in a row that speak against that."""
+        speaks = mean_s <= limits.healthy_s if suspect else mean_s > limits.slow_s
+        streak = streak + 1 if speaks else 0
+        return (not suspect, 0) if streak >= self.patience else (suspect, streak)
+
+    def limits(self, means: Sequence[float]) -> WindowLimits:
+        """What windows are judged by until every worker has completed another one."""
+        middle = median_low(means)
+        if self.rule == "sigma":
+            speeds = [1 / max(mean, 1e-12) for mean in means]
+            least = fmean(speeds) - pstdev(speeds)
+            # A worker at the limit itself, as one of two always is, is not below it.
+            slow_s = 1 / least * (1 + 1e-9) if least > 0 else math.inf
+            return WindowLimits(slow_s, slow_s, middle, len(means))
+        spread = ROBUST_SIGMA * median_low([abs(mean - middle) for mean in means])
+        later = max(self.floor * middle, self.deviations * spread)
+        return WindowLimits(middle + later, middle + later / 2, middle, len(means))

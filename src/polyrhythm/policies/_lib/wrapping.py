@@ -1,0 +1,80 @@
+"""What rules that wrap others share: the traits of several policies, and clocks as the wrapped rule sees them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyrhythm.core import Event, Joined, Left, Policy, Report, Traits
+from polyrhythm.core.policy import Placement
+from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.policies._lib.roll import Roll
+
+PLACEMENTS: tuple[Placement, ...] = ("clock", "every_rank", "coordinator")
+"""From the cheapest on; each can do what those before it can."""
+
+
+def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
+    """What a driver needs that can run any of these policies.
+
+    >>> from polyrhythm.policies import parse
+    >>> joint_traits([parse("bsp"), parse("local:8")]).placement
+    'scheduled'
+    """
+    each = [policy.traits for policy in policies]
+    return Traits(
+        placement=max((traits.placement for traits in each), key=PLACEMENTS.index),
+        exchanges=frozenset().union(*(traits.exchanges for traits in each)),
+        needs=frozenset().union(*(traits.needs for traits in each)),
+        cancels=any(traits.cancels for traits in each),
+        waits=all(traits.waits for traits in each),
+        reads_early=all(traits.reads_early for traits in each),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockView:
+    """Clocks as a rule sees them that started in the middle of the job, with everyone at the same clock.
+
+    `ahead` is what the rule sees of each worker's clock beyond what the job counts; None before the first switch.
+    """
+
+    ahead: WorkerMap[int] | None = None
+
+    @staticmethod
+    def level(roll: Roll) -> "ClockView":
+        """Everyone stands at the largest clock now."""
+        clock = roll.clock
+        ahead: WorkerMap[int] = WorkerMap()
+        for worker, place in roll.places.items():
+            ahead = ahead.set(worker, clock - place.clock)
+        return ClockView(ahead)
+
+    def follow(self, event: Event, before: Roll) -> "ClockView":
+        """With newcomers at the smallest clock that the rule sees; `before` is the roll without them."""
+        if self.ahead is None or not isinstance(event, Joined):
+            return self
+        seen = [place.clock + self.of(worker) for worker, place in before.places.items()]
+        return ClockView(self.ahead.set_all(event.workers, min(seen, default=event.clock) - event.clock))
+
+    def put(self, worker: int, ahead: int) -> "ClockView":
+        """With a worker so far ahead."""
+        known: WorkerMap[int] = WorkerMap() if self.ahead is None else self.ahead
+        return ClockView(known.set(worker, ahead))
+
+    def seen(self, event: Event) -> Event:
+        """The event as the rule is told of it."""
+        match event:
+            case _ if self.ahead is None:
+                return event
+            case Report(worker=worker, clock=clock):
+                return event._replace(clock=clock + self.of(worker))
+            case Left(worker=worker, clock=clock):
+                return replace(event, clock=clock + self.of(worker))
+            case Joined(workers=workers, clock=clock):
+                return replace(event, clock=clock + self.of(workers[0]))
+            case _:
+                return event
+
+    def of(self, worker: int) -> int:
+        """How far the rule sees this worker ahead of its clock."""
+        return (self.ahead and self.ahead.get(worker)) or 0

@@ -1,0 +1,212 @@
+"""RLP: a synchronization policy that was learned, with a fixed rule that takes over where it does not hold."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+from typing import Any, ClassVar
+
+from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Report, Traits
+from polyrhythm.core.spec import parse_spec
+from polyrhythm.errors import SpecError, did_you_mean
+from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.handover import Charge, Crew, require_plain_gradients
+from polyrhythm.policies._lib.progress import LossWindow, Match
+from polyrhythm.policies.asp import ASP
+from polyrhythm.policies.bsp import BSP
+from polyrhythm.policies.k_group import KGroup
+from polyrhythm.policies.rlp.network import Learned, load
+from polyrhythm.policies.rlp.views import VIEWS, ByAction, Observation, View
+from polyrhythm.policies.ssp import SSP
+
+FALLBACKS: dict[str, type[Policy[Any]]] = {rule.name: rule for rule in (ASP, BSP, KGroup, SSP)}
+"""Rules that a file may name as its fallback."""
+
+FALLBACK = 1
+"""The arm of the match between the learned policy, 0, and its fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPolicy:
+    """The rule that was chosen last, whether what was seen then lay inside of the training's conditions, for whom."""
+
+    rule: Policy[Any] | None
+    inside: bool = True
+    crew: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RLPState:
+    """The rule in charge and the one that was chosen; the window that fills; signals of the view; the match."""
+
+    cluster: Cluster
+    charge: Charge
+    plan: ChosenPolicy
+    window: LossWindow
+    signals: Any
+    match: Match
+
+
+@dataclass(frozen=True)
+class RLP(Policy[RLPState]):
+    """A learned policy (RLP): a small network looks at the run and chooses who goes on.
+
+    The file says what the network sees and chooses from. In the view "paper" that is a choice after each gradient among
+    nobody, its worker and all who are idle; in the view "phase" one of K for K-group after each window of so many
+    reports per worker, or only after the first, until workers come or go, if the file says to keep to a choice. Every
+    gradient is applied when it arrives.
+
+    The fallback rule is in charge instead
+
+    - while there is nothing to choose by: in the first phase, and as long as reports state no loss;
+    - while the number of workers or an input lies outside of what the training has seen;
+    - when it does better. Every `probe`-th window is the fallback's, and d is its rate (relative loss decrease per
+      second) less the mean of the learned policy's in the windows around it. When the mean of all d is more than
+      `z` standard errors above zero, after four probes at least, the fallback takes over, and the learned policy is
+      what is probed from then on. So a policy that is worse is found out after about 4 * probe windows.
+
+    Args:
+        file: as ``polyrhythm learn`` writes it; empty: the one that ships with the package.
+        fallback: that rule; none: as the file says.
+        probe: windows from one probe to the next, at least 2; 0: never.
+        z: standard errors of that decision.
+        only: restricts it to one action, which makes it the fixed rule that the action is; without a fallback.
+
+    Example:
+        >>> from polyrhythm.core import Cluster, Joined
+        >>> policy = RLP(only="h")
+        >>> state, decisions = policy.decide(policy.init(Cluster(workers=2)), Joined((0, 1), time_s=0.0))
+        >>> decisions
+        (Proceed(workers=(0, 1), exchange='gradients', settings=None),)
+
+    Source: *Learning efficient parameter server synchronization policies for distributed SGD*, section 3.
+    Differs from it: "nobody" while everyone is idle means all; the loss is the running mean of the mini-batches' own;
+    the fallback and the view "phase" are ours.
+    """
+
+    file: str = ""
+    fallback: Policy[Any] | None = None
+    probe: int = 10
+    z: float = 2.0
+    only: str = ""
+
+    name: ClassVar[str] = "rlp"
+    summary: ClassVar[str] = "a learned network chooses who goes on, with a fixed rule to fall back on"
+    traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
+
+    def __post_init__(self) -> None:
+        require_at_least(0, probe=self.probe)
+        if self.probe == 1:
+            raise SpecError("probe must be 0 or at least 2 but got 1; the learned policy would never be in charge")
+        if not 0 < self.z < inf:
+            raise SpecError(f"z must be above 0 and finite but got {self.z}")
+        learned = self.learned
+        if learned.view not in VIEWS:
+            raise SpecError(
+                f"rlp file {self.file!r} has the unknown view {learned.view!r}: {did_you_mean(learned.view, VIEWS)}"
+            )
+        outputs = len(learned.network.layers[-1].bias)
+        if (len(learned.conditions.low), outputs) != (self.view.inputs, len(self.view.actions)):
+            raise SpecError(f"rlp file {self.file!r} does not fit its view {learned.view!r}; learn it anew")
+        if self.only and self.only not in self.view.actions:
+            raise SpecError(
+                f"only must be an action of the view {learned.view!r} but got {self.only!r}: "
+                f"{did_you_mean(self.only, self.view.actions)}"
+            )
+        require_plain_gradients("fallback", self.fixed)
+
+    @property
+    def learned(self) -> Learned:
+        """What the file says; read once."""
+        return load(self.file)
+
+    @property
+    def view(self) -> View[Any]:
+        """What the network sees and chooses from."""
+        return VIEWS[self.learned.view]
+
+    @property
+    def fixed(self) -> Policy[Any]:
+        """The fallback rule."""
+        return self.fallback or fallback_of(self.learned.fallback)
+
+    def init(self, cluster: Cluster) -> RLPState:
+        signals = self.view.init()
+        chosen = self.view.choose(signals, self.view.actions.index(self.only))[1] if self.only else None
+        charge = Charge.of(chosen or self.fixed, cluster)
+        return RLPState(cluster, charge, ChosenPolicy(chosen), LossWindow(1), signals, Match.of(2))
+
+    def decide(self, state: RLPState, event: Event) -> tuple[RLPState, Decisions]:
+        signals = self.view.hear(state.signals, event)
+        if isinstance(event, Report):
+            return self.after_report(state, signals, event)
+        charge, decisions = state.charge.decide(event)
+        window, plan = state.window, state.plan
+        if not isinstance(event, Alarm):
+            window = LossWindow(self.learned.window * max(1, len(charge.crew.clocks)))
+            plan = plan if self.holds(plan, event, charge.crew) else self.blind(plan)
+        return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
+
+    def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
+        """Look at the progress at the end of a window, choose if a choice is due, and let whoever is in charge act."""
+        if report.loss is None:
+            window, match, plan = state.window, state.match, self.blind(state.plan)
+        else:
+            window, match, closed = self.measured(state, report.time_s, report.loss)
+            signals, observation = self.view.observe(signals, closed)
+            signals, plan = (signals, state.plan) if observation is None else self.planned(state, signals, observation)
+        policy = self.in_charge(plan, match)
+        charge, decisions = swapped(state.charge, policy).follow(policy, state.cluster, report)
+        return RLPState(state.cluster, charge, plan, window, signals, match), decisions
+
+    def blind(self, plan: ChosenPolicy) -> ChosenPolicy:
+        """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
+        return plan if self.only else ChosenPolicy(None, plan.inside)
+
+    def holds(self, plan: ChosenPolicy, event: Event, crew: Crew) -> bool:
+        """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
+        if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
+            return True
+        return isinstance(event, Joined) and plan.crew.issuperset(crew.clocks)
+
+    def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[LossWindow, Match, LossWindow | None]:
+        """The window with one more loss, the match, and the window that is complete with it."""
+        window, match = state.window.add(time_s, loss), state.match
+        if not window.full:
+            return window, match, None
+        if self.probe and state.plan.rule:
+            match = match.next(window.rate, self.probe, self.z)
+        return LossWindow(window.size), match, window
+
+    def planned(self, state: RLPState, signals: Any, observation: Observation) -> tuple[Any, ChosenPolicy]:
+        """The rule that the network chooses, if it was trained for what it sees; one that is kept."""
+        if self.learned.keep and state.plan.rule and not self.only:
+            return signals, state.plan
+        if self.only:
+            action = self.view.actions.index(self.only)
+        elif self.learned.conditions.hold(len(state.charge.crew.clocks), observation):
+            action = self.choose(observation)
+        else:
+            return signals, ChosenPolicy(state.plan.rule, inside=False)
+        signals, rule = self.view.choose(signals, action)
+        return signals, ChosenPolicy(rule, crew=frozenset(state.charge.crew.clocks))
+
+    def choose(self, observation: Observation) -> int:
+        """The action of the greatest value."""
+        return self.learned.network.best(observation)
+
+    def in_charge(self, plan: ChosenPolicy, match: Match) -> Policy[Any]:
+        """The chosen rule, or the fallback."""
+        trusted = bool(self.only) or (plan.inside and match.playing != FALLBACK)
+        return plan.rule if trusted and plan.rule is not None else self.fixed
+
+
+@lru_cache(maxsize=16)
+def fallback_of(spec: str) -> Policy[Any]:
+    """The rule that a file names; it is asked for at many steps."""
+    return parse_spec(spec, FALLBACKS)
+
+
+def swapped(charge: Charge, policy: Policy[Any]) -> Charge:
+    """With another action of the paper in place of the one before; they share a state, so nobody hands over."""
+    alike = type(policy) is ByAction and type(charge.policy) is ByAction
+    return replace(charge, policy=policy) if alike else charge

@@ -1,0 +1,170 @@
+"""The TCP connections of one gloo group, found among this process's file descriptors so that they can be cut.
+
+gloo offers no way to give up an operation: a pending receive ends when data, an end of file or the time limit comes,
+and ``abort()`` changes none of that. Shutting the connections down from outside ends it at once, here and at the
+peers. Linux only; elsewhere nothing is found, and an operation ends with its time limit.
+"""
+
+import fcntl
+import os
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from polyrhythm.runtime.launch.nodes import ADDRESS
+from polyrhythm.runtime.wire.rate_limit import pace_own
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+Ends: TypeAlias = frozenset[str]
+"""Addresses of both ends of a connection."""
+
+
+class GlooSockets:
+    """The connections of one group.
+
+    Every connection of a group joins the listener of one member's device to a port of another member. So they are
+    those that touch one of its listeners, and were not there before the group was built: a process has one device for
+    all its groups.
+
+    Args:
+        listeners: addresses of this process's devices, as `find_devices` returns them.
+    """
+
+    def __init__(self, listeners: Collection[str]) -> None:
+        self._listeners = set(listeners)
+        self._before = set(_connected())
+        self._own: set[Ends] = set()
+
+    def meet(self, store: Store, rank: int, size: int) -> None:
+        """Exchange listeners with the other members, over their common store; an emulated link is thin from now on."""
+        store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
+        for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
+            self._listeners |= set(listing.decode().split(",")) - {""}
+        for _, connection in _sockets(_descriptors()):
+            with connection:
+                ends = _ends(connection)
+                if ends not in self._before and not self._listeners.isdisjoint(ends):
+                    self._own.add(ends)
+                    pace_own(connection)
+
+    def duplicate(self) -> list[socket.socket]:
+        """A duplicate of each connection, which keeps it open until closed."""
+        return [connection for _, connection in self._connections()]
+
+    def shut_down(self) -> None:
+        """End all traffic: pending operations fail, here at once, and at the peers of these connections."""
+        for _, connection in self._connections():
+            with connection, suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close every descriptor of them, without a word to the peers while another process has copies."""
+        for descriptor, connection in self._connections():
+            connection.close()
+            os.close(descriptor)
+
+    def _connections(self) -> Iterator[tuple[int, socket.socket]]:
+        """Descriptors of the group's connections, each with a duplicate for the caller to close.
+
+        Listeners are not connected, so they are not among them: gloo aborts the process when one is shut down.
+        """
+        for descriptor, connection in _sockets(_descriptors()):
+            if _ends(connection) in self._own:
+                yield descriptor, connection
+            else:
+                connection.close()
+
+
+class Devices(NamedTuple):
+    """What gloo groups are built on, and the addresses that it listens on."""
+
+    devices: list[dist.ProcessGroupGloo.Device]
+    listeners: frozenset[str]
+
+
+def find_devices() -> Devices:
+    """This process's devices. All groups share them, as each has a thread that wakes up 100 times a second."""
+    return _make_devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), os.environ.get(ADDRESS, ""))
+
+
+@cache
+def _make_devices(interfaces: str, address: str) -> Devices:
+    before = _descriptors()
+    devices = _open_devices(interfaces, address)
+    return Devices(devices, frozenset(_listeners(_descriptors() - before)))
+
+
+def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.Device]:
+    """What torch's own gloo groups would use; in a job on several hosts, whatever leads to the coordinator."""
+    if interfaces:
+        return [dist.ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
+    if address:
+        return [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return [dist.ProcessGroupGloo.create_default_device()]
+
+
+def _descriptors() -> set[int]:
+    """Open file descriptors of this process."""
+    return {int(entry.name) for entry in DESCRIPTORS.iterdir()} if DESCRIPTORS.is_dir() else set()
+
+
+def _duplicate(descriptor: int, above: int) -> socket.socket | None:
+    """A duplicate of a descriptor if it is an Internet socket; it may be gone, or another thread's, at any time.
+
+    Its number is above those that are being looked at, so that none of them is a duplicate.
+    """
+    try:
+        copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above + 1)
+    except OSError:
+        return None
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    if found.family in (socket.AF_INET, socket.AF_INET6):
+        return found
+    found.close()
+    return None
+
+
+def _sockets(descriptors: set[int]) -> Iterator[tuple[int, socket.socket]]:
+    """Those that are Internet sockets, each with a duplicate for the caller to close."""
+    for descriptor in descriptors:
+        if found := _duplicate(descriptor, above=max(descriptors)):
+            yield descriptor, found
+
+
+def _connected() -> Iterator[Ends]:
+    """Both ends of each connection of this process."""
+    for _, found in _sockets(_descriptors()):
+        with found:
+            if ends := _ends(found):
+                yield ends
+
+
+def _ends(connection: socket.socket) -> Ends:
+    """Both addresses of a connected socket; none if it is not connected."""
+    try:
+        return frozenset((_text(connection.getsockname()), _text(connection.getpeername())))
+    except OSError:
+        return frozenset()
+
+
+def _listeners(descriptors: set[int]) -> Iterator[str]:
+    """Addresses of the listening sockets among these descriptors."""
+    for _, found in _sockets(descriptors):
+        with found:
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield _text(found.getsockname())
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]} {address[1]}"

@@ -1,0 +1,64 @@
+"""Whether the collectives of an epoch still stand, and what ends when they do not."""
+
+import threading
+from typing import ClassVar, Protocol
+
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
+
+
+class Pending(Protocol):
+    """A collective that someone waits for."""
+
+    def end(self) -> None:
+        """Let them go on."""
+
+
+class GroupHealth:
+    """Whether an epoch still stands. Handles of collectives hold this and not the group.
+
+    A group whose last reference goes away in one of its own threads would wait for itself.
+
+    Attributes:
+        failures: epochs of this process that have failed; threads of their groups may wait until its end.
+    """
+
+    failures: ClassVar[int] = 0
+
+    def __init__(self, sockets: GlooSockets) -> None:
+        self.failure: str | None = None
+        self._sockets = sockets
+        self._pending: set[Pending] = set()
+        self._lock = threading.Lock()
+
+    def await_end(self, work: Pending) -> None:
+        """Have a collective end with the epoch, if it does not end by itself before."""
+        with self._lock:
+            if self.failure is None:
+                self._pending.add(work)
+                return
+        work.end()
+
+    def end(self, work: Pending) -> None:
+        """A collective is over; it may have ended with the epoch."""
+        with self._lock:
+            if work not in self._pending:
+                return
+            self._pending.remove(work)
+        work.end()
+
+    def fail(self, reason: str) -> None:
+        """Note the first reason, cut the connections so that the peers notice, and end what is pending here."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = reason
+            GroupHealth.failures += 1
+            pending, self._pending = self._pending, set()
+        self._sockets.shut_down()
+        for work in pending:
+            work.end()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message; gloo's go on with advice."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,197 @@
+"""The process group of one generation: built directly on a store, given up as a whole on the first error.
+
+Whoever belongs to an epoch meets under the epoch's own prefix of the job's store, so that epochs never see each
+other's keys, and a group that has lost a member is never repaired but replaced.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NoReturn, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, ReduceOp, Store
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.collectives.death_watch import DeathWatch
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, find_devices
+from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
+from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
+from polyrhythm.runtime.collectives.shm_allreduce import can_add_up, form_shared_buffers
+from polyrhythm.runtime.collectives.shm_work import SharedSums
+
+Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""Limit of one collective, torch's own: a slow member is not dead, and the coordinator knows better."""
+
+CONNECT_TIMEOUT = timedelta(seconds=10)
+"""Limit for the members of an epoch to meet."""
+
+
+GLOO_THREADS = 2
+"""torch's own default: two collectives of a group progress at a time."""
+
+
+class GroupError(PolyrhythmError):
+    """A collective or the building of a group failed: a member died, hangs, or does something else."""
+
+
+class Generation:
+    """Collectives among `members`: gloo for tensors on CPU, NCCL for those on CUDA.
+
+    Args:
+        store: the job's store, reachable from every member while they meet.
+        prefix: name of the epoch, never used before in this store.
+        members: workers of the epoch in the order of their ranks, the same on every member.
+        worker: which of them this process is.
+        timeout: limit of one collective.
+        connect_timeout: limit for all members to meet.
+
+    Raises:
+        GroupError: if this worker is not a member, or if not all members arrive in time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        members: Sequence[int],
+        worker: int,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+    ) -> None:
+        self.prefix, self.members, self.worker = prefix, tuple(members), worker
+        if worker not in self.members:
+            raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
+        self.rank, self.size = self.members.index(worker), len(self.members)
+        self._store, self._timeout = PrefixStore(prefix, store), timeout
+        self._nccl: dist.ProcessGroupNCCL | None = None
+        self._peer_sockets: PeerSockets | None = None
+        self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
+        self.sums = self._share_memory(connect_timeout) if self.size > 1 else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why collectives have failed; None while the epoch stands."""
+        return self.health.failure
+
+    def backend(self, on_gpu: bool) -> Backend:
+        """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
+        group = self._nccl_group() if on_gpu else self._gloo
+        assert group is not None, f"epoch {self.prefix!r} is closed"
+        return group
+
+    def sums_for(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> SharedSums | None:
+        """What combines these in memory that the members share, if that can be done; all of them answer the same."""
+        return self.sums if self.sums and op == ReduceOp.SUM and can_add_up(tensors) else None
+
+    def open_peer_sockets(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
+        """Connect the members for `gather`; all of them call this.
+
+        Raises:
+            GroupError: if one of them does not come.
+        """
+        try:
+            self._peer_sockets = PeerSockets(self._store, self.rank, self.size, timeout)
+        except (RuntimeError, OSError, PolyrhythmError) as error:
+            self._give_up(f"not all of {self.members} could be connected: {first_line(error)}")
+        else:
+            self.health.await_end(self._peer_sockets)
+
+    def gather(self, record: bytes) -> list[bytes]:
+        """Everyone's record of a few bytes, by rank; all of the same length. Faster than a collective.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        assert self._peer_sockets is not None, "members open the peer sockets before they gather"
+        try:
+            return self._peer_sockets.gather(record)
+        except OSError as error:
+            return self._give_up(f"a member is gone: {first_line(error)}")
+
+    def _give_up(self, reason: str) -> NoReturn:
+        self.abort(reason)
+        raise GroupError(f"epoch {self.prefix!r} among {self.members} failed: {self.failure}") from None
+
+    def abort(self, reason: str) -> None:
+        """Give up, from any thread: pending collectives return at once."""
+        self.health.fail(reason)
+        if self._nccl is not None:
+            self._nccl.abort()
+
+    def close(self) -> None:
+        """Drop the groups, at once. After a failure gloo's destructor may wait for an operation until its limit."""
+        if self._gloo is not None and self.failure is None:
+            self._watch.say_goodbye()
+        self._stop_watch()
+        if self.sums is not None:
+            self._stop_sums()
+        if self._peer_sockets is not None:
+            self.health.end(self._peer_sockets)
+            self._peer_sockets.close()
+        deferred_destroy, self._gloo = [self._gloo], None
+        self._nccl = None
+        if self.failure is not None:
+            threading.Thread(target=deferred_destroy.clear, daemon=True).start()
+
+    def _meet(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
+        try:
+            return self._build_gloo(connect_timeout)
+        except RuntimeError as error:
+            raise GroupError(
+                f"epoch {self.prefix!r}: worker {self.worker} could not meet all of {self.members} within "
+                f"{connect_timeout.total_seconds():g} s; leave out the workers that are gone ({first_line(error)})"
+            ) from None
+
+    def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
+        devices, listeners = find_devices()
+        sockets = GlooSockets(listeners)
+        self.health = GroupHealth(sockets)
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices, options._threads, options._timeout = devices, GLOO_THREADS, connect_timeout
+        group = dist.ProcessGroupGloo(self._store, self.rank, self.size, options)
+        group._set_default_timeout(self._timeout)
+        sockets.meet(self._store, self.rank, self.size)
+        self._watch = DeathWatch(sockets, self._store, self.health.fail)
+        self._stop_watch = weakref.finalize(self, self._watch.stop)
+        _connected.add(self._watch)
+        return group
+
+    def _share_memory(self, connect_timeout: timedelta) -> SharedSums | None:
+        """Members on one host need no gloo to sum up."""
+        try:
+            buffers = form_shared_buffers(self._store, self.rank, self.size, connect_timeout, self._timeout)
+        except (RuntimeError, OSError, PolyrhythmError) as error:
+            self._give_up(f"no memory could be shared: {first_line(error)}")
+        if buffers is None:
+            return None
+        sums = SharedSums(buffers, self.health)
+        self._stop_sums = weakref.finalize(self, sums.close)
+        _connected.add(sums)
+        return sums
+
+    def _nccl_group(self) -> "dist.ProcessGroupNCCL":
+        """Built with the first CUDA tensor; NCCL itself connects with the first collective."""
+        if self._nccl is None:
+            # A failed collective shall end the communicator (2), not the process (torch's default).
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            self._nccl = dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
+        return self._nccl
+
+
+_connected: "weakref.WeakSet[DeathWatch | SharedSums]" = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for connected in list(_connected):
+        connected.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

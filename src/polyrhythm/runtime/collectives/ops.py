@@ -1,0 +1,224 @@
+"""Collectives of the session itself: averages over flat vectors, gradients without buckets, what members must agree on.
+
+Unlike those that DistributedDataParallel starts, these raise: their caller knows what to do. One operation moves a
+whole vector; cutting it in chunks made gloo slower at every size (two and four processes, 0.3 to 44 MB).
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import ReduceOp
+
+from polyrhythm.runtime.collectives.group_health import first_line
+from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.nonraising_work import guard
+
+
+def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
+    """Combine the members' tensors in place; equal bits on every member.
+
+    Raises:
+        GroupError: when a member is lost; the content of `tensor` is undefined then.
+    """
+    if sums := generation.sums_for([tensor], op):
+        sums.sum_now([tensor])
+        expect_success(generation, "allreduce")
+    else:
+        launch_reduction(generation, tensor, op).wait()
+
+
+def launch_reduction(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "InFlight":
+    """Start to combine the members' tensors in place."""
+    if sums := generation.sums_for([tensor], op):
+        return InFlight(generation, "allreduce", sums.start([tensor]))
+    options = dist.AllreduceOptions()
+    options.reduceOp = ReduceOp(op)
+    return launch(generation, "allreduce", [tensor], [tensor], options)
+
+
+class UnderWay(Protocol):
+    """Something that arrives in the place of tensors."""
+
+    def wait(self) -> None:
+        """Until it is there; raises `GroupError` when a member is lost."""
+
+
+LaunchSum: TypeAlias = Callable[[Generation, Tensor, bool], UnderWay]
+"""Starts to sum up the members' float32 vectors in place; the flag says that this member's is all zeros."""
+
+
+def launch_sum(generation: Generation, tensor: Tensor, zero: bool) -> UnderWay:
+    """A `LaunchSum` that reduces from worker to worker; zeros travel as well."""
+    del zero
+    return launch_reduction(generation, tensor)
+
+
+def mean(generation: Generation, vector: Tensor, share: float | None = None) -> None:
+    """Weighted mean in place: sum over the members of share_i * vector_i.
+
+    Args:
+        generation: who takes part.
+        vector: this member's contribution, and the result.
+        share: its weight; those of all members add up to one. None is uniform.
+
+    Raises:
+        GroupError: when a member is lost; the content of `vector` is undefined then.
+    """
+    vector.mul_(1.0 / generation.size if share is None else share)
+    all_reduce(generation, vector)
+
+
+def broadcast(generation: Generation, tensor: Tensor, source: int = 0) -> None:
+    """Overwrite a tensor with that of the member of rank `source`.
+
+    Raises:
+        GroupError: when a member is lost; the content of `tensor` is undefined then.
+    """
+    options = dist.BroadcastOptions()
+    options.rootRank = source
+    finish(generation, "broadcast", [tensor], [tensor], options)
+
+
+def gather_bytes(generation: Generation, record: bytes) -> list[bytes]:
+    """Everyone's record, by rank; all of the same length.
+
+    Raises:
+        GroupError: when a member is lost.
+    """
+    own = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+    records = [torch.empty_like(own) for _ in range(generation.size)]
+    finish(generation, "allgather", records, [records], [own])
+    return [bytes(found.tolist()) for found in records]
+
+
+class InFlight:
+    """A collective under way on tensors whose content is undefined until it has landed.
+
+    Args:
+        generation: who takes part.
+        collective: its name in torch's process groups.
+        work: its handle; None if it could not be started, and the epoch has failed.
+    """
+
+    def __init__(self, generation: Generation, collective: str, work: dist.Work | None) -> None:
+        self._generation, self._collective, self._work = generation, collective, work
+
+    def wait(self) -> None:
+        """Until it has landed.
+
+        Raises:
+            GroupError: when a member is lost; the content of the outputs is undefined then.
+        """
+        if self._work is not None:
+            self._work.wait()
+        expect_success(self._generation, self._collective)
+
+
+def launch(generation: Generation, collective: str, outputs: list[Tensor], *arguments: object) -> InFlight:
+    """Start a collective that writes into `outputs`; `arguments` are as torch's process groups want them."""
+    try:
+        work = getattr(generation.backend(outputs[0].is_cuda), collective)(*arguments)
+    except RuntimeError as error:
+        generation.health.fail(first_line(error))
+        return InFlight(generation, collective, None)
+    return InFlight(generation, collective, guard(work, generation.health, outputs))
+
+
+def expect_success(generation: Generation, collective: str) -> None:
+    """Raise `GroupError` if the epoch has failed."""
+    if generation.failure is not None:
+        raise GroupError(
+            f"{collective} in epoch {generation.prefix!r} among {generation.members} failed: {generation.failure}"
+        )
+
+
+def finish(generation: Generation, collective: str, outputs: list[Tensor], *arguments: object) -> None:
+    """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
+    launch(generation, collective, outputs, *arguments).wait()
+
+
+def mean_gradients(
+    generation: Generation, parameters: Sequence[nn.Parameter], share: float | None = None, adopts: bool = True
+) -> None:
+    """Average ``.grad`` as DistributedDataParallel would, without its buckets: one vector in the order of parameters.
+
+    A parameter that got a gradient on some members counts as zero on the others; one that nobody used keeps None.
+
+    Args:
+        generation: who takes part.
+        parameters: the same on every member.
+        share: as of `mean`.
+        adopts: whether this member's gradients become the mean.
+
+    Raises:
+        GroupError: when a member is lost; the gradients are unchanged then.
+    """
+    used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+    flat = torch.cat([torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters])
+    mean(generation, flat, share)
+    all_reduce(generation, used)
+    if not adopts:
+        return
+    start = 0
+    for parameter, users in zip(parameters, used.tolist(), strict=True):
+        part = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+        if parameter.grad is not None:
+            parameter.grad.copy_(part)
+        elif users:
+            parameter.grad = part.clone()
+
+
+class Census(NamedTuple):
+    """What a member says of itself when an epoch begins.
+
+    Args:
+        updates: steps that its parameters contain; after a loss survivors can differ by one.
+        parameters: `fingerprint` of the parameters. (In synchronous mode buffers differ until the next forward pass.)
+        layout: `polyrhythm.runtime.layout.fingerprint` of its buckets.
+    """
+
+    updates: int
+    parameters: int
+    layout: int
+
+
+CENSUS = struct.Struct("<QQQ")
+
+
+def take_census(generation: Generation, own: Census) -> list[Census]:
+    """Everyone's census, by rank.
+
+    Raises:
+        GroupError: when a member is lost.
+    """
+    return [Census(*CENSUS.unpack(record)) for record in gather_bytes(generation, CENSUS.pack(*own))]
+
+
+def most_advanced(census: Sequence[Census]) -> int:
+    """Rank of the first member with the most updates: the one whose state the others adopt if they differ.
+
+    >>> most_advanced([Census(7, 0, 0), Census(8, 0, 0), Census(8, 0, 0)])
+    1
+    """
+    return max(range(len(census)), key=lambda rank: (census[rank].updates, -rank))
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> int:
+    """CRC-32 over the tensors' bytes, 7 ms for 44 MB. Equal bits have equal fingerprints.
+
+    >>> fingerprint([torch.zeros(3)]) == fingerprint([torch.zeros(2), torch.zeros(1)])
+    True
+    >>> fingerprint([torch.zeros(3)]) == fingerprint([torch.ones(3)])
+    False
+    """
+    checksum = 0
+    for tensor in tensors:
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        checksum = zlib.crc32(data.numpy().data, checksum)
+    return checksum

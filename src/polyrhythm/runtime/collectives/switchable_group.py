@@ -1,0 +1,274 @@
+"""The switchable process group that DistributedDataParallel and the script see as an ordinary one.
+
+It delegates to the group of the current generation, or is the identity while workers go their own ways. A
+group's failure never comes out of a collective: `SwitchGroup.failure` says what happened, every later collective of
+the epoch returns at once, and the owner drops the step and sets the next epoch.
+
+    dist.init_process_group("polyrhythm")                 # or dist.new_group(backend="polyrhythm")
+    model = DistributedDataParallel(model)                # unchanged
+    group = dist.group.WORLD
+    group.set_local()                                     # from here on every collective is the identity
+    group.set_epoch([0, 2, 3], prefix="epoch-7")          # synchronous mode among these, wherever they were
+"""
+
+# torch's stubs give every collective several signatures; it calls only those here.
+# mypy: disable-error-code="override,assignment"
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import ReduceOp, Store
+
+from polyrhythm.runtime.collectives.group_health import first_line
+from polyrhythm.runtime.collectives.membership import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Generation, GroupError
+from polyrhythm.runtime.collectives.nonraising_work import FinishedWork, guard, wait_for
+from polyrhythm.runtime.collectives.shm_work import SharedSums
+
+BACKEND = "polyrhythm"
+
+BETWEEN_TWO = ("send", "recv")
+"""These end with what the other one does, who may want to do something else before; gloo's end with a limit, too."""
+
+Tensors: TypeAlias = list[torch.Tensor]
+
+
+class SwitchGroup(dist.ProcessGroup):
+    """A process group whose members change while others hold on to it.
+
+    Args:
+        store: where epochs meet.
+        worker: this process's number in the job; it keeps it for life.
+        members: who belongs to the job at first.
+        timeout: limit of one collective.
+
+    Attributes:
+        launched_s: when a collective was launched last, on `time.perf_counter`.
+        meanwhile: done once, while the next collective that is waited for here is under way.
+
+    torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
+    by, are those of the current epoch, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
+    sees as ``dist.get_world_size()``, are those of the membership, whatever the phase.
+    """
+
+    def __init__(self, store: Store, worker: int, members: Sequence[int], timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        super().__init__(worker, len(members))  # type: ignore[call-arg]
+        self.store, self.worker, self.timeout = store, worker, timeout
+        self.members = tuple(members)
+        self.generation: Generation | None = None
+        self.launched_s = 0.0
+        self.meanwhile: Callable[[], None] | None = None
+        self._launched = self._usual = 0
+        self._name = BACKEND
+
+    def bind(self, store: Store, worker: int) -> None:
+        """Take part in another job's epochs: what a joiner does, whose group was made by itself alone."""
+        self.store, self.worker = store, worker
+
+    def set_generation(
+        self,
+        members: Sequence[int],
+        prefix: str,
+        timeout: timedelta | None = None,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+    ) -> Generation:
+        """Run collectives among `members` from now on; all of them call this with the same arguments.
+
+        Raises:
+            GroupError: if they do not all arrive; the group is local then.
+        """
+        self.set_local(members)
+        self.generation = Generation(self.store, prefix, members, self.worker, timeout or self.timeout, connect_timeout)
+        return self.generation
+
+    def set_local(self, members: Sequence[int] | None = None) -> None:
+        """Let every collective be the identity from now on; optionally with another membership."""
+        if self.generation:
+            self.generation.close()
+        self.generation = None
+        if members is not None:
+            self.members = tuple(members)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the generation's collectives have failed: the step's collective has failed, and the next generation
+        must be set.
+        """
+        return self.generation.failure if self.generation else None
+
+    def abort(self, reason: str = "aborted", prefix: str | None = None) -> None:
+        """Give up the generation, from any thread: pending collectives return at once, and the step's collective has
+        failed.
+
+        Args:
+            reason: what `failure` will say.
+            prefix: which epoch; None is the current one. Who hears of a loss late must not end the next one.
+        """
+        generation = self.generation
+        if generation and prefix in (None, generation.prefix):
+            generation.abort(reason)
+
+    def step(self) -> None:
+        """A step is over. The next is likely to launch as many collectives, and has nothing to do behind the last."""
+        self._usual, self._launched = self._launched, 0
+
+    def shutdown(self) -> None:
+        """Drop the epoch's group."""
+        self.set_local()
+
+    def getRank(self) -> int:  # noqa: N802 (the name that C++ calls)
+        """Rank in the epoch; 0 in a local phase."""
+        return self.generation.rank if self.generation else 0
+
+    def getSize(self) -> int:  # noqa: N802
+        """Size of the epoch; 1 in a local phase."""
+        return self.generation.size if self.generation else 1
+
+    def rank(self) -> int:
+        """Position among the members."""
+        return self.members.index(self.worker) if self.worker in self.members else 0
+
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.members)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Name under which torch knows groups of this kind."""
+        return BACKEND
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name under which torch registers this group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The name under which torch knows this group."""
+        return self._name
+
+    # Collectives, under the names and with the arguments that torch uses. Each names the tensors that it writes into
+    # and how they are filled without other members: as if all had contributed the same.
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Combine tensors in place."""
+        return self._run("allreduce", tensors, None, tensors, opts=opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Combine several tensors in place."""
+        return self._run("allreduce_coalesced", tensors, None, tensors, opts=opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Overwrite tensors with the root's."""
+        return self._run("broadcast", tensors, None, tensors, opts=opts)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Combine tensors in place on the root."""
+        return self._run("reduce", tensors, None, tensors, opts=opts)
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Collect everyone's tensors on everyone."""
+        return self._run("allgather", outputs[0], lambda: _repeat(inputs[0], outputs[0]), outputs, inputs, opts=opts)
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Collect everyone's tensor in one."""
+        parts = list(output.view(-1, tensor.numel()))
+        return self._run(
+            "_allgather_base", [output], lambda: _repeat(tensor.view(-1), parts), output, tensor, opts=opts
+        )
+
+    all_gather_single = _allgather_base
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
+        """Combine tensors and keep this rank's."""
+        own = inputs[0][self.rank()]
+        return self._run("reduce_scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Combine tensors and keep this rank's part."""
+        own = tensor.view(-1, output.numel())[self.rank()]
+        fill = lambda: _repeat(own, [output.view(-1)])  # noqa: E731
+        return self._run("_reduce_scatter_base", [output], fill, output, tensor, opts=opts)
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Collect everyone's tensors on the root."""
+        targets = outputs[0] if outputs else []
+        return self._run("gather", targets or inputs, lambda: _repeat(inputs[0], targets), outputs, inputs, opts=opts)
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
+        """Hand out the root's tensors."""
+        own = inputs[0][self.rank()] if inputs else outputs[0]
+        return self._run("scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait for all members."""
+        return self._run("barrier", [torch.empty(0)], None, opts=opts)
+
+    def send(self, tensors: Tensors, target: int, tag: int) -> dist.Work:
+        """Send to one member."""
+        return self._run("send", tensors, _nobody, tensors, target, tag, opts=None)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> dist.Work:
+        """Receive from one member."""
+        return self._run("recv", tensors, _nobody, tensors, source, tag, opts=None)
+
+    def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
+        """Start a collective of the epoch, or do without one."""
+        self.launched_s = time.perf_counter()
+        self._launched += 1
+        generation, on_gpu = self.generation, outputs[0].is_cuda
+        if generation is None or generation.health.failure is not None:
+            if fill:
+                fill()
+            return FinishedWork(outputs)
+        if name == "allreduce" and (sums := generation.sums_for(outputs, opts.reduceOp if opts else ReduceOp.SUM)):
+            return self._sum(sums, outputs)
+        try:
+            work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
+        except RuntimeError as error:
+            generation.health.fail(first_line(error))
+            return FinishedWork(outputs)
+        if self._launched == self._usual and not on_gpu and name not in BETWEEN_TWO:
+            self._do_meanwhile()
+            return wait_for(work, generation.health, outputs)
+        return guard(work, generation.health, outputs)
+
+    def _sum(self, sums: SharedSums, tensors: Tensors) -> dist.Work:
+        if self._launched != self._usual:
+            return sums.start(tensors)
+        sums.sum_now(tensors, self._do_meanwhile)
+        return FinishedWork(tensors)
+
+    def _do_meanwhile(self) -> None:
+        """What has waited for a short time in which this worker waits for others."""
+        if self.meanwhile is not None:
+            call, self.meanwhile = self.meanwhile, None
+            call()
+
+
+def register() -> None:
+    """Make the backend known to torch; importing this module does it."""
+    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+
+
+def create(store: Store, rank: int, size: int, timeout: timedelta) -> SwitchGroup:
+    """A group of all ranks, in its first epoch: what `torch.distributed.new_group` calls."""
+    group = SwitchGroup(store, rank, range(size), timeout)
+    group.set_generation(range(size), "epoch-0", connect_timeout=timeout)
+    return group
+
+
+def _repeat(source: torch.Tensor, targets: Tensors) -> None:
+    for target in targets:
+        target.copy_(source)
+
+
+def _nobody() -> None:
+    raise GroupError(
+        "send and recv need the other worker, but workers go their own ways now; use them in synchronous mode"
+    )
+
+
+register()

@@ -1,0 +1,238 @@
+"""A phase under an arbitrated policy on replicas: workers step by themselves, and the policy says when they meet.
+
+An exchange is a collective of all members of the phase, in the order in which they are told; who has no part in it
+contributes nothing and keeps its own. Once a member is lost no exchange succeeds any more, so the phase ends; what only
+replicas of lost workers have seen is processed again.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Sync, Ticket
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolicyError
+from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.parameter_server import ParameterServerPhase
+from polyrhythm.runtime.coordinator.synchronous import count_samples
+from polyrhythm.runtime.wire.protocol import Accepted, CollectiveFailed, LocalStepDone, Skipped, TakePart, TookPart
+
+AGREEMENT = 0
+"""Number of the exchange with which a phase begins; those that the policy asks for count from 1."""
+
+
+class LocalStepPhase(ParameterServerPhase):
+    """Runs one policy over local steps, one event at a time.
+
+    To stop, and at the end of an epoch, it lets every step in flight finish and then has all replicas meet once more.
+    """
+
+    exchange: ClassVar[Exchange] = "replicas"
+
+    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(job, policy, cluster)
+        self._answers = policy.traits.cancels
+        self._members: tuple[int, ...] = ()
+        self._unmerged: defaultdict[int, list[SampleRange]] = defaultdict(list)
+        """Positions that only the replica of one worker has seen."""
+        self._merges = 0
+        self._open: dict[int, dict[int, list[SampleRange]]] = {}
+        """What each worker has put into exchanges that not all have completed."""
+        self._completed: defaultdict[int, set[int]] = defaultdict(set)
+        """Workers that have completed such an exchange."""
+        self._unanswered: defaultdict[int, set[int]] = defaultdict(set)
+        self._closing: int | None = None
+        self._lost: dict[int, LeftReason] = {}
+        self._collective_failed: set[int] = set()
+        self._over = False
+        self._cut = ""
+        self._awaited: set[int] = set()
+
+    # -- what the coordinator asks ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let all workers that stand in the epoch join."""
+        self._members, self._closing = self._job.present, None
+        super().start()
+
+    def await_agreement(self, members: Sequence[int]) -> None:
+        """The members begin with an exchange of their state, of which they tell by `agreed`."""
+        for worker in members:
+            self._unanswered[worker].add(AGREEMENT)
+
+    def agreed(self, worker: int) -> None:
+        """A worker has the state from which the phase starts."""
+        self._unanswered[worker].discard(AGREEMENT)
+        self._close_if_still()
+
+    def moved(self, worker: int, message: LocalStepDone) -> None:
+        """A worker has completed a step."""
+        member = self._job.members[worker]
+        if member.step != message.number:
+            return  # cancelled while the message was under way; the worker hears of it before it steps
+        member.step = None
+        sample_range = member.sample_ranges.popleft()
+        self._unmerged[worker].append(sample_range)
+        self._job.samples += sample_range.samples
+        if self._answers:
+            self._job.effects.send(worker, Accepted(message.number))
+        if self._stopping:
+            self._job.ledger.report(worker)
+            self._close_if_still()
+        else:
+            self._arbiter.report(self._report(worker, message, 0))
+
+    def skipped(self, worker: int, message: Skipped) -> None:
+        """A step came to nothing."""
+        super().skipped(worker, message)
+        self._close_if_still()
+
+    def merged(self, worker: int, message: TookPart) -> None:
+        """A worker has completed an exchange, which has everyone's part."""
+        self._unanswered[worker].discard(message.number)
+        self._completed[message.number].add(worker)
+        if not any(message.number in self._unanswered[other] for other in self.live):
+            self._open.pop(message.number, None)
+            self._completed.pop(message.number)
+        self._cut_if_due()
+        self._close_if_still()
+
+    def collective_failed(self, worker: int, message: CollectiveFailed) -> None:
+        """An exchange has failed here; this worker does nothing more until a new phase."""
+        del message
+        self._collective_failed.add(worker)
+        self._unanswered.pop(worker, None)
+        self._job.members[worker].step = None
+        self.request_stop()
+        self._cut_if_due()
+
+    def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
+        """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
+        self._job.give_back(member.sample_ranges)
+        self._lost[worker] = reason
+        own = self._unanswered.pop(worker, set())
+        # One whose script has left its loop has done its part of what it has completed; the others still may.
+        open_to_others = {number for other in self.live for number in self._unanswered[other]}
+        self._awaited = open_to_others - own if reason == "removed" else set()
+        self._cut = f"rank {worker} is gone"
+        self.request_stop()
+        self._cut_if_due()
+
+    def take_back(self) -> None:
+        """Every script has left its loop early: what they have done counts all the same."""
+        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
+
+    def request_stop(self) -> None:
+        """Send no further `Go`."""
+        super().request_stop()
+        self._close_if_still()
+
+    def close(self) -> None:
+        """Have all replicas meet once more; nobody steps."""
+        if self._closing is None and not self._broken:
+            self._send_merge(Sync(self._members, "deltas"))
+            self._closing = self._merges
+
+    @property
+    def closed(self) -> bool:
+        """Whether all replicas are equal and nobody steps."""
+        return self._closing is not None and not self._broken and self._quiet
+
+    @property
+    def standing(self) -> bool:
+        """Whether, after a request to stop, everyone waits for a new phase."""
+        return self._stopping and (self.closed or (self._broken and self._quiet))
+
+    @property
+    def sound(self) -> tuple[int, ...]:
+        """Live members that have completed every exchange."""
+        return tuple(worker for worker in self.live if worker not in self._collective_failed)
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Members that are not lost."""
+        return tuple(worker for worker in self._members if worker in self._job.members and worker not in self._lost)
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Live members whose replicas differ, so that the job's state is their mean."""
+        return () if self.closed else (self.sound or self.live)
+
+    def may_end(self) -> bool:
+        """Once all replicas have met, or to go on with what was given back; not on the way to a new phase."""
+        if self._stopping:
+            return False
+        if not self._job.workload.left:
+            self.close()
+        return bool(self._job.workload.left) or self.closed
+
+    def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
+        """Positions that only the replica of one live worker has seen."""
+        return {worker: tuple(self._seen_alone(worker)) for worker in self.live}
+
+    def finish(self) -> None:
+        """Settle with the policy what counted, and give back what did not; what it decides now is left to the next."""
+        self._over = True
+        for worker, reason in self._lost.items():
+            alone = self._seen_alone(worker)
+            self._job.give_back(alone)
+            self._job.samples -= count_samples(alone)
+            if worker in self._job.ledger.accounts:
+                self._arbiter.leave(worker, self._job.clock(), reason)
+        super().finish()
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Have the members meet."""
+        if decision.what == "gradients":
+            raise PolicyError(
+                f"policy {self._arbiter.policy.spec} wants the gradients of steps that workers have made on replicas "
+                "already; Sync parameters or deltas, or decide in the placement 'replicated'"
+            )
+        self._job.version += 1
+        if not self._over:
+            self._send_merge(decision)
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the worker holds a sample range or can get one."""
+        return not self._over and super().has_batch(worker)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _broken(self) -> bool:
+        """Whether no exchange can succeed any more."""
+        return bool(self._lost or self._collective_failed)
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether no live worker steps or stands in an exchange."""
+        return all(self._job.members[w].step is None and not self._unanswered.get(w) for w in self.live)
+
+    def _seen_alone(self, worker: int) -> Sequence[SampleRange]:
+        live = set(self.live)
+        failed = [offers for number, offers in self._open.items() if not live & self._completed[number]]
+        return [
+            *(sample_range for offers in failed for sample_range in offers.get(worker, ())),
+            *self._unmerged.get(worker, ()),
+        ]
+
+    def _send_merge(self, sync: Sync) -> None:
+        self._merges += 1
+        parts = {*sync.workers, *(sync.adopters or ())}
+        self._open[self._merges] = {worker: self._unmerged.pop(worker, []) for worker in parts}
+        for worker in self.live:
+            if worker not in self._collective_failed:
+                self._unanswered[worker].add(self._merges)
+                self._job.effects.send(worker, TakePart(self._merges, sync))
+
+    def _cut_if_due(self) -> None:
+        """End the exchanges in which others would wait for a lost worker for ever."""
+        if self._cut and not any(self._awaited & self._unanswered[worker] for worker in self.live):
+            self._job.effects.cut(self._cut)
+            self._cut = ""
+
+    def _close_if_still(self) -> None:
+        if self._stopping and self._quiet:
+            self.close()

@@ -1,0 +1,229 @@
+"""A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
+
+import math
+from dataclasses import asdict
+from typing import Any, ClassVar, NamedTuple
+
+from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core.arbiter import Arbiter
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.wire.protocol import Cancelled, Go, LocalStepDone, Over, Pushed, Skipped
+
+
+class GradientArrival(NamedTuple):
+    """What is known of a gradient that has arrived."""
+
+    sample_range: SampleRange
+    samples: int
+    staleness: int
+
+
+class ParameterServerPhase:
+    """Runs one policy over pushes, one event at a time.
+
+    To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`. At the end of a
+    rule that `drops` them it cancels them instead.
+    """
+
+    exchange: ClassVar[Exchange] = "gradients"
+    """Kind of step that it can run."""
+
+    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        self._job = job
+        self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.effects.record)
+        self._stopping = False
+        self.end_samples, self.drops = math.inf, False
+        self.stops_by_itself = False
+        self._arrived: dict[Ticket, GradientArrival] = {}
+        """Every gradient that has arrived and is not yet applied or dropped."""
+
+    # -- what the coordinator asks ---------------------------------------------------------------------------------
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the policy has to show of itself."""
+        return self._arbiter.figures
+
+    def start(self) -> None:
+        """Let all workers that stand in the epoch join."""
+        for member in self._job.members.values():
+            member.at_end, member.batch_size = False, None
+        self._job.workload.attend(self._job.present)
+        self._arbiter.join(self._job.present, self._job.clock())
+
+    def join(self, worker: int) -> None:
+        """A newcomer joins in the middle."""
+        self._job.workload.join((worker,))
+        self._arbiter.join((worker,), self._job.clock())
+
+    def pushed(self, worker: int, message: Pushed) -> None:
+        """A gradient has arrived."""
+        member = self._job.members[worker]
+        if member.step != message.number:
+            return  # cancelled while it was under way; dropped and counted then
+        member.step = None
+        ticket = self._job.ledger.accounts[worker].running
+        assert ticket is not None, f"worker {worker} steps without a ticket"
+        staleness = self._job.version - (member.read_version if message.read is None else message.read)
+        self._arrived[ticket] = GradientArrival(member.sample_ranges.popleft(), message.samples, staleness)
+        report = self._report(worker, message, staleness)
+        if self._stopping:
+            self._arrive_late(report)
+        else:
+            self._arbiter.report(report)
+        if self.drops and self.stops_by_itself:
+            self._arbiter.drop_running()
+
+    def skipped(self, worker: int, message: Skipped) -> None:
+        """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""
+        member = self._job.members[worker]
+        if member.step != message.number:
+            return  # cancelled while the message was under way
+        member.step = None
+        member.sample_ranges.popleft()
+        self._job.skipped_samples += message.samples
+        self._job.ledger.skip(worker)
+        if self._stopping:
+            return
+        if self.has_batch(worker):
+            decision = Proceed((worker,), self.exchange)
+            self.go(self._job.ledger.proceed(decision)[0], decision)
+        else:
+            self._arbiter.leave(worker, self._job.clock(), "finished")
+
+    def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
+        """A worker is gone; what it had in hand goes to the others."""
+        self._job.give_back(member.sample_ranges)
+        self._job.workload.leave(worker)
+        if worker in self._job.ledger.accounts:
+            self._arbiter.leave(worker, self._job.clock(), reason)
+
+    def alarm(self) -> None:
+        """The time of a `Wake` has come."""
+        if not self._stopping:
+            self._arbiter.tell(Alarm(self._job.clock()))
+
+    def request_stop(self) -> None:
+        """Send no further `Go`."""
+        self._stopping = True
+
+    @property
+    def started(self) -> bool:
+        """Whether any step can have been made; it need not be known here."""
+        return True
+
+    @property
+    def standing(self) -> bool:
+        """Whether no step is in flight any more after a request to stop."""
+        return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
+
+    def may_end(self) -> bool:
+        """Whether the epoch may end, or go on with what was given back, now that everyone stands at its end."""
+        return True
+
+    @property
+    def left(self) -> int:
+        """Samples of the epoch that nobody has been given."""
+        return self._job.workload.left
+
+    def finish(self) -> None:
+        """Apply what is pending; sample ranges that were granted ahead are void."""
+        self._arbiter.settle()
+        for member in self._job.members.values():
+            self._job.give_back(member.sample_ranges)
+            member.sample_ranges.clear()
+        self._job.close_accounts()
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """One optimizer step on the servers."""
+        assert decision.what == "gradients", f"servers hold no replicas to combine {decision.what}"
+        arrivals = [self._arrived.pop(ticket) for ticket in tickets]
+        weights = decision.weights or (1.0,) * len(tickets)
+        self._job.effects.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
+        self._job.version += 1
+        self._job.samples += sum(arrival.samples for arrival in arrivals)
+        self._stop_if_served()
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the worker holds a sample range or can get one; one that cannot is told that its epoch is over."""
+        member = self._job.members[worker]
+        if member.sample_ranges or self._job.workload.holds(worker):
+            return True
+        self._job.effects.send(worker, Over(self._job.epoch))
+        return False
+
+    def go(self, ticket: Ticket, decision: Proceed) -> None:
+        """Grant sample ranges and let the worker read."""
+        assert decision.exchange == self.exchange, f"steps on {decision.exchange} have no placement here"
+        member = self._job.members[ticket.worker]
+        if decision.settings is not None:
+            member.batch_size = decision.settings.batch_size
+        granted = self._grant(ticket.worker, member)
+        member.read_version = self._job.version
+        member.step = ticket.number
+        settings = asdict(decision.settings, dict_factory=given) if decision.settings else None
+        message = Go(ticket.number, self._job.version, granted, not self._job.workload.left, settings)
+        self._job.effects.send(ticket.worker, message)
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Drop gradients, so that their positions are processed again; tell the workers of steps in flight."""
+        self._job.effects.drop(tickets)
+        for ticket in tickets:
+            member = self._job.members.get(ticket.worker)
+            if ticket in self._arrived:
+                self._job.workload.give_back(self._arrived.pop(ticket).sample_range)
+            elif member is not None and member.step == ticket.number:
+                member.step = None
+                self._job.workload.give_back(member.sample_ranges.popleft())
+                self._job.effects.send(ticket.worker, Cancelled(ticket.number))
+
+    def wake(self, time_s: float) -> None:
+        """Ask for an `Alarm`."""
+        self._job.effects.wake(time_s)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _stop_if_served(self) -> None:
+        """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
+        sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
+        if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
+            self._stopping = self.stops_by_itself = self._arbiter.held = True
+
+    def _report(self, worker: int, message: Pushed | LocalStepDone, staleness: int) -> Report:
+        return Report(
+            worker,
+            self._job.ledger.accounts[worker].clock + 1,
+            self._job.clock(),
+            message.samples,
+            message.step_s,
+            message.transfer_s,
+            staleness,
+            message.loss,
+            message.grad_sq_norm,
+        )
+
+    def _arrive_late(self, report: Report) -> None:
+        """While stopping, a gradient is applied when it arrives, whatever the policy."""
+        self._job.ledger.report(report.worker)
+        decision = Sync((report.worker,))
+        self.sync(decision, self._job.ledger.sync(decision))
+
+    def _grant(self, worker: int, member: Member) -> tuple[SampleRange, ...]:
+        """As many further sample ranges as the worker fetches ahead, and one."""
+        assert member.ready is not None, "a worker steps only after Ready"
+        granted = []
+        while len(member.sample_ranges) <= member.ready.ahead:
+            sample_range = self._job.workload.hand_out(member.batch_size or member.ready.batch_size, worker)
+            if sample_range is None:
+                break
+            granted.append(sample_range)
+            member.sample_ranges.append(sample_range)
+        return tuple(granted)
+
+
+def given(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Only the items that have a value."""
+    return {key: value for key, value in items if value is not None}

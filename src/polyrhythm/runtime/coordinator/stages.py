@@ -1,0 +1,36 @@
+"""The course of a job: each rule of a policy that is a sequence runs in a phase of its own, and so in its own
+placement.
+
+A synchronous phase stops by itself behind the step that serves its share; on the servers no further step starts once
+the share is applied. Both happen in the middle of an epoch.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from polyrhythm.core import Policy, Stage
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.runtime.coordinator.job import Job
+
+
+class Stages:
+    """Which rule is due.
+
+    Args:
+        policy: what the job was asked to run, a sequence or not.
+        epochs: epochs that the job plans; shares are of all their samples.
+
+    Raises:
+        PolicyError: if a rule of it has no placement on real workers.
+    """
+
+    def __init__(self, policy: Policy[Any], epochs: int) -> None:
+        runtime_placement(policy)
+        self.policy = policy
+        self._epochs = epochs
+
+    def stage(self, job: Job) -> Stage:
+        """The rule that is due with what the job has processed, and when it ends."""
+        cluster = replace(job.cluster(self._epochs), processed_samples=job.done_samples)
+        stages = self.policy.stages(cluster)
+        return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(self.policy))

@@ -1,0 +1,47 @@
+"""What only single replicas have seen, because an exchange has failed, until the members agree on a state."""
+
+from collections.abc import Mapping
+
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.synchronous import count_samples
+from polyrhythm.runtime.wire.protocol import Agreed, CollectiveFailed, ToCoordinator
+
+
+class UnsynchronisedSamples:
+    """Positions that workers owe the others.
+
+    Args:
+        job: whose samples they are; they count as processed as long as their worker lives.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._noted: dict[int, tuple[SampleRange, ...]] = {}
+
+    def note(self, unsynchronised: Mapping[int, tuple[SampleRange, ...]]) -> None:
+        """A phase has ended with these."""
+        self._noted |= unsynchronised
+
+    def hear(self, message: ToCoordinator, phase: int) -> None:
+        """Whether the members of a new phase have agreed tells what becomes of what each had seen alone."""
+        if isinstance(message, Agreed) and message.phase == phase:
+            self.settle()
+        elif isinstance(message, CollectiveFailed) and message.completed == 0 and message.phase == phase:
+            self.revoke()
+
+    def settle(self) -> None:
+        """Everyone has them now, or the job goes back behind them."""
+        self._noted.clear()
+
+    def revoke(self) -> None:
+        """What only replicas of workers that are gone have seen is lost."""
+        for worker in set(self._noted) - set(self._job.members):
+            sample_ranges = self._noted.pop(worker)
+            self._job.samples -= count_samples(sample_ranges)
+            self._job.give_back(
+                [sample_range for sample_range in sample_ranges if sample_range.epoch == self._job.epoch]
+            )
+            self._job.skipped_samples += count_samples(
+                sample_range for sample_range in sample_ranges if sample_range.epoch != self._job.epoch
+            )

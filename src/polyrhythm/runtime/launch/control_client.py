@@ -1,0 +1,88 @@
+"""Talk to a running job from outside: switch its policy, ask how it is."""
+
+from typing import Any
+
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.coordinator.job import runnable
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.handshake import join
+from polyrhythm.runtime.wire.job_config import coordinator_address
+from polyrhythm.runtime.wire.protocol import Absent, Address, AskStatus, Status, SwitchTo
+from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
+
+PATIENCE_S = 30.0
+"""How long the coordinator may take to answer."""
+
+
+def at(job: str, coordinator: str = "", token: str = "") -> Address:
+    """Where a job is: on this host, unless its coordinator's address is given."""
+    return Address(coordinator or coordinator_address(job), job, token)
+
+
+def switch(address: Address, policy: str) -> Status:
+    """Ask a job to change its policy; its state right after it has heard of it.
+
+    Raises:
+        PolyrhythmError: for an unknown policy, or if the job does not answer.
+    """
+    return ask(address, SwitchTo(runnable(policy)))
+
+
+def status(address: Address) -> Status:
+    """How a job is.
+
+    Raises:
+        PolyrhythmError: if the job does not answer.
+    """
+    return ask(address, AskStatus())
+
+
+def absent(address: Address, rank: int) -> Status:
+    """Tell a job that the process of a rank has ended, in case it never joined.
+
+    Raises:
+        PolyrhythmError: if the job does not answer.
+    """
+    return ask(address, Absent(rank))
+
+
+def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
+    """One question, one answer."""
+    loop, listener = Loop(), ControlHandler()
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
+    try:
+        hello = Hello(address.job, "control", 0, address.token)
+        channel = join(loop, address.coordinator, hello, decoder, listener, PATIENCE_S)
+        channel.send(message)
+        loop.run_until(lambda: listener.answer or listener.reason, PATIENCE_S)
+    finally:
+        loop.close()
+    if listener.answer is None:
+        raise PolyrhythmError(f"job {address.job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
+    return listener.answer
+
+
+class ControlHandler:
+    """Handler of the controller's connection."""
+
+    def __init__(self) -> None:
+        self.answer: Status | None = None
+        self.reason = ""
+
+    def received(self, message: Any) -> None:
+        """The answer, or why there is none."""
+        if isinstance(message, Status):
+            self.answer = message
+        elif isinstance(message, Rejected):
+            self.reason = message.reason
+
+    def destination(self, message: Any, payload: Payload) -> memoryview:
+        """A coordinator sends no numbers to a controller."""
+        raise FrameError(f"the coordinator announced {payload.nbytes} bytes to a controller")
+
+    def lost(self, reason: str) -> None:
+        """The job has ended, or refuses."""
+        self.reason = self.reason or reason

@@ -1,0 +1,93 @@
+"""A worker that somebody else has started: torchrun, Slurm's srun, or an operator of Kubernetes."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
+from polyrhythm.runtime.wire.job_config import JobConfig
+
+STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-python", "--no_python")
+"""How flags begin that say that workers are to be started here."""
+
+CARRIED = {"policy": "POLYRHYTHM_POLICY", "epochs": "POLYRHYTHM_EPOCHS", "compress": "POLYRHYTHM_COMPRESS"}
+"""Settings that a worker which is there already passes on to the coordinator, and where it finds them."""
+
+HUBS_OWN = ("lr_convention", "compensation", "shards", "hang_s", "on_divergence", "trace")
+"""Settings that only who starts the coordinator can give it."""
+
+
+def is_placed(flags: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether this process is one of the workers already.
+
+    >>> rank = {"RANK": "0", "WORLD_SIZE": "2"}
+    >>> is_placed(["--policy", "asp"], rank), is_placed(["--nproc-per-node=2"], rank)
+    (True, False)
+    """
+    if COORDINATOR in environment or any(flag.startswith(STARTERS) for flag in flags):
+        return False
+    return {"RANK", "WORLD_SIZE"} <= environment.keys() or int(environment.get("SLURM_NTASKS", "1")) > 1
+
+
+def place_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variables, as far as they are missing, from what Slurm or an operator has set.
+
+    >>> task = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+    >>> job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    >>> place = place_of(task | job)
+    >>> place["RANK"], place["LOCAL_WORLD_SIZE"], place["MASTER_ADDR"], place["TORCHELASTIC_RUN_ID"]
+    ('3', '2', 'gpu07', 'slurm-77')
+
+    Raises:
+        PolyrhythmError: for nodes with unequal numbers of tasks.
+    """
+    if "RANK" in environment:
+        made = {"LOCAL_RANK": environment.get("LOCAL_RANK", "0")}
+        made["LOCAL_WORLD_SIZE"] = environment.get("LOCAL_WORLD_SIZE", "1")
+        endpoint = environment.get("MASTER_ADDR", "127.0.0.1"), environment.get("MASTER_PORT", str(DEFAULT_PORT))
+        made["TORCHELASTIC_RUN_ID"] = environment.get("TORCHELASTIC_RUN_ID", "-".join(endpoint))
+        return {**made, "MASTER_ADDR": endpoint[0], "MASTER_PORT": endpoint[1]}
+    job = environment["SLURM_JOB_ID"]
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": environment["SLURM_NTASKS"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": equal_tasks(environment["SLURM_TASKS_PER_NODE"]),
+        "GROUP_RANK": environment["SLURM_NODEID"],
+        "MASTER_ADDR": first_host(environment["SLURM_JOB_NODELIST"]),
+        "MASTER_PORT": str(20000 + int(job) % 10000),
+        "TORCHELASTIC_RUN_ID": f"slurm-{job}",
+    }
+
+
+def equal_tasks(text: str) -> str:
+    """Tasks on each node, from Slurm's ``4(x2)``."""
+    found = re.fullmatch(r"(\d+)(\(x\d+\))?", text)
+    if not found:
+        raise PolyrhythmError(f"SLURM_TASKS_PER_NODE is {text}; give srun --ntasks-per-node, so that all have as many")
+    return found[1]
+
+
+def first_host(nodes: str) -> str:
+    """The first name of Slurm's ``gpu[07-08,11],login``."""
+    found = re.match(r"([^\[,]+)(\[(\d+))?", nodes)
+    assert found, "a job has nodes"
+    return found[1] + (found[3] or "")
+
+
+def become_worker(settings: JobConfig, command: Sequence[str]) -> NoReturn:
+    """Go on as this worker.
+
+    Raises:
+        PolyrhythmError: for settings that a worker cannot pass on.
+    """
+    default = JobConfig(job="", workers=1)
+    for name in HUBS_OWN:
+        if getattr(settings, name) != getattr(default, name):
+            raise PolyrhythmError(f"{name} cannot be set by a worker; let polyrhythm run start the workers")
+    ours = {variable: str(getattr(settings, name)) for name, variable in CARRIED.items()}
+    os.execve(sys.executable, [*command], {**os.environ, **place_of(os.environ), **ours})

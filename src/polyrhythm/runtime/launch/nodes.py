@@ -1,0 +1,133 @@
+"""Which of a job's hosts this one is, from torchrun's flags, and how the hosts reach one another."""
+
+import argparse
+import os
+import socket
+from dataclasses import dataclass
+from functools import cached_property
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.wire.connection import is_loopback
+
+DEFAULT_PORT = 29400
+"""Port of the coordinator if the endpoint names none; torchrun's for its own meeting point."""
+
+TOKEN = "POLYRHYTHM_TOKEN"
+"""Environment variable with the secret that opens the job's acceptor to other hosts."""
+
+ADDRESS = "POLYRHYTHM_ADDRESS"
+"""Environment variable with the address under which the other hosts reach this one."""
+
+TRANSPORTS = ("static", "c10d")
+"""Values of torchrun's --rdzv-backend that mean the same here: the coordinator is the meeting point."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host of a job.
+
+    Args:
+        rank: of this host, from 0.
+        count: hosts of the job.
+        host: name or address of host 0, where the coordinator is; empty if there is only one.
+        port: TCP port of the coordinator.
+        token: see `TOKEN`.
+    """
+
+    rank: int = 0
+    count: int = 1
+    host: str = ""
+    port: int = DEFAULT_PORT
+    token: str = ""
+
+    @cached_property
+    def coordinator(self) -> str:
+        """Where workers on other hosts than 0 reach the coordinator."""
+        return f"tcp:{socket.gethostbyname(self.host)}:{self.port}"
+
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """Where the coordinator listens beside its socket on its own host."""
+        return (self.coordinator,) if self.count > 1 else ()
+
+    @property
+    def address(self) -> str:
+        """This host's address on the way to the coordinator."""
+        return own_address(self.host, self.port)
+
+
+ALONE = Node()
+"""A job on one host."""
+
+
+def read_node(options: argparse.Namespace) -> Node:
+    """The place of this host in the job.
+
+    Raises:
+        PolyrhythmError: for a number of hosts that can change, or a flag or a secret that is missing.
+    """
+    count = read_count(options.nnodes)
+    if count == 1:
+        return ALONE
+    if options.rdzv_backend not in TRANSPORTS:
+        raise PolyrhythmError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
+    host, port = read_endpoint(options)
+    if not 0 <= options.node_rank < count:
+        raise PolyrhythmError(
+            f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}"
+        )
+    token = os.environ.get(TOKEN, "")
+    if not token and not is_loopback(host):
+        raise PolyrhythmError(
+            f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
+            "openssl rand -hex 16"
+        )
+    return Node(options.node_rank, count, host, port, token)
+
+
+def read_count(value: str) -> int:
+    """Hosts of the job: ``2`` or ``2:2``.
+
+    >>> read_count("2:2")
+    2
+    """
+    least, _, most = value.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
+        raise PolyrhythmError(
+            f"--nnodes must be one number of at least 1 but got {value!r}; workers may leave and join a running job, "
+            "but it starts on a fixed number of hosts"
+        )
+    return int(least)
+
+
+def read_endpoint(options: argparse.Namespace) -> tuple[str, int]:
+    """Host and port of the coordinator, from --rdzv-endpoint or, as torchrun's static rendezvous has it,
+    --master-addr.
+    """
+    given = options.rdzv_endpoint
+    if not given and options.master_addr != "127.0.0.1":
+        given = f"{options.master_addr}:{options.master_port or DEFAULT_PORT}"
+    host, colon, port = given.partition(":")
+    if not host or (colon and not (port.isdecimal() and 0 < int(port) < 65535)):
+        raise PolyrhythmError(
+            f"--rdzv-endpoint must be HOST or HOST:PORT of host 0, the same on every host, but is {given!r}"
+        )
+    try:
+        socket.gethostbyname(host)
+    except OSError as error:
+        raise PolyrhythmError(f"--rdzv-endpoint names host {host!r}, which cannot be found: {error}") from error
+    return host, int(port) if port else DEFAULT_PORT
+
+
+def own_address(host: str, port: int) -> str:
+    """The address of this host from which it would reach another; nothing is sent.
+
+    >>> own_address("127.0.0.1", 80)
+    '127.0.0.1'
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, port))
+        except OSError as error:
+            raise PolyrhythmError(f"host {host!r} cannot be reached from here: {error}") from error
+        return str(sock.getsockname()[0])

@@ -1,0 +1,196 @@
+"""Place a job's hosts on a Ray cluster: each is a Ray task that runs ``polyrhythm run`` for its share of the workers.
+
+Ray chooses the hosts, starts one process on each and ends it; everything between the workers is ours, as on any hosts.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.nodes import TOKEN, read_count
+from polyrhythm.runtime.launch.ray_modules import ray_part
+from polyrhythm.runtime.launch.rendezvous import die_with_parent, free_port
+from polyrhythm.runtime.launch.torchrun import launch, make_parser, read_command, read_processes, split_at_script
+
+OURS = ("--on", "--worker-gpus", "--job")
+"""Flags that concern the placement or are given anew, so that the hosts are not given them."""
+
+CHOSEN = ("node_rank", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
+"""Flags of torchrun that say what is found out here."""
+
+PLACED_S = 60.0
+"""How long the cluster may take to have room."""
+
+
+class HostCommand(NamedTuple):
+    """What one host runs: arguments of ``polyrhythm run``, where, and the job's secret."""
+
+    arguments: list[str]
+    folder: str
+    token: str
+
+
+class RayOrder(NamedTuple):
+    """What is to be placed.
+
+    Args:
+        flags: of ``polyrhythm run``, without those in `OURS`.
+        script: with its own arguments.
+        hosts: how many.
+        resources: of one host, as Ray names them.
+        job: id of the job.
+    """
+
+    flags: list[str]
+    script: list[str]
+    hosts: int
+    resources: dict[str, float]
+    job: str
+
+    def arguments(self, rank: int, endpoint: str) -> list[str]:
+        """The call on one host."""
+        place = ["--node-rank", str(rank), "--rdzv-endpoint", endpoint] if self.hosts > 1 else []
+        return [*self.flags, "--job", self.job, *place, *self.script]
+
+
+def launch_anywhere(arguments: Sequence[str]) -> int:
+    """Run a job where ``--on`` says; its exit status as in `polyrhythm.runtime.launch.torchrun.launch`."""
+    order = read_order(arguments)
+    return launch(arguments) if order is None else launch_on_ray(order)
+
+
+def read_order(arguments: Sequence[str]) -> RayOrder | None:
+    """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray.
+
+    Raises:
+        PolyrhythmError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
+    """
+    parser = make_parser()
+    flags, script = split_at_script(parser, arguments)
+    options = parser.parse_args([*flags, script[0]])
+    if options.on != "ray":
+        if options.worker_gpus:
+            raise PolyrhythmError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
+        return None
+    for name in CHOSEN:
+        if getattr(options, name) != parser.get_default(name):
+            raise PolyrhythmError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
+    if options.worker_gpus < 0:
+        raise PolyrhythmError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
+    hosts, workers = read_count(options.nnodes), read_processes(options.nproc_per_node)
+    resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
+    return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8])
+
+
+def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The flags without those of these names and their values.
+
+    >>> without(["--on", "ray", "--policy", "asp", "--worker-gpus=1"], OURS)
+    ['--policy', 'asp']
+    """
+    kept: list[str] = []
+    value_follows = False
+    for word in flags:
+        if value_follows:
+            value_follows = False
+        elif word.partition("=")[0] in names:
+            value_follows = "=" not in word
+        else:
+            kept.append(word)
+    return kept
+
+
+def launch_on_ray(order: RayOrder) -> int:
+    """Run a job on the Ray cluster that is running; its exit status.
+
+    Raises:
+        PolyrhythmError: without Ray, a cluster, or room on it.
+    """
+    token = os.environ.get(TOKEN) or secrets.token_hex(16)
+    os.environ[TOKEN] = token
+    read_command(order.arguments(0, "127.0.0.1"))  # whose mistakes are better known before anything is placed
+    ray = connected()
+    group = reserve(ray, order)
+    try:
+        return run_on(ray, group, order, token)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def connected() -> Any:
+    """The module of Ray, connected to the cluster of ``RAY_ADDRESS`` or to the one of this host.
+
+    Raises:
+        PolyrhythmError: if there is no Ray, or no cluster.
+    """
+    ray = ray_part("ray")
+    ray_part("ray.util")
+    if not ray.is_initialized():
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
+        except ConnectionError:
+            raise PolyrhythmError(
+                "--on ray found no Ray cluster; start one with ray start --head, or name it in RAY_ADDRESS"
+            ) from None
+    return ray
+
+
+def reserve(ray: Any, order: RayOrder) -> Any:
+    """Room for all hosts of the job, on as many hosts of the cluster as there are.
+
+    Raises:
+        PolyrhythmError: if it does not become free in time.
+    """
+    group = ray.util.placement_group([order.resources] * order.hosts, strategy="SPREAD")
+    if not group.wait(PLACED_S):
+        ray.util.remove_placement_group(group)
+        wanted = ", ".join(f"{count:g} {name}" for name, count in order.resources.items())
+        raise PolyrhythmError(
+            f"the Ray cluster has no room for {order.hosts} times {wanted} within {PLACED_S:g} s; "
+            "lower --nnodes or --nproc-per-node, or add hosts"
+        )
+    return group
+
+
+def run_on(ray: Any, group: Any, order: RayOrder, token: str) -> int:
+    """Start a task on each host, and wait for them."""
+
+    def task(function: Any, rank: int, resources: dict[str, float]) -> Any:
+        place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, rank)
+        options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0)}
+        return ray.remote(function).options(**options, scheduling_strategy=place, max_retries=0)
+
+    host, port = ray.get(task(endpoint, 0, {"CPU": 0.0}).remote())
+    shares = [
+        HostCommand(order.arguments(rank, f"{host}:{port}"), str(Path.cwd()), token) for rank in range(order.hosts)
+    ]
+    running = [task(serve, rank, order.resources).remote(share) for rank, share in enumerate(shares)]
+    try:
+        codes = ray.get(running)
+    except BaseException:
+        for reference in running:
+            ray.cancel(reference, force=True)
+        raise
+    return max(abs(int(code)) for code in codes)
+
+
+def endpoint() -> tuple[str, int]:
+    """On the first host: how the others reach it."""
+    ray = ray_part("ray")
+    return str(ray.util.get_node_ip_address()), free_port()
+
+
+def serve(share: HostCommand) -> int:
+    """On each host: start its workers, and end with them. Its output goes to the driver by way of Ray."""
+    ray = ray_part("ray")
+    shipped = ray.get_runtime_context().runtime_env.get("working_dir")
+    folder = str(Path.cwd()) if shipped or not Path(share.folder).is_dir() else share.folder
+    command = [sys.executable, "-m", "polyrhythm", "run", *share.arguments]
+    environment = {**os.environ, TOKEN: share.token}
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=die_with_parent).wait()

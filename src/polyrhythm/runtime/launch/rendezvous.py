@@ -1,0 +1,180 @@
+"""How a worker finds its job: from the environment that a launcher has made, or by starting a coordinator of its
+own.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
+from polyrhythm.runtime.wire.connection import connect, listen
+from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.rate_limit import pace
+from polyrhythm.training.divergence import OnDivergence
+
+COORDINATOR = "POLYRHYTHM_COORDINATOR"
+"""Environment variable with the coordinator's `Address` as JSON, set by ``polyrhythm run``."""
+
+TORCHRUN_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+"""Environment variables that tell one torchrun from another, and from itself after a restart."""
+
+PATIENCE_S = 60.0
+"""How long workers that torchrun has started wait for the coordinator that the first of them starts."""
+
+
+def find_coordinator(
+    policy: str, epochs: int, compress: str = "none", on_divergence: OnDivergence = "ignore"
+) -> tuple[int, Address]:
+    """This worker's rank and the address of its job's coordinator.
+
+    Raises:
+        PolyrhythmError: if the environment is incomplete or the coordinator does not come up.
+    """
+    rank = read_number("RANK", 0)
+    if COORDINATOR in os.environ:
+        return rank, msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address)
+    job = (
+        "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
+        if "TORCHELASTIC_RUN_ID" in os.environ
+        else uuid.uuid4().hex
+    )
+    workers = read_number("WORLD_SIZE", 1)
+    node = node_of(workers)
+    if rank == 0:
+        start_coordinator(
+            JobConfig(
+                job=job,
+                policy=policy,
+                workers=workers,
+                epochs=epochs,
+                compress=compress,
+                on_divergence=on_divergence,
+                token=node.token,
+                listen=node.listen,
+            )
+        )
+    address = Address(node.coordinator if node.rank else coordinator_address(job), job, node.token)
+    wait_for_coordinator(address.coordinator)
+    return rank, address
+
+
+def node_of(workers: int) -> Node:
+    """The place of this host in a job that torchrun, or whatever sets its variables, has started on several.
+
+    Raises:
+        PolyrhythmError: if the job has no secret, or this host cannot be told from the others.
+    """
+    local = read_number("LOCAL_WORLD_SIZE", workers)
+    if local >= workers:
+        return ALONE
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise PolyrhythmError(
+            f"this job has workers on several hosts; set {TOKEN} to the same secret on each, or use polyrhythm run"
+        )
+    port = read_number("POLYRHYTHM_PORT", read_number("MASTER_PORT", DEFAULT_PORT) + 1)
+    rank, count = read_number("GROUP_RANK", read_number("RANK", 0) // local), -(-workers // local)
+    node = Node(rank, count, os.environ.get("MASTER_ADDR", ""), port, token)
+    os.environ.setdefault(ADDRESS, node.address)
+    return node
+
+
+def start_coordinator(settings: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
+    """Start a coordinator process; it ends by itself behind the last worker.
+
+    Args:
+        settings: see `JobConfig`.
+        bound: whether it ends with this process.
+
+    Raises:
+        PolyrhythmError: if a job of this id is running, or a port is taken.
+    """
+    with ExitStack() as stack:
+        descriptors = [listener.fileno() for listener in open_addresses(settings, stack)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "polyrhythm.runtime.coordinator.server", *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+            preexec_fn=die_with_parent if bound else None,
+        )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.close()
+    return process
+
+
+def open_addresses(settings: JobConfig, stack: ExitStack) -> list[socket.socket]:
+    """Sockets on which a coordinator's workers are awaited: that of its host, and others; emulated links are thin from
+    now on.
+
+    Raises:
+        PolyrhythmError: if a job of this id is running, or a port is taken.
+    """
+    addresses = (coordinator_address(settings.job), *settings.listen)
+    listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+    for listener, address in zip(listeners, addresses, strict=True):
+        if address in settings.rates:
+            pace(listener, settings.rates[address])
+    return listeners
+
+
+def die_with_parent() -> None:
+    """In a new process: end when its parent is killed, so that no orphan stays behind (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def end_with_starter() -> None:
+    """In a new process of `multiprocessing`: end when the process that asked for it is gone, however that ended.
+
+    The signal of `die_with_parent` would wait for a fork server, which lives as long as any of its copies.
+    """
+    starter = multiprocessing.parent_process()
+    assert starter is not None, "the main process was started by nobody"
+
+    def follow() -> None:
+        starter.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def wait_for_coordinator(coordinator: str) -> None:
+    """Until somebody listens at the address of a coordinator."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connect(coordinator, PATIENCE_S).close()
+        except PolyrhythmError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def read_number(name: str, default: int) -> int:
+    """A number from the environment."""
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise PolyrhythmError(f"environment variable {name} must be a number but is {value!r}")
+    return int(value)
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody uses."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

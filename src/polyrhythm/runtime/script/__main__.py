@@ -1,0 +1,42 @@
+"""``python -m polyrhythm.runtime.script [-m] script [arguments]``: what `polyrhythm run` starts in every worker."""
+
+import atexit
+import os
+import sys
+import threading
+from typing import NoReturn
+
+from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.script.bootstrap import main
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as Python does, but leave torch as it is.
+
+    Threads of a process group that has failed may still wait, and then C++'s way out aborts the process (seen under
+    load: "terminate called without an active exception"), although the script has ended well.
+    """
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run() -> int:
+    """The script's exit code."""
+    try:
+        return main(sys.argv[1:])
+    except SystemExit as error:
+        if not GroupHealth.failures or not isinstance(error.code, int | None):
+            raise
+        return error.code or 0
+
+
+if __name__ == "__main__":
+    code = run()
+    if GroupHealth.failures:
+        leave(code)
+    sys.exit(code)

@@ -1,0 +1,151 @@
+"""The methods of torch that are replaced in place before a script starts."""
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from polyrhythm.runtime.script import unable
+from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
+from polyrhythm.runtime.script.script import AdaptedScript
+from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
+from polyrhythm.runtime.script.wrapper import UNABLE, become_wrapper
+from polyrhythm.runtime.worker.loader import _Sampler
+from polyrhythm.runtime.worker.session import Session
+
+
+def install(script: AdaptedScript) -> None:
+    """Have `script` told of everything that it must know. There is no way back in this process."""
+    patch_session(script)
+    patch_wrapper(script)
+    patch_loaders(script)
+    patch_groups(script)
+    patch_optimizers(script)
+    patch_backward(script)
+    unable.patch(script)
+    script.schedules.patch()
+
+
+def patch_session(script: AdaptedScript) -> None:
+    """A script that opens a session itself is left alone."""
+    original = Session.__init__
+
+    @functools.wraps(original)
+    def init(self: Session, *args: Any, **kwargs: Any) -> None:
+        script.dormant = script.dormant or type(self) is Session
+        original(self, *args, **kwargs)
+
+    Session.__init__ = init  # type: ignore[method-assign]
+
+
+def patch_wrapper(script: AdaptedScript) -> None:
+    """DistributedDataParallel becomes a wrapper whose exchange changes with the policy."""
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: DistributedDataParallel, module: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self) is not DistributedDataParallel or script.dormant:
+            original(self, module, *args, **kwargs)
+            return
+        options = bind(original, args, kwargs)
+        check_wrapper(options)
+        options.pop("process_group", None)
+        group = dist.group.WORLD
+        if group is None:
+            raise refuse("DistributedDataParallel without init_process_group; call it first")
+        script.wrapped(become_wrapper(self, module, group, options))
+
+    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments behind self and the first by name."""
+    names = function.__code__.co_varnames[2 : function.__code__.co_argcount]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def check_wrapper(options: dict[str, Any]) -> None:
+    """What a policy cannot change underneath."""
+    for name in UNABLE:
+        if options.get(name) is not None:
+            raise refuse(f"DistributedDataParallel with {name} exchanges gradients by itself; leave it out")
+    group = options.get("process_group")
+    if group not in (None, dist.group.WORLD):
+        raise refuse("DistributedDataParallel with a process_group of its own; leave it out, so that all ranks train")
+
+
+def patch_loaders(script: AdaptedScript) -> None:
+    """Loaders say when they are made and when the script asks for their mini-batches."""
+    init_original, iterate_original = DataLoader.__init__, DataLoader.__iter__
+
+    @functools.wraps(init_original)
+    def init(self: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        init_original(self, *args, **kwargs)
+        if not isinstance(self.batch_sampler, _Sampler):
+            script.made_loader(self)
+
+    @functools.wraps(iterate_original)
+    def iterate(self: DataLoader[Any]) -> Any:
+        return script.iterate(self, iterate_original)
+
+    DataLoader.__init__ = init  # type: ignore[method-assign]
+    DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+
+
+def patch_optimizers(script: AdaptedScript) -> None:
+    """Optimizers say when they are made, and before and behind every step."""
+    original = Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        script.made_optimizer(self)
+
+    Optimizer.__init__ = init  # type: ignore[method-assign]
+    register_optimizer_step_pre_hook(script.before_step)
+    register_optimizer_step_post_hook(script.after_step)
+
+
+def patch_backward(script: AdaptedScript) -> None:
+    """Backward passes are counted."""
+    original = torch.Tensor.backward
+
+    @functools.wraps(original)
+    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        script.backward()
+        original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+def patch_groups(script: AdaptedScript) -> None:
+    """The script's default group is one whose members can change; the session ends before it does."""
+    init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
+
+    @functools.wraps(init_original)
+    def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if script.dormant or asked_by_us():
+            init_original(backend, *args, **kwargs)
+            return
+        script.distributed = True
+        kwargs.pop("device_id", None)
+        init_original(BACKEND, *args, **kwargs)
+        group = dist.group.WORLD
+        assert isinstance(group, ScriptGroup), "made by our backend"
+        group.before = script.collective
+        tell(f"process group of {dist.get_world_size()} workers")
+
+    @functools.wraps(destroy_original)
+    def destroy(group: Any = None) -> None:
+        if group in (None, dist.group.WORLD):
+            script.close()
+        destroy_original(group)
+
+    for module in (dist, distributed_c10d):
+        vars(module).update(init_process_group=init, destroy_process_group=destroy)

@@ -1,0 +1,43 @@
+"""Parts of torch that bring an exchange of their own: a script that uses one is refused where it does."""
+
+import functools
+from typing import Any
+
+import torch.multiprocessing
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.tensor import parallel
+
+from polyrhythm.runtime.script.notices import asked_by_us, refuse
+from polyrhythm.runtime.script.script import AdaptedScript
+
+CLASSES = {
+    fsdp.FullyShardedDataParallel: "shards parameters, but a policy needs whole replicas",
+    nn.DataParallel: "has one process for all devices, but a policy needs one worker for each",
+}
+FUNCTIONS = {
+    (fsdp, "fully_shard"): "shards parameters, but a policy needs whole replicas",
+    (parallel, "parallelize_module"): "splits the model, but a policy needs whole replicas",
+    (torch.multiprocessing, "spawn"): "starts workers of its own; let polyrhythm run start them",
+}
+
+
+def patch(script: AdaptedScript) -> None:
+    """Refuse them from now on."""
+    for kind, reason in CLASSES.items():
+        kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[misc]
+    for (module, name), reason in FUNCTIONS.items():
+        shown = f"{module.__name__.rpartition('.')[2]}.{name}"
+        setattr(module, name, guarded(script, getattr(module, name), shown, reason))
+
+
+def guarded(script: AdaptedScript, function: Any, name: str, reason: str) -> Any:
+    """The function, for those who may call it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not script.dormant and not asked_by_us():
+            raise refuse(f"{name} {reason}")
+        return function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,204 @@
+"""One shard of the global parameters: a vector that several processes can read, and the optimizer that steps it."""
+
+import importlib
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.runtime.wire.segments import ShardSpan, cut_spans, group_sizes, shard_layout
+from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, StateShape
+from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector, fence
+from polyrhythm.training.compensation import Compensation
+from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, momentum_of, optimizer_class
+from polyrhythm.training.server import GlobalParameters, Push
+
+SEQUENCE: Final = 0
+"""Word of a shared parameter vector that is odd while it is being written."""
+VERSION: Final = 1
+"""Word of a shared parameter vector with the version of its values."""
+MAX_STATE: Final = 16
+"""Vectors of optimizer state, each as long as the parameters, that may be loaded."""
+CHUNK: Final = 2**20
+"""Elements that a reader copies before it looks whether they have changed meanwhile."""
+
+
+class ParameterShard:
+    """Parameters, optimizer state and version of one span of a model.
+
+    Args:
+        layout: the whole model's parameters.
+        index: which shard of `count` this is.
+        count: shards of the job.
+        optimizer: how to build the optimizer.
+        compensation: what is done about staleness.
+        allowed: ``module:Class`` names of optimizers outside of torch.optim that the job's owner has named.
+
+    Raises:
+        PolyrhythmError: for an optimizer that is unknown, not allowed or cannot work on a part of a model.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        index: int,
+        count: int,
+        optimizer: OptimizerSpec,
+        compensation: Compensation,
+        allowed: Collection[str] = (),
+    ) -> None:
+        self.span: ShardSpan = cut_spans(group_sizes(layout), count)[index]
+        self.memory = SharedVector.create(self.span.elements) if AVAILABLE else None
+        self.vector = self.memory.values if self.memory else torch.zeros(self.span.elements)
+        if len(optimizer.groups) not in (0, len(layout.groups)):
+            raise PolyrhythmError(f"optimizer has {len(optimizer.groups)} groups but the model {len(layout.groups)}")
+        flat = shard_layout(layout, self.span, whole=count == 1)
+        kind = find_optimizer(optimizer.kind, allowed)
+        groups = [as_tuples(optimizer.groups[p.group]) for p in self.span.pieces] if optimizer.groups else None
+        self._optimizer = FlatOptimizer(kind, as_tuples(optimizer.options), self.vector, flat, groups)
+        if count > 1 and not self._optimizer.elementwise:
+            raise PolyrhythmError(f"optimizer {optimizer.kind} needs whole tensors; use one shard instead of {count}")
+        self._global = GlobalParameters(self.vector, self._optimizer, compensation)
+        self._groups = len(layout.groups)
+        self._settings: Sequence[dict[str, Hyperparameter]] = ()
+
+    @property
+    def version(self) -> int:
+        """Number of updates, or what the last upload said plus those since."""
+        return self._global.version
+
+    def apply(
+        self, pushes: Sequence[Push], lr_scale: float = 1.0, settings: Sequence[dict[str, Hyperparameter]] = ()
+    ) -> None:
+        """One optimizer step with the weighted mean of some gradients; see `GlobalParameters.apply`.
+
+        Args:
+            pushes: gradients of this span.
+            lr_scale: factor on every rate, for this step.
+            settings: for each group of the model, hyper-parameters that hold from now on.
+        """
+        if settings and settings != self._settings:
+            if len(settings) != self._groups:
+                raise PolyrhythmError(f"settings are for {len(settings)} groups but the model has {self._groups}")
+            for position, piece in enumerate(self.span.pieces):
+                configure(self._optimizer, position, settings[piece.group])
+            self._settings = settings
+        self._writing()
+        self._global.apply(pushes, lr_scale)
+        self._written()
+
+    def load(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
+        """Take over what a worker has trained so far."""
+        self._writing()
+        self.vector.copy_(parameters)
+        self._optimizer.load_state(state)
+        self._global.version = version
+        self._written()
+
+    def check_state(self, shape: StateShape) -> None:
+        """An optimizer state fits this span.
+
+        Raises:
+            PolyrhythmError: if a vector has other shapes than the parameters, or there are too many.
+        """
+        own = [tuple(tensor.shape) for tensor in self._optimizer.tensors]
+        if len(shape.vectors) > MAX_STATE:
+            raise PolyrhythmError(f"optimizer state has {len(shape.vectors)} vectors; at most {MAX_STATE} are expected")
+        for key, given in shape.vectors.items():
+            if len(given) != len(own) or any(piece not in ((), shape) for piece, shape in zip(given, own, strict=True)):
+                raise PolyrhythmError(f"optimizer state {key!r} has shapes {given} but the parameters have {own}")
+        for key, numbers in shape.numbers.items():
+            if len(numbers) != len(own):
+                raise PolyrhythmError(f"optimizer state {key!r} has {len(numbers)} values for {len(own)} tensors")
+
+    def state(self) -> OptimizerState:
+        """A copy of the optimizer's state."""
+        return self._optimizer.state()
+
+    def _writing(self) -> None:
+        if self.memory:
+            self.memory.words[SEQUENCE] += 1
+            fence()
+
+    def _written(self) -> None:
+        if self.memory:
+            self.memory.words[VERSION] = self.version
+            fence()
+            self.memory.words[SEQUENCE] += 1
+
+
+def settled(memory: SharedVector, version: int) -> tuple[int, int] | None:
+    """Sequence number and version of parameters of at least `version` that nobody writes at the moment."""
+    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
+    if sequence % 2 or newest < version:
+        return None
+    fence()
+    return sequence, newest
+
+
+def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
+    """Copy shared parameters of at least `version` into `out` while their owner may change them.
+
+    Returns:
+        the version that was read; None if it is not there yet or the owner was writing, and `out` is then undefined.
+    """
+    if (found := settled(memory, version)) is None:
+        return None
+    sequence, newest = found
+    for start in range(0, out.numel(), CHUNK):
+        memory.copy_to(out, start, CHUNK)
+        fence()
+        if memory.words[SEQUENCE] != sequence:
+            return None
+    return newest
+
+
+def hand_untorn(memory: SharedVector, take: Callable[[Tensor], object], version: int) -> int | None:
+    """As `read_untorn`, but `take` is given the shared vector itself, to copy from it wherever it likes."""
+    if (found := settled(memory, version)) is None:
+        return None
+    sequence, newest = found
+    take(memory.values)
+    fence()
+    return newest if memory.words[SEQUENCE] == sequence else None
+
+
+def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any]) -> None:
+    """Change hyper-parameters of one group for good."""
+    group = optimizer.optimizer.param_groups[position]
+    for key in settings:
+        if key not in group:
+            raise PolyrhythmError(f"the optimizer has no setting {key!r}: {did_you_mean(key, group)}")
+    group.update(settings)
+    optimizer.rates[position] = settings.get("lr", optimizer.rates[position])
+    optimizer.momenta[position] = momentum_of(group)
+    optimizer.applied = (math.nan, None)  # equal to nothing, so that the next step derives its own values again
+
+
+def find_optimizer(name: str, allowed: Collection[str]) -> type[Optimizer]:
+    """A class of torch.optim, or one that the job's owner has named."""
+    if ":" not in name:
+        return optimizer_class(name)
+    if name not in allowed:
+        raise PolyrhythmError(f"optimizer {name} is not from torch.optim; the job's owner must allow it by this name")
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Optimizer)):
+        raise PolyrhythmError(f"optimizer {name} is no subclass of torch.optim.Optimizer")
+    return found
+
+
+def as_tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as they were before msgpack turned tuples into lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+def warm_up() -> None:
+    """Import what torch imports when the first optimizer is made, a second's work, before it is needed."""
+    weights = torch.zeros(1)
+    weights.grad = torch.zeros(1)
+    torch.optim.SGD([weights], lr=0.0).step()

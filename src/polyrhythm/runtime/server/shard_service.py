@@ -1,0 +1,316 @@
+"""What a parameter shard answers to its workers: where each gradient is held, and how parameters get back.
+
+Each worker has one slot of the shard's size. A gradient arrives in it and is held there until it is applied or
+dropped; then the slot is free, so that parameters can be copied into it for the worker to fetch, and nobody ever reads
+them half written. Only a worker that pushes again while its gradient is held gets a second slot.
+
+On one host a slot is shared memory and the messages only say that it is filled; there a worker usually reads the
+parameters themselves, and asks for a copy only if an update came in between. Elsewhere the slot is received into and
+sent from.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.server.shard import ParameterShard
+from polyrhythm.runtime.wire.connection import Channel
+from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
+from polyrhythm.runtime.wire.shard_protocol import (
+    Apply,
+    Download,
+    Downloaded,
+    Drop,
+    Layout,
+    Loaded,
+    MoreRoom,
+    NewBuffer,
+    Open,
+    Opened,
+    OptimizerSpec,
+    Pull,
+    Pulled,
+    PushGradient,
+    Rejected,
+    Upload,
+)
+from polyrhythm.runtime.wire.shared_memory import SharedVector
+from polyrhythm.runtime.wire.worker_buffers import Held, WorkerBuffers, as_bytes, wire_name
+from polyrhythm.training.codecs import decode
+from polyrhythm.training.compensation import Compensation, parse_compensation
+from polyrhythm.training.compression import parse_compression
+from polyrhythm.training.server import Push as HeldGradient
+
+
+class ShardService:
+    """A shard and its workers.
+
+    Args:
+        index: which shard of `count` this is.
+        count: shards of the job.
+        arrived: called with worker and step number when a gradient is held here.
+        compensation: spec of what is done about staleness.
+        allowed: see `ParameterShard`.
+
+    Worker channels hand their messages (`ToShard`) to `received` and `buffers`. The coordinator calls `apply`, `drop`
+    and `forget`.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        count: int,
+        arrived: Callable[[int, int], None],
+        compensation: str = "none",
+        allowed: Collection[str] = (),
+    ) -> None:
+        self.shard: ParameterShard | None = None
+        self._index = index
+        self._count = count
+        self._arrived = arrived
+        self._compensation: Compensation = parse_compensation(compensation)
+        self._allowed = allowed
+        self._layout: Layout | None = None
+        self._optimizer: OptimizerSpec | None = None
+        self.all_buffers: dict[int, WorkerBuffers] = {}
+
+    @property
+    def message_bytes(self) -> int:
+        """Size of all gradients or parameters of the model as float32; 0 before a worker has opened."""
+        return self._layout.elements * 4 if self._layout is not None else 0
+
+    # -- from a worker -------------------------------------------------------------------------------------------------
+
+    def received(self, worker: int, channel: Channel, message: Any) -> None:
+        """A worker's message, its payload in place."""
+        if isinstance(message, Open):
+            self._open(worker, channel, message)
+            return
+        buffers = self._buffers_of(worker)
+        match message:
+            case PushGradient():
+                self._push(worker, buffers, message)
+            case Pull() | Download():
+                self._wait(buffers, message)
+            case MoreRoom():
+                self._add_buffer(buffers)
+            case Upload():
+                self._upload(buffers, message)
+            case _:
+                raise FrameError(f"rank {worker} sent {type(message).__name__} to a parameter shard")
+
+    def destination(self, worker: int, message: Any, payload: Payload) -> memoryview:
+        """Where the payload of a worker's message goes; refused unless it is exactly what is expected."""
+        buffers = self._buffers_of(worker)
+        if isinstance(message, PushGradient) and not buffers.shared:
+            buffers.incoming = self._room_for_gradient(buffers)
+        elif isinstance(message, Upload):
+            buffers.incoming = self._room_for_upload(message)
+        else:
+            raise FrameError(f"rank {worker} sent numbers with a {type(message).__name__}, which has none")
+        expected = Payload(wire_name(buffers.incoming), buffers.incoming.numel())
+        if payload != expected:
+            raise FrameError(
+                f"rank {worker} announced {payload.elements} numbers of {payload.dtype} but the shard expects "
+                f"{expected.elements} of {expected.dtype}"
+            )
+        return as_bytes(buffers.incoming)
+
+    def lost(self, worker: int, channel: Channel) -> None:
+        """A worker's connection has ended; what it has pushed stays until the coordinator decides."""
+        buffers = self.all_buffers.get(worker)
+        if buffers is not None and buffers.channel is channel:
+            buffers.waiting = None
+
+    # -- from the coordinator
+    # --------------------------------------------------------------------------------------------------
+
+    def apply(self, message: Apply) -> None:
+        """Make one step, free the slots of its gradients and answer those who waited for it."""
+        assert self.shard is not None, "an update needs a model"
+        pushes, freed = [], []
+        for contribution in message.contributions:
+            buffers = self._buffers_of(contribution.worker)
+            assert contribution.number in buffers.held, f"gradient {contribution} is not here"
+            item = buffers.held.pop(contribution.number)
+            gradient = buffers.vectors[item.buffer]
+            pushes.append(HeldGradient(gradient, item.backup, contribution.staleness, contribution.weight))
+            freed.append((buffers, item.buffer))
+        self.shard.apply(pushes, message.lr_scale, message.settings)
+        for buffers, buffer in freed:
+            buffers.free(buffer)
+        for buffers in self.all_buffers.values():
+            if buffers.waiting is not None:
+                self._answer(buffers)
+
+    def drop(self, message: Drop) -> None:
+        """Forget gradients, also those that are still to come."""
+        for worker, number in message.gradients:
+            buffers = self.all_buffers.get(worker)
+            if buffers is None:
+                continue
+            item = buffers.held.pop(number, None)
+            if item is None:
+                buffers.void.add(number)
+            else:
+                buffers.free(item.buffer)
+
+    def forget(self, worker: int) -> None:
+        """A worker is gone, with all that it has here."""
+        self.all_buffers.pop(worker, None)
+
+    # -- details -------------------------------------------------------------------------------------------------------
+
+    def _open(self, worker: int, channel: Channel, message: Open) -> None:
+        try:
+            self._build_or_compare(worker, message)
+        except PolyrhythmError as error:
+            channel.send(Rejected(str(error)))
+            raise
+        assert self.shard is not None
+        buffers = self.all_buffers[worker] = WorkerBuffers(channel, parse_compression(message.compress))
+        memory = self.shard.memory
+        if self._compensation.needs_backup:
+            buffers.backup = self.shard.vector.clone()
+        if memory is None or not channel.local:
+            buffers.vectors.append(torch.empty_like(self.shard.vector))
+            channel.send(Opened(self._index, self._count, self.shard.version, shared=False))
+            return
+        buffer = self._new_memory(buffers)
+        direct = not self._compensation.needs_backup  # otherwise the shard must know what its workers read
+        channel.send(
+            Opened(self._index, self._count, self.shard.version, shared=True, direct=direct), fds=(buffer.fd, memory.fd)
+        )
+
+    def _build_or_compare(self, worker: int, message: Open) -> None:
+        """The first worker's model is the job's; all others must have the same."""
+        if self._layout is None or self._optimizer is None:
+            self.shard = ParameterShard(
+                message.layout, self._index, self._count, message.optimizer, self._compensation, self._allowed
+            )
+            self._layout, self._optimizer = message.layout, message.optimizer
+        elif difference := message.layout.difference(self._layout):
+            raise PolyrhythmError(
+                f"the model of rank {worker} ('here') differs from that of the first worker ('there'): {difference}; "
+                "start the same model on every rank"
+            )
+        elif message.optimizer.kind != self._optimizer.kind:
+            raise PolyrhythmError(
+                f"rank {worker} uses the optimizer {message.optimizer.kind}, the first worker "
+                f"{self._optimizer.kind}; use the same on every rank"
+            )
+
+    def _buffers_of(self, worker: int) -> WorkerBuffers:
+        buffers = self.all_buffers.get(worker)
+        if buffers is None:
+            raise FrameError(f"rank {worker} did not open the shard before it used it")
+        return buffers
+
+    def _push(self, worker: int, buffers: WorkerBuffers, message: PushGradient) -> None:
+        buffer = message.buffer if buffers.shared else self._received_buffer(worker, buffers)
+        buffers.check_free(buffer)
+        if message.number in buffers.held:
+            raise FrameError(f"rank {worker} pushed step {message.number} twice")
+        if buffers.void:
+            buffers.void = {number for number in buffers.void if number >= message.number}
+            if message.number in buffers.void:
+                buffers.free(buffer)
+                return
+        buffers.held[message.number] = Held(buffer, buffers.backup)
+        self._arrived(worker, message.number)
+
+    def _received_buffer(self, worker: int, buffers: WorkerBuffers) -> int:
+        """The slot that the gradient is in, as float32."""
+        if buffers.incoming is None:
+            raise FrameError(f"rank {worker} pushed without a gradient")
+        buffer = buffers.vectors[buffers.incoming_buffer]
+        if buffers.incoming is not buffer:
+            try:
+                buffer.copy_(decode(buffers.compression, buffers.incoming, buffer.numel()))
+            except PolyrhythmError as error:
+                raise FrameError(f"rank {worker} pushed what is no gradient: {error}") from None
+        buffers.incoming = None
+        return buffers.incoming_buffer
+
+    def _room_for_gradient(self, buffers: WorkerBuffers) -> Tensor:
+        buffers.incoming_buffer = buffers.free_buffer()
+        buffer = buffers.vectors[buffers.incoming_buffer]
+        if buffers.compression.kind == "none":
+            return buffer
+        return torch.empty(buffers.compression.size(buffer.numel()), dtype=torch.uint8)
+
+    def _room_for_upload(self, message: Upload) -> Tensor:
+        assert self.shard is not None
+        self.shard.check_state(message.state)
+        return torch.empty(packed_elements(message.state, self.shard.span.elements))
+
+    def _add_buffer(self, buffers: WorkerBuffers) -> None:
+        if not buffers.shared:
+            raise FrameError(f"{buffers.channel.peer} asked for shared memory over a network")
+        buffers.check_room()
+        memory = self._new_memory(buffers)
+        buffers.channel.send(NewBuffer(len(buffers.vectors) - 1), fds=(memory.fd,))
+
+    def _new_memory(self, buffers: WorkerBuffers) -> SharedVector:
+        assert self.shard is not None
+        memory = SharedVector.create(self.shard.span.elements)
+        buffers.memories.append(memory)
+        buffers.vectors.append(memory.values)
+        return memory
+
+    def _wait(self, buffers: WorkerBuffers, message: Pull | Download) -> None:
+        if isinstance(message, Pull) and buffers.shared:
+            buffers.check_free(message.buffer)
+        buffers.waiting = message
+        self._answer(buffers)
+
+    def _answer(self, buffers: WorkerBuffers) -> None:
+        """Send what a worker waits for, if it is there."""
+        assert self.shard is not None
+        waiting = buffers.waiting
+        if waiting is None or waiting.version > self.shard.version:
+            return
+        buffers.waiting = None
+        if isinstance(waiting, Download):
+            self._send_state(buffers)
+        elif buffers.shared:
+            self._copy_to_buffer(buffers, waiting.buffer)
+        else:
+            self._send_parameters(buffers)
+
+    def _copy_to_buffer(self, buffers: WorkerBuffers, buffer: int) -> None:
+        assert self.shard is not None
+        buffers.remember(self.shard.vector)
+        buffers.vectors[buffer].copy_(self.shard.vector)
+        buffers.channel.send(Pulled(self.shard.version))
+
+    def _send_parameters(self, buffers: WorkerBuffers) -> None:
+        assert self.shard is not None
+        buffers.remember(self.shard.vector)
+        buffers.sending = buffers.free_buffer()
+        buffer = buffers.vectors[buffers.sending]
+        numbers = buffer if buffers.wire == "float32" else buffer.view(getattr(torch, buffers.wire))[: buffer.numel()]
+        numbers.copy_(self.shard.vector)
+        buffers.channel.send(Pulled(self.shard.version), as_bytes(numbers), Payload(buffers.wire, numbers.numel()))
+
+    def _send_state(self, buffers: WorkerBuffers) -> None:
+        assert self.shard is not None
+        shape, packed = pack_state(self.shard.vector, self.shard.state())
+        buffers.channel.send(
+            Downloaded(self.shard.version, shape), as_bytes(packed), Payload("float32", packed.numel())
+        )
+
+    def _upload(self, buffers: WorkerBuffers, message: Upload) -> None:
+        assert self.shard is not None
+        if buffers.incoming is None:
+            raise FrameError(f"{buffers.channel.peer} sent an upload without numbers")
+        parameters, state = unpack_state(message.state, buffers.incoming, self.shard.span.elements)
+        self.shard.load(parameters, state, message.version)
+        buffers.incoming = None
+        for other in self.all_buffers.values():
+            other.remember(self.shard.vector)
+        buffers.channel.send(Loaded(message.version))

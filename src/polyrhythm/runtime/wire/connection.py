@@ -1,0 +1,336 @@
+"""A connection that carries frames, the addresses it can have, and what goes wrong with them.
+
+An address is ``tcp:HOST:PORT`` or ``unix:@NAME``, one of Linux's abstract names, which leave no file behind.
+Servers listen on this host only, unless they are told otherwise and the job has a token.
+"""
+
+import array
+import contextlib
+import errno
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode
+from polyrhythm.runtime.wire.rate_limit import pace_own
+
+MAX_QUEUED = 4096
+"""Frames that wait for a peer that does not read; one more and it is given up."""
+
+MAX_FDS = 8
+"""File descriptors that one frame may hand over."""
+FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+
+OPEN_CLIENTS: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+
+
+class ConnectionHandler(Protocol):
+    """What is done with what comes out of a channel. An error raised by either of the first two ends the channel."""
+
+    def received(self, message: Any) -> None:
+        """A message has arrived, its payload in place."""
+
+    def destination(self, message: Any, payload: Payload) -> memoryview:
+        """Where the payload of `message` goes; see `polyrhythm.runtime.wire.frames.Place`."""
+
+    def lost(self, reason: str) -> None:
+        """The connection has ended, for a `reason` that names the peer. Called once, and nothing after it."""
+
+
+class Watcher(Protocol):
+    """What a channel tells the loop that serves it."""
+
+    def wants_write(self, channel: "Channel") -> None:
+        """Bytes wait for the peer to take them."""
+
+    def closing(self, channel: "Channel") -> None:
+        """The socket is about to be closed."""
+
+
+class Outgoing(NamedTuple):
+    """Bytes that wait to be sent, with the file descriptors that travel beside the first of them."""
+
+    data: memoryview
+    fds: tuple[int, ...] = ()
+
+
+class Channel:
+    """One non-blocking connection; a `Loop` says when it can be read or written.
+
+    Args:
+        sock: connected stream socket, owned by the channel from now on.
+        decoder: strict decoder of the messages that may come.
+        peer: names the other side in errors.
+        takes_fds: whether file descriptors are accepted (Unix sockets only); may be changed between messages.
+
+    Attributes:
+        closed: whether it has ended.
+    """
+
+    def __init__(
+        self, sock: socket.socket, decoder: "msgspec.msgpack.Decoder[Any]", peer: str, takes_fds: bool = False
+    ) -> None:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = sock
+        self.peer = peer
+        self.local = sock.family == socket.AF_UNIX
+        self.handler: ConnectionHandler | None = None
+        self.parser = FrameParser(peer, decoder, self._destination, MAX_BODY)
+        self.fds: deque[int] = deque()
+        self.closed = False
+        self.watcher: Watcher | None = None
+        self.takes_fds = takes_fds
+        self._queue: deque[Outgoing] = deque()
+        self._held: list[Any] = []
+        self._reason = ""
+
+    @property
+    def sending(self) -> bool:
+        """Whether bytes wait for the peer to take them; a payload must not change until they are gone."""
+        return bool(self._queue)
+
+    def hold(self, message: Any) -> None:
+        """Send a frame in front of the next one: both cost one call, here and at the peer."""
+        self._held.append(message)
+
+    def release(self) -> None:
+        """Send what is held, if there is anything."""
+        if self._held:
+            self.send(self._held.pop())
+
+    def send(
+        self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a frame, now or when the peer can take it; never blocks.
+
+        Args:
+            message: any msgspec struct.
+            payload: bytes that follow; they are not copied, so they must not change while the channel is `sending`.
+            about: type and count of the payload's numbers.
+            fds: file descriptors to hand over.
+        """
+        frame = encode(message, about)
+        if self._held:
+            held, self._held = self._held, []
+            frame = b"".join((*map(encode, held), frame))
+        if self.closed:
+            return
+        first = memoryview(frame)
+        parts = [first] if payload is None else [first, payload]
+        if not self._queue and not (parts := self._send_now(parts, fds)):
+            return
+        for part in parts:
+            self._queue.append(Outgoing(part, tuple(fds) if part is first else ()))
+        if len(self._queue) > MAX_QUEUED:
+            self._give_up()
+        elif self._queue and self.watcher is not None:
+            self.watcher.wants_write(self)
+
+    def flush(self) -> None:
+        """The peer can take more bytes."""
+        while self._queue:
+            item = self._queue.popleft()
+            left = self._send_now([item.data], item.fds)
+            if left:
+                self._queue.appendleft(Outgoing(left[0], item.fds if left[0] is item.data else ()))
+                return
+
+    def readable(self) -> None:
+        """Bytes have come, or the end."""
+        try:
+            if (count := self._receive()) > 0:
+                self.parser.advance(count)
+                self.dispatch()
+            elif count == 0:
+                self.end(self._end_reason())
+        except PolyrhythmError as error:
+            self.end(str(error))
+        except ConnectionResetError:  # it ended with something unread
+            self.end(self._end_reason())
+        except OSError as error:
+            self.end(f"{self.peer} is gone ({error.strerror or error})")
+
+    def dispatch(self) -> None:
+        """Hand every complete message to the handler; what it does may close the channel or change the handler."""
+        while (message := self.parser.next_message()) is not None:
+            assert self.handler is not None, "a channel needs a handler before it is read"
+            self.handler.received(message)
+            if self.closed:
+                return
+
+    def end(self, reason: str) -> None:
+        """Close, and tell the handler why."""
+        if self.closed:
+            return
+        self.close()
+        if self.handler is not None:
+            self.handler.lost(reason)
+
+    def close(self) -> None:
+        """Close without telling the handler."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.watcher is not None:
+            self.watcher.closing(self)
+        self._queue.clear()
+        self.socket.close()
+        while self.fds:
+            os.close(self.fds.popleft())
+
+    def _give_up(self) -> None:
+        """End at the next turn of the loop, because the sender may not be prepared for it now."""
+        self._queue.clear()
+        self._reason = f"{self.peer} does not read; more than {MAX_QUEUED} messages waited for it"
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _receive(self) -> int:
+        """Bytes received; 0 at the end, -1 if there were none after all."""
+        try:
+            return self._receive_with_fds() if self.takes_fds else self.socket.recv_into(self.parser.buffer())
+        except (BlockingIOError, InterruptedError):
+            return -1
+
+    def _receive_with_fds(self) -> int:
+        count, ancillary, _, _ = self.socket.recvmsg_into([self.parser.buffer()], FDS_ROOM, socket.MSG_CMSG_CLOEXEC)
+        for _, _, data in ancillary:
+            self.fds.extend(array.array("i", data))
+        return count
+
+    def _send_now(self, parts: list[memoryview], fds: Sequence[int]) -> list[memoryview]:
+        """What of `parts` could not be sent; the first is the same object if nothing of it was."""
+        try:
+            if fds:
+                sent = self.socket.sendmsg(parts, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+            else:
+                sent = self.socket.send(parts[0]) if len(parts) == 1 else self.socket.sendmsg(parts)
+        except (BlockingIOError, InterruptedError):
+            return parts
+        except OSError:
+            # The peer is gone. What it sent before may still be there to be read, and ends in the reason.
+            return []
+        return [] if sent == len(parts[0]) and len(parts) == 1 else unsent(parts, sent)
+
+    def _destination(self, message: Any, payload: Payload) -> memoryview:
+        assert self.handler is not None, "a channel needs a handler before it is read"
+        return self.handler.destination(message, payload)
+
+    def _end_reason(self) -> str:
+        if self._reason:
+            return self._reason
+        cut = "" if self.parser.between_messages else " in the middle of a message"
+        return f"{self.peer} closed the connection{cut}"
+
+
+def unsent(parts: list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of `parts` after so many bytes."""
+    for index, part in enumerate(parts):
+        if sent < part.nbytes:
+            return [part[sent:] if sent else part, *parts[index + 1 :]]
+        sent -= part.nbytes
+    return []
+
+
+def listen(address: str, token: str = "") -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        PolyrhythmError: for an address that cannot be read or is taken, or one beyond this host without a token.
+    """
+    family, target = parse_address(address)
+    if family == socket.AF_INET and not is_loopback(target[0]) and not token:
+        raise PolyrhythmError(f"address {address} can be reached from other hosts; give the job a token")
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if family == socket.AF_INET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        raise PolyrhythmError(f"cannot listen on {address}: {listen_remedy(family, error)}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def listen_remedy(family: int, error: OSError) -> str:
+    """What to do about an address that cannot be listened on."""
+    if error.errno != errno.EADDRINUSE:
+        return error.strerror or str(error)
+    if family == socket.AF_UNIX:
+        return "the name is in use; is a job with the same id running?"
+    return "the port is in use; choose another one, or 0 for any"
+
+
+def connect(address: str, timeout_s: float) -> socket.socket:
+    """A connected socket.
+
+    Raises:
+        PolyrhythmError: if nobody answers.
+    """
+    family, target = parse_address(address)
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    sock.settimeout(timeout_s)
+    if family != socket.AF_UNIX:
+        pace_own(sock)
+    try:
+        sock.connect(target)
+    except OSError as error:
+        sock.close()
+        raise PolyrhythmError(f"cannot connect to {address}: {error.strerror or error}; is the job running?") from error
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """The address under which a listening socket can be reached; says the port that was chosen for port 0."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix:@{name[1:].decode()}"
+    return f"tcp:{name[0]}:{name[1]}"
+
+
+def parse_address(address: str) -> tuple[int, Any]:
+    """Address family and what `socket.bind` takes.
+
+    >>> parse_address("tcp:127.0.0.1:80")[1], parse_address("unix:@job")[1]
+    (('127.0.0.1', 80), '\\x00job')
+    """
+    scheme, _, rest = address.partition(":")
+    if scheme == "unix" and rest.startswith("@") and len(rest) > 1:
+        return socket.AF_UNIX, "\0" + rest[1:]
+    host, _, port = rest.rpartition(":")
+    if scheme == "tcp" and host and port.isdecimal() and int(port) < 65536:
+        return socket.AF_INET, (host, int(port))
+    raise PolyrhythmError(f"address must be tcp:HOST:PORT or unix:@NAME but got {address!r}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can be reached from this host only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
+    (True, False)
+    """
+    return host == "localhost" or host.startswith("127.")
+
+
+def close_in_children(channel: Channel) -> None:
+    """Close the channel in forked children, such as loader workers: otherwise they hide the death of their parent."""
+    OPEN_CLIENTS.add(channel)
+
+
+def _close_clients() -> None:
+    for channel in list(OPEN_CLIENTS):
+        channel.closed = True
+        channel.socket.close()  # not channel.close(): the epoll instance is still the parent's too
+
+
+os.register_at_fork(after_in_child=_close_clients)

@@ -1,0 +1,192 @@
+"""One readiness loop: listeners, channels and timers of one thread, so that nothing needs a lock."""
+
+import heapq
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Final, TypeAlias
+
+from polyrhythm.runtime.wire.busy_wait import SPIN_S, Spinner
+from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler
+
+Clock: TypeAlias = Callable[[], float]
+
+READ: Final = select.EPOLLIN
+WRITE: Final = select.EPOLLOUT
+MOST_EVENTS: Final = 64
+"""Sockets that are served in a turn; the others are served in the next."""
+
+
+@dataclass(order=True, slots=True)
+class LoopTimer:
+    """A callback that is due at a time; see `Loop.call_at`."""
+
+    time_s: float
+    number: int
+    callback: Callable[[], None] | None = field(compare=False)
+
+    def cancel(self) -> None:
+        """Do not call."""
+        self.callback = None
+
+
+class Loop:
+    """Waits for sockets and timers and calls their handlers, one at a time.
+
+    Args:
+        clock: seconds; all times of timers are on it.
+        spin_s: how long a wait spins at most; see `polyrhythm.runtime.wire.busy_wait`.
+
+    Example:
+        >>> loop, fired = Loop(), []
+        >>> _ = loop.call_later(0.0, lambda: fired.append("now"))
+        >>> loop.run_until(lambda: fired, timeout_s=1.0), fired
+        (True, ['now'])
+        >>> loop.close()
+    """
+
+    def __init__(self, clock: Clock = time.monotonic, spin_s: float = SPIN_S) -> None:
+        self.clock = clock
+        self._spin_s = spin_s
+        self._spinner = Spinner()
+        self._epoll = select.epoll()
+        self._look = partial(self._epoll.poll, 0, MOST_EVENTS)
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._timers: list[LoopTimer] = []
+        self._numbers = count()
+        self._channels: dict[int, Channel] = {}
+        self._listeners: set[socket.socket] = set()
+        self._stopped = False
+        self._wakeup, self._waker = socket.socketpair()
+        self._wakeup.setblocking(False)
+        self._waker.setblocking(False)
+        self._call_when_readable(self._wakeup, self._woken)
+
+    def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
+        """Call `accepted` with every new connection of a listening socket."""
+
+        def accept() -> None:
+            try:
+                sock, _address = listener.accept()
+            except OSError:  # it was gone again, or no descriptor is left for it
+                return
+            accepted(sock)
+
+        self._call_when_readable(listener, accept)
+        self._listeners.add(listener)
+
+    def add(self, channel: Channel, handler: ConnectionHandler) -> None:
+        """Serve a channel until it ends; a second call changes its handler."""
+        channel.handler = handler
+        if channel.watcher is self:
+            return
+        channel.watcher = self
+        self._channels[channel.socket.fileno()] = channel
+        self._epoll.register(channel.socket, READ | (WRITE if channel.sending else 0))
+
+    def call_at(self, time_s: float, callback: Callable[[], None]) -> LoopTimer:
+        """Call once when the clock reaches `time_s`."""
+        timer = LoopTimer(time_s, next(self._numbers), callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> LoopTimer:
+        """Call once after `delay_s` seconds."""
+        return self.call_at(self.clock() + delay_s, callback)
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for the next events, at most so long, and handle them."""
+        for number, ready in self._wait(self._patience(timeout_s) if self._timers else timeout_s):
+            channel = self._channels.get(number)  # none if what was served before it has closed it
+            if channel is None:
+                self._callbacks.get(number, ignore)()
+            elif ready == READ:
+                channel.readable()
+            else:
+                self._serve(channel, ready)
+        while self._timers and self._timers[0].time_s <= self.clock():
+            timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+
+    def run(self) -> None:
+        """Step until `stop`."""
+        self._stopped = False
+        while not self._stopped:
+            self.step()
+
+    def run_until(self, done: Callable[[], object], timeout_s: float) -> bool:
+        """Step until `done`; False if that takes longer than the timeout."""
+        deadline = self.clock() + timeout_s
+        while not done():
+            left = deadline - self.clock()
+            if left <= 0:
+                return False
+            self.step(left)
+        return True
+
+    def stop(self) -> None:
+        """Make `run` return; may be called from a signal handler."""
+        self._stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Make `step` return, from any thread."""
+        self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """Close every channel and listener, without telling handlers."""
+        for channel in tuple(self._channels.values()):
+            channel.close()
+        for sock in (*self._listeners, self._wakeup, self._waker):
+            sock.close()
+        self._epoll.close()
+
+    # -- what a channel tells (see `Watcher`) ------------------------------------------------------------------------
+
+    def wants_write(self, channel: Channel) -> None:
+        """Flush the channel when its peer can take bytes."""
+        self._epoll.modify(channel.socket, READ | WRITE)
+
+    def closing(self, channel: Channel) -> None:
+        """Serve the channel no more."""
+        number = channel.socket.fileno()
+        del self._channels[number]
+        self._epoll.unregister(number)
+
+    # -- details -----------------------------------------------------------------------------------------------------
+
+    def _call_when_readable(self, sock: socket.socket, callback: Callable[[], None]) -> None:
+        self._callbacks[sock.fileno()] = callback
+        self._epoll.register(sock, READ)
+
+    def _wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Sockets that are ready, and for what."""
+        limit_s = self._spin_s if timeout_s is None else min(timeout_s, self._spin_s)
+        if limit_s > 0 and (ready := self._spinner.look(self._look, limit_s)):
+            return ready
+        return self._epoll.poll(timeout_s, MOST_EVENTS)
+
+    def _serve(self, channel: Channel, ready: int) -> None:
+        if ready & ~READ:
+            channel.flush()
+            if not channel.sending:
+                self._epoll.modify(channel.socket, READ)
+        if ready & ~WRITE and not channel.closed:
+            channel.readable()
+
+    def _patience(self, timeout_s: float | None) -> float | None:
+        """How long to wait: until the next timer or the timeout."""
+        due = max(0.0, self._timers[0].time_s - self.clock())
+        return due if timeout_s is None else min(due, timeout_s)
+
+    def _woken(self) -> None:
+        self._wakeup.recv(4096)
+
+
+def ignore() -> None:
+    """What becomes of an event whose socket was closed by what was served before it."""

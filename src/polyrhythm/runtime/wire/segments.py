@@ -1,0 +1,154 @@
+"""How a model's flat vector and its optimizer's state are cut over several parameter shards, and joined again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.wire.shard_protocol import Layout, StateShape
+from polyrhythm.training.flat import FlatLayout, Segment
+from polyrhythm.training.optimizer import OptimizerState, StateVector
+
+ALIGNMENT: Final = 16
+"""A cut falls on a multiple of so many elements, 64 bytes, so that no cache line belongs to two shards."""
+
+
+class Piece(NamedTuple):
+    """Elements `start` to `stop` (exclusive) of the model's flat vector, all of one parameter group."""
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpan:
+    """Elements `start` to `stop` (exclusive) of the model's flat vector: what one shard holds, by group."""
+
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def elements(self) -> int:
+        """Numbers of the shard."""
+        return self.stop - self.start
+
+
+def group_sizes(layout: Layout) -> tuple[int, ...]:
+    """Elements of each parameter group."""
+    return tuple(sum(prod(p.shape) for p in group) for group in layout.groups)
+
+
+def cut_spans(sizes: Sequence[int], count: int) -> tuple[ShardSpan, ...]:
+    """Equal spans for `count` shards, up to alignment, of a vector with groups of these sizes.
+
+    Raises:
+        PolyrhythmError: if there are more shards than aligned places to cut.
+
+    Example:
+        >>> [tuple(span.pieces[-1]) for span in cut_spans([100, 60], 2)]
+        [(0, 0, 80), (1, 100, 160)]
+    """
+    total = sum(sizes)
+    cuts = [total * i // count // ALIGNMENT * ALIGNMENT for i in range(count)] + [total]
+    if any(start >= stop for start, stop in pairwise(cuts)):
+        raise PolyrhythmError(f"a model of {total} parameters is too small for {count} shards; use fewer")
+    bounds = [0, *accumulate(sizes)]
+    return tuple(ShardSpan(start, stop, pieces(bounds, start, stop)) for start, stop in pairwise(cuts))
+
+
+def pieces(bounds: Sequence[int], start: int, stop: int) -> tuple[Piece, ...]:
+    """The parts of each group between two positions; `bounds` are where groups begin and end."""
+    clipped = [Piece(g, max(a, start), min(b, stop)) for g, (a, b) in enumerate(pairwise(bounds))]
+    return tuple(piece for piece in clipped if piece.start < piece.stop)
+
+
+def shard_layout(layout: Layout, span: ShardSpan, whole: bool) -> FlatLayout:
+    """Layout of one shard's vector: the model's own tensors if it holds them all, else one vector for each group."""
+    if whole:
+        parameters = [p for group in layout.groups for p in group]
+        stops = list(accumulate(prod(p.shape) for p in parameters))
+        named = zip(parameters, [0, *stops], stops, strict=False)
+        segments = iter([Segment(p.name, torch.Size(p.shape), start, stop) for p, start, stop in named])
+        groups = tuple(tuple(next(segments) for _ in group) for group in layout.groups if group)
+        return FlatLayout(groups, span.elements)
+    cuts = [(p.group, p.start - span.start, p.stop - span.start) for p in span.pieces]
+    return FlatLayout(
+        tuple((Segment(f"group {g}", torch.Size([stop - start]), start, stop),) for g, start, stop in cuts),
+        span.elements,
+    )
+
+
+def slice_state(state: OptimizerState, sizes: Sequence[int], span: ShardSpan) -> OptimizerState:
+    """The part of an optimizer's state that belongs to `span`; a step count goes to every shard of its group."""
+    if span.elements == sum(sizes):
+        return state
+    groups = [group for group, size in enumerate(sizes) if size]
+    starts = [0, *accumulate(sizes)]
+    vectors = {}
+    for key, vector in state.vectors.items():
+        whole = dict(zip(groups, vector.pieces(), strict=True))
+        parts = [
+            whole[g] if whole[g].dim() == 0 else whole[g][start - starts[g] : stop - starts[g]]
+            for g, start, stop in span.pieces
+        ]
+        vectors[key] = joint(parts)
+    numbers = {
+        key: tuple(dict(zip(groups, values, strict=True))[piece.group] for piece in span.pieces)
+        for key, values in state.numbers.items()
+    }
+    return OptimizerState(vectors, numbers)
+
+
+def join_states(states: Sequence[OptimizerState], spans: Sequence[ShardSpan]) -> OptimizerState:
+    """The reverse of `slice_state`."""
+    if len(states) == 1:
+        return states[0]
+    vectors = {}
+    for key in states[0].vectors:
+        by_group: dict[int, list[Tensor]] = {}
+        for state, span in zip(states, spans, strict=True):
+            for piece, part in zip(span.pieces, state.vectors[key].pieces(), strict=True):
+                by_group.setdefault(piece.group, []).append(part)
+        vectors[key] = joint([parts[0] if parts[0].dim() == 0 else torch.cat(parts) for parts in by_group.values()])
+    numbers: dict[str, tuple[float, ...]] = {}
+    for key in states[0].numbers:
+        values: dict[int, float] = {}
+        for state, span in zip(states, spans, strict=True):
+            values |= {p.group: value for p, value in zip(span.pieces, state.numbers[key], strict=True)}
+        numbers[key] = tuple(values.values())
+    return OptimizerState(vectors, numbers)
+
+
+def joint(parts: Sequence[Tensor]) -> StateVector:
+    """Pieces as one vector."""
+    return StateVector(torch.cat([part.reshape(-1) for part in parts]), tuple(part.shape for part in parts))
+
+
+def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
+    """Parameters and optimizer state as one vector, and what it takes to read it."""
+    shapes = {key: tuple(tuple(shape) for shape in vector.shapes) for key, vector in state.vectors.items()}
+    values = [vector.values.to(torch.float32) for vector in state.vectors.values()]
+    return StateShape(shapes, state.numbers), torch.cat([parameters, *values])
+
+
+def packed_elements(shape: StateShape, elements: int) -> int:
+    """Length of what `pack_state` makes for so many parameters."""
+    return elements + sum(prod(piece) for pieces in shape.vectors.values() for piece in pieces)
+
+
+def unpack_state(shape: StateShape, packed: Tensor, elements: int) -> tuple[Tensor, OptimizerState]:
+    """The reverse of `pack_state`; both results are views of `packed`."""
+    lengths = [sum(prod(piece) for piece in pieces) for pieces in shape.vectors.values()]
+    parameters, *values = torch.split(packed, [elements, *lengths])
+    vectors = {
+        key: StateVector(value, tuple(torch.Size(piece) for piece in pieces))
+        for (key, pieces), value in zip(shape.vectors.items(), values, strict=True)
+    }
+    return parameters, OptimizerState(vectors, shape.numbers)

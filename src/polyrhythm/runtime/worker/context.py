@@ -1,0 +1,117 @@
+"""What the parts of a worker share: where the worker stands, and how it waits for the coordinator."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.wire.protocol import CollectiveFailed, Measured, Phase, ToWorker
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.interface import JobClient, Tally
+from polyrhythm.runtime.worker.losses import Losses
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.runtime.worker.step_settings import StepSettings
+
+UNREAD = -1
+"""Version of parameters that nobody has read from the servers."""
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """One worker in its job.
+
+    Args:
+        rank: this worker's.
+        client: see `JobClient`.
+        replica: the script's model and optimizer.
+        exchange: the model's side of collectives.
+        clock: seconds, for durations only.
+        follow: do what a message of the coordinator says.
+        steering: what the policy sets for the script's optimizer.
+
+    `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
+    `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it.
+    `collective_failed` says that an exchange has failed, so that only a new phase concerns this worker.
+    """
+
+    rank: int
+    client: JobClient
+    replica: ScriptReplica
+    exchange: DDPExchange
+    clock: Callable[[], float]
+    follow: Callable[[ToWorker], None]
+    steering: StepSettings
+    tally: Tally = field(default_factory=Tally)
+    losses: Losses = field(default_factory=Losses)
+    loss: float | None = None
+    phase: Phase | None = None
+    version: int = UNREAD
+    may_step: bool = False
+    over: bool = False
+    done: bool = False
+    collective_failed: bool = False
+    void: bool = False
+    hidden: bool = False
+    pending: deque[ToWorker] = field(default_factory=deque)
+    started_s: float = 0.0
+    computed_s: float = 0.0
+    exchanged_s: float = 0.0
+
+    def wait(self) -> None:
+        """Follow messages until there is a step to make, or none for now."""
+        self.may_step = self.over = False
+        start = self.clock()
+        while not (self.may_step or self.over or self.done):
+            self.follow(self.pending.popleft() if self.pending else self.client.receive())
+        self.started_s = self.clock()
+        self.tally.waited_s += self.started_s - start
+
+    def hide_gradients(self) -> None:
+        """Make the optimizer step that follows do nothing."""
+        self.replica.hide_gradients()
+        self.hidden = True
+
+    def show_gradients(self) -> None:
+        """Give the script its gradients back."""
+        if self.hidden:
+            self.replica.show_gradients()
+            self.hidden = False
+
+    def fail_collective(
+        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Measured, ...] = ()
+    ) -> None:
+        """Tell the coordinator that the phase has failed here, and wait for the next."""
+        self.report_failed_collective(completed, detail, exchanged, shared, records)
+        self.wait()
+
+    def report_failed_collective(
+        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Measured, ...] = ()
+    ) -> None:
+        """Tell the coordinator that the phase has failed here; whoever waits goes on waiting."""
+        assert self.phase is not None
+        self.collective_failed = True
+        self.exchange.part()
+        self.client.send(CollectiveFailed(self.phase.number, completed, detail, exchanged, shared, records))
+
+
+class StepMode(Protocol):
+    """How a worker makes its steps under one kind of policy."""
+
+    def draw(self) -> tuple[SampleRange, ...] | None:
+        """Positions of the next mini-batch that may be fetched; None when there is none for now."""
+
+    def follow(self, message: ToWorker) -> None:
+        """Do what the coordinator says about steps."""
+
+    def before_step(self, samples: int) -> None:
+        """The gradients are there; the optimizer has not used them yet."""
+
+    def after_step(self, samples: int) -> None:
+        """The optimizer has made its step, or been kept from it."""
+
+    def skip_step(self, samples: int) -> None:
+        """The script made no optimizer step."""
+
+    def end_epoch(self, version: int) -> None:
+        """Everyone is at the end of the epoch; the parameters of `version` are final."""

@@ -1,0 +1,327 @@
+"""How a worker's model takes part in synchronous mode: DistributedDataParallel behind the model's own forward, and
+averages.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store
+from torch.nn.parallel import DistributedDataParallel
+
+from polyrhythm.core import Outer
+from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
+from polyrhythm.runtime.collectives.membership import Generation
+from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
+from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
+from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
+from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
+from polyrhythm.runtime.wire.protocol import Measured, packed, unpacked
+from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
+from polyrhythm.runtime.wire.shard_protocol import StateShape
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.training.codecs import Compressor
+from polyrhythm.training.compression import NOTHING, Compression
+from polyrhythm.training.config import StateTreatment
+from polyrhythm.training.optimizer import OptimizerState
+
+
+class Core(nn.Module):
+    """What DistributedDataParallel wraps: the model with its own forward, whatever stands in its place now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = model.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward."""
+        return self._forward(*args, **kwargs)
+
+
+class DDPExchange:
+    """The model's side of collectives.
+
+    In a synchronous phase the model's forward runs through a DistributedDataParallel on the switchable group, made anew
+    for each phase: all members then start without buckets, so their layouts cannot differ. Evaluation, and forwards
+    without gradients, never communicate.
+
+    Args:
+        replica: the script's model and optimizer.
+        worker: rank in the job.
+        timeout: limit of one collective.
+        compression: what gradients and replicas travel as. Compressed gradients are exchanged behind the backward pass.
+    """
+
+    def __init__(
+        self, replica: ScriptReplica, worker: int, timeout: timedelta, compression: Compression = NOTHING
+    ) -> None:
+        self._replica = replica
+        self._worker = worker
+        self._timeout = timeout
+        self._model = replica.model
+        self._core = Core(replica.model)
+        self._ddp: DistributedDataParallel | None = None
+        self._averager: Averager | None = None
+        self.group: SwitchGroup | None = None
+        self.reduces = self.by_hand = False
+        self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
+        self._cut: tuple[str, str, int] = ("", "", 0)
+        self._completed = 0
+        self.state_treatment: StateTreatment = "keep"
+        self.outer = Outer()
+        self.launch: LaunchSum = launch_sum
+
+    def meet(self, store: Store, members: Sequence[int], name: str) -> None:
+        """Form the group of a new phase.
+
+        Raises:
+            GroupError: if not all members arrive.
+        """
+        self._ddp = None
+        if self.group is None:
+            self.group = make_group(store, self._worker, self._timeout)
+        self._completed = 0
+        self.group.set_generation(tuple(members), name)
+        self._end_if_cut()
+
+    def cut(self, name: str, reason: str, after: int = 0) -> None:
+        """From any thread: end the collectives of the phase of that name, also if its group is only being formed.
+
+        Those of the first `after` steps in synchronous mode come to their own end.
+        """
+        self._cut = (name, reason, after)
+        self._end_if_cut()
+
+    def complete(self, steps: int) -> None:
+        """So many steps in synchronous mode are complete, and with them their collectives."""
+        if self.group is not None:
+            self.group.step()
+        self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
+        self._end_if_cut()
+
+    def part(self) -> None:
+        """Leave the group: from now on this worker goes its own way."""
+        self.reduces, self._ddp, self.by_hand = False, None, False
+        self._model.__dict__.pop("forward", None)
+        if self.group is not None:
+            self.group.set_local()
+
+    def abandon(self, reason: str) -> None:
+        """Leave in the middle: the other members must not wait for this one."""
+        if self.group is not None:
+            self.group.abort(reason)
+
+    def close(self) -> None:
+        """Give the model its own forward back, and torch its state before, if this session has made the default group.
+
+        torch waits for its groups in destructors, so they are dropped while everything else still stands.
+        """
+        self.part()
+        self._averager = None
+        if self.group is not None and self.group is dist.group.WORLD:
+            dist.destroy_process_group()
+        self.group = None
+
+    def reduce_gradients(self, wanted: bool) -> None:
+        """Whether backward passes from now on end in the mean gradient of all members, if nothing is compressed."""
+        self.by_hand = wanted and self._gradients is not None
+        wanted = wanted and not self.by_hand
+        self.reduces = wanted
+        if wanted and self._ddp is None:
+            self._ddp = DistributedDataParallel(self._core, process_group=self.group, init_sync=False)
+        if wanted:
+            self._model.forward = self._through_ddp
+        else:
+            self._model.__dict__.pop("forward", None)
+
+    def reduce_now(self, wanted: bool) -> None:
+        """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
+        reduce_next(self._ddp, wanted)
+
+    def meanwhile(self, call: Callable[[], None]) -> bool:
+        """Have this done while the next backward pass waits for its exchange; whether there is to be one.
+
+        It may end without, on a GPU or if the exchange fails.
+        """
+        if self.group is None or not self.reduces:
+            return False
+        self.group.meanwhile = call
+        return True
+
+    @property
+    def generation(self) -> Generation:
+        """The members of the phase, who take part in every collective."""
+        assert self.group is not None, "members meet before they exchange anything"
+        assert self.group.generation is not None, "members meet before they exchange anything"
+        return self.group.generation
+
+    @property
+    def averager(self) -> Averager:
+        """Averages the replicas; made when it is first needed."""
+        if self._averager is None:
+            self._averager = Averager(self._replica.model, self._deltas, self.launch)
+        return self._averager
+
+    def combine(self, weight: ContributionWeight, step: int) -> None:
+        """Start an exchange of replicas behind step `step`; the averager's `merge` completes it.
+
+        What becomes of the optimizers' states happens at once, also where the result is taken over later.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        sync = weight.sync
+        if sync.what == "deltas" and sync.outer is None:
+            weight = ContributionWeight(replace(sync, outer=self.outer), weight.share, weight.adopts)
+        self.averager.combine(self.generation, weight, step)
+        if self.state_treatment == "average":
+            state = self._mean_state(weight.share, self.generation.members.index(sync.workers[0]))
+            if weight.adopts:
+                self._replica.import_state(state)
+        elif self.state_treatment == "reset" and weight.adopts:
+            self._replica.optimizer.state.clear()
+
+    def exchange_records(self, own: Measured) -> tuple[Measured, ...]:
+        """What the members have measured in a step, in their order.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        return unpacked(b"".join(self.generation.gather(packed(own))))
+
+    def average_gradients(self, weight: ContributionWeight) -> None:
+        """Give the optimizer's next step the mean gradient of those who have a stake.
+
+        Raises:
+            GroupError: when a member is lost; the gradients are unchanged then.
+        """
+        parameters = self._replica.parameters
+        if self._gradients is None:
+            mean_gradients(self.generation, parameters, weight.share, weight.adopts)
+            return
+        shares = [ContributionWeight.of(weight.sync, member).share for member in self.generation.members]
+        mean_compressed_gradients(self.generation, self._gradients, parameters, shares, weight.adopts)
+
+    def reduce_by_hand(self, skipped: bool = False) -> None:
+        """What DistributedDataParallel does, with compressed gradients: their mean, and the first member's buffers.
+
+        A member whose script has skipped the step contributes zeros.
+
+        Raises:
+            GroupError: when a member is lost; the gradients are unchanged then, the buffers undefined.
+        """
+        assert self._gradients is not None, "only compressed gradients are reduced by hand"
+        size = self.generation.size
+        if skipped:
+            self._forget_gradients()
+        mean_compressed_gradients(self.generation, self._gradients, self._replica.parameters, [1.0 / size] * size)
+        hand_over_tensors(self.generation, list(self._model.buffers()), 0)
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._replica.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
+        """Give all members the mean of the contributors' parameters, buffers and optimizer state.
+
+        Of an outer optimizer they take over the velocity of the first contributor.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        share = 1.0 / len(contributors) if self._worker in contributors else 0.0
+        source = list(members).index(contributors[0])
+        Averager(self._replica.model, launch=self.launch).mean(self.generation, share)
+        self._replica.import_state(self._mean_state(share, source))
+        self._share_velocity(source)
+
+    def _mean_state(self, share: float, source: int) -> OptimizerState:
+        """Mean of the optimizers' states in the shape of that of the member of rank `source`; others count as zero."""
+        shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
+        encoded = share_bytes(self.generation, msgspec.msgpack.encode(shape), source)
+        agreed = msgspec.msgpack.decode(encoded, type=StateShape)
+        flat = vectors if share and shape == agreed else torch.zeros(packed_elements(agreed, 0))
+        if flat.numel():
+            self.launch(self.generation, flat.mul_(share), not share).wait()
+        return unpack_state(agreed, flat, 0)[1]
+
+    def _share_velocity(self, source: int) -> None:
+        velocity = self._averager.velocity if self._averager is not None else None
+        there = torch.tensor([velocity is not None])
+        broadcast(self.generation, there, source)
+        if there:
+            own = torch.zeros(self._replica.layout.size, device=self._replica.device) if velocity is None else velocity
+            broadcast(self.generation, own, source)
+            self.averager.velocity = own
+        elif velocity is not None:
+            self.averager.velocity = None
+
+    def forget_velocity(self) -> None:
+        """Another policy starts, and with it the outer optimizer anew."""
+        if self._averager is not None:
+            self._averager.velocity = None
+
+    @property
+    def launched_s(self) -> float:
+        """When this worker last joined in a collective, on `time.perf_counter`; 0 before the first."""
+        return self.group.launched_s if self.group is not None else 0.0
+
+    def _end_if_cut(self) -> None:
+        name, reason, after = self._cut
+        if self.group is not None and name and self._completed >= after:
+            self.group.abort(reason, name)
+
+    @property
+    def failure(self) -> str | None:
+        """Why a collective of this phase has failed; None while all is well."""
+        return self.group.failure if self.group is not None else None
+
+    def _through_ddp(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and self._model.training:
+            assert self._ddp is not None
+            return self._ddp(*args, **kwargs)
+        return self._core(*args, **kwargs)
+
+
+def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
+    """Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly."""
+    if ddp is not None and ddp.require_backward_grad_sync is not wanted:
+        ddp.require_backward_grad_sync = wanted
+
+
+def make_group(store: Store, worker: int, timeout: timedelta) -> SwitchGroup:
+    """A switchable group that torch knows, for the epochs of a job that meets at `store`.
+
+    A script that has initialised torch.distributed keeps its default group and gets this one beside it, which is
+    collective; otherwise this one becomes the default, without a rendezvous.
+    """
+    if dist.is_initialized():
+        group = dist.new_group(backend=BACKEND, timeout=timeout)
+    else:
+        dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        group = dist.group.WORLD
+    assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
+    group.bind(store, worker)
+    return group
+
+
+def share_bytes(generation: Generation, data: bytes, source: int) -> bytes:
+    """The bytes of the member of rank `source`, on everyone.
+
+    Raises:
+        GroupError: when a member is lost.
+    """
+    length = torch.tensor([len(data)])
+    broadcast(generation, length, source)
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    shared = own if generation.rank == source else torch.empty(int(length), dtype=torch.uint8)
+    broadcast(generation, shared, source)
+    return bytes(shared.tolist())

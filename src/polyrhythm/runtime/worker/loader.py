@@ -1,0 +1,173 @@
+"""The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.accumulation import Accumulation
+from polyrhythm.runtime.worker.interface import DrawnBatch
+from polyrhythm.training.data.order import ShardedOrder
+from polyrhythm.training.data.partition import Dealt
+
+LoaderSample = TypeVar("LoaderSample", covariant=True)
+
+
+class Source(Protocol):
+    """Who grants mini-batches; see `polyrhythm.runtime.worker.worker.Worker`."""
+
+    generation: int
+
+    def begin_epoch(self, ready: Ready) -> None:
+        """Stand before an epoch."""
+
+    def draw(self) -> DrawnBatch | None:
+        """The next mini-batch."""
+
+    def dealt(self, draw: DrawnBatch) -> None:
+        """The script gets a mini-batch of this draw."""
+
+    def end_epoch(self) -> bool:
+        """Stand at its end."""
+
+
+class SessionLoader(Generic[LoaderSample]):
+    """Iterates over this worker's share of an epoch; the epoch's order is one permutation, the same on all workers.
+
+    Args:
+        dataset: map-style, the same on every worker.
+        batch_size: samples of one step.
+        source: grants mini-batches.
+        accumulation: told of every mini-batch just before the script gets it.
+        shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
+        accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
+        dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
+        inject: called with a mini-batch and the epoch just before the script gets what it returns.
+        options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[LoaderSample],
+        batch_size: int,
+        source: Source,
+        accumulation: Accumulation,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        accumulate: int = 1,
+        first_epoch: int = 0,
+        dealt: Dealt | None = None,
+        inject: Callable[[Any, int], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        check_dataset(dataset)
+        check_options(options)
+        if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
+            raise PolyrhythmError(
+                f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.epoch = first_epoch - 1
+        self._samples = len(dataset)  # type: ignore[arg-type]
+        self._source = source
+        self._accumulation = accumulation
+        self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
+        self._sharded = ShardedOrder(dealt) if dealt else None
+        self._inject = inject
+        self._options = options
+        self._drawn: deque[tuple[DrawnBatch, int, bool]] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch. Leaving the loop early leaves the epoch to the other workers."""
+        self.epoch += 1
+        self._accumulation.start()
+        order = self._order(self.epoch)
+        self._source.begin_epoch(self._ready())
+        finished = False
+        while not finished:
+            yield from self._batches(order)
+            finished = self._source.end_epoch()
+
+    def _ready(self, processed: int = 0) -> Ready:
+        """Where this worker stands, and what it wants."""
+        shards = self._sharded.cut if self._sharded else None
+        cut = (shards.sizes, shards.rotate) if shards else ((), False)
+        return Ready(self.epoch, self._samples, self.batch_size, self._ahead, processed, *cut)
+
+    @property
+    def _ahead(self) -> int:
+        """Mini-batches that the loader's processes fetch in advance."""
+        workers = self._options.get("num_workers", 0)
+        return workers * (self._options.get("prefetch_factor") or 2) if workers else 0
+
+    def _order(self, epoch: int) -> list[int]:
+        """What stands at each position of an epoch, unless each worker has its own order."""
+        if self._sharded:
+            return []
+        if not self._shuffle:
+            return list(range(self._samples))
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        return torch.randperm(self._samples, generator=generator).tolist()
+
+    def _batches(self, order: list[int]) -> Iterator[Any]:
+        """Mini-batches as they are granted; those that were fetched in advance and are void by now are left out."""
+        self._drawn.clear()
+        loader = DataLoader(self.dataset, batch_sampler=_Sampler(self._indices(order)), **self._options)
+        for batch in loader:
+            self._accumulation.end()  # which may bring another phase, in which this batch is void
+            draw, samples, last = self._drawn.popleft()
+            if draw.generation == self._source.generation:
+                self._source.dealt(draw)
+                self._accumulation.given(samples, last)
+                yield self._inject(batch, self.epoch) if self._inject else batch
+        self._accumulation.end()
+
+    def _indices(self, order: list[int]) -> Iterator[list[int]]:
+        """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
+        while (draw := self._source.draw()) is not None:
+            indices = [index for sample_range in draw.sample_ranges for index in self._read(order, sample_range)]
+            count = min(self._accumulate, len(indices))
+            for number in range(count):
+                part = indices[number * len(indices) // count : (number + 1) * len(indices) // count]
+                self._drawn.append((draw, len(part), number == count - 1))
+                yield part
+
+    def _read(self, order: list[int], sample_range: SampleRange) -> list[int]:
+        """Samples at these positions."""
+        return (
+            self._sharded.indices(sample_range).tolist()
+            if self._sharded
+            else order[sample_range.start : sample_range.stop]
+        )
+
+
+class _Sampler:
+    """A batch sampler over an iterator, which DataLoader asks in this process, also for its worker processes."""
+
+    def __init__(self, batches: Iterator[list[int]]) -> None:
+        self._iterator = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._iterator
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Which samples a worker reads is not for its loader to say."""
+    for name in ("sampler", "batch_sampler", "drop_last"):
+        if name in options:
+            raise PolyrhythmError(f"session.loader takes no {name}: the job decides who reads which samples")
+
+
+def check_dataset(dataset: object) -> None:
+    """Only what has a length and an index can be shared out."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise PolyrhythmError(
+            f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
+        )

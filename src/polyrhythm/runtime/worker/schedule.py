@@ -1,0 +1,105 @@
+"""What a rank does in synchronous mode: it runs the policy by itself on the steps that everyone makes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
+from polyrhythm.core.arbiter import Arbiter
+from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.wire.protocol import Measured
+
+
+class LocalSchedule:
+    """Follows a policy through a plan, one step of all members at a time.
+
+    A scheduled policy decides from clocks and samples alone, and the plan tells both for every member; a replicated one
+    also from what the members have measured in this step, which everyone is told. So each rank comes to the same
+    decisions as the coordinator by itself.
+
+    Args:
+        policy: a policy whose traits say "scheduled" or "replicated".
+        cluster: as the coordinator gave it to its own copy of the policy.
+        members: ranks in order; `rank` is one of them.
+        rank: this one.
+    """
+
+    def __init__(self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int) -> None:
+        self._members = members
+        self._rank = rank
+        self._ledger = Ledger()
+        self._arbiter = Arbiter(policy, cluster, self._ledger, self, lambda *_: None)
+        self._started: dict[int, int] = {}
+        self._steady = Sync(members) if is_steady(policy) else None
+        self._sync: Sync | None = None
+        self.exchange: Exchange = "gradients"
+        self.settings = Settings()
+        self.plan: EpochPlan | None = None
+        self.step = 0
+
+    def start(self, plan: EpochPlan) -> None:
+        """All members join for the steps of `plan`."""
+        self.plan, self.step = plan, 0
+        if self._steady is None:
+            self._started = dict.fromkeys(self._members, 0)
+            self._arbiter.join(self._members, 0.0)
+
+    @property
+    def done(self) -> bool:
+        """Whether the plan has no further step."""
+        return self.plan is None or self.step >= self.plan.steps
+
+    def batch(self) -> tuple[SampleRange, ...]:
+        """Positions of this rank's next mini-batch."""
+        assert self.plan is not None
+        return self.plan.batch(self.step, self._members.index(self._rank))
+
+    def advance(self, records: Sequence[Measured] | None = None) -> Sync | None:
+        """Everyone completes the step; how the members' contributions are combined behind it, if they are.
+
+        Args:
+            records: what each member has measured, in their order; a scheduled policy needs none.
+        """
+        assert self.plan is not None
+        if self._steady is not None:
+            self.step += 1
+            return self._steady
+        self._sync = None
+        for index, worker in enumerate(self._members):
+            samples = self.plan.size(self.step, index)
+            clock = self._ledger.accounts[worker].clock + 1
+            loss, norm = (records[index].loss, records[index].grad_sq_norm) if records else (None, None)
+            self._arbiter.report(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))
+        self.step += 1
+        return self._sync
+
+    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Remember how to combine."""
+        self._sync = decision
+
+    def has_batch(self, worker: int) -> bool:
+        """Whether the plan has a further step."""
+        assert self.plan is not None
+        return self._started[worker] < self.plan.steps
+
+    def go(self, ticket: Ticket, decision: Proceed) -> None:
+        """A member starts its next step."""
+        self._started[ticket.worker] += 1
+        if ticket.worker == self._rank:
+            self.exchange = decision.exchange
+            self.settings = decision.settings or self.settings
+
+    def void(self, tickets: list[Ticket]) -> None:
+        """Nothing is held here."""
+
+    def wake(self, time_s: float) -> None:
+        """Never asked for."""
+        raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
+
+
+def is_steady(policy: Policy[Any]) -> bool:
+    """Whether the policy's own class says so: one that extends or wraps it may decide otherwise and keep its traits."""
+    own = vars(type(policy)).get("traits")
+    return isinstance(own, Traits) and own.steady

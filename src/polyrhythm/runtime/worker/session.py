@@ -1,0 +1,288 @@
+"""Train under a policy with a loop that stays as it is: the session hooks the optimizer's step and deals out the data.
+
+    with polyrhythm.session(model, optimizer, policy="ssp:3") as session:
+        for epoch in range(10):
+            for x, y in session.loader(dataset, batch_size=64):
+                optimizer.zero_grad()
+                loss_function(model(x), y).backward()
+                optimizer.step()
+
+Start it with ``polyrhythm run`` or torchrun, or by itself as a job of one worker.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, get_args
+
+import msgspec
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.runtime.coordinator.job import runnable
+from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
+from polyrhythm.runtime.wire.protocol import Bye
+from polyrhythm.runtime.worker.accumulation import Accumulation
+from polyrhythm.runtime.worker.client import CoordinatorClient
+from polyrhythm.runtime.worker.data_injection import Injector
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.guard import Guard
+from polyrhythm.runtime.worker.loader import SessionLoader
+from polyrhythm.runtime.worker.partitions import dealt_to
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.runtime.worker.worker import Worker
+from polyrhythm.training.compression import Compression, parse_compression
+from polyrhythm.training.data.injection import Injection, check_injection, own_batch
+from polyrhythm.training.divergence import OnDivergence
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Limit of one collective, torch's own; a dead worker is noticed long before."""
+
+
+class Session:
+    """One worker of a job, from ``with`` to its end; see `session`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        policy: str,
+        epochs: int,
+        compress: str = "none",
+        on_divergence: OnDivergence = "ignore",
+    ) -> None:
+        refuse_wrapped(model)
+        self._replica = ScriptReplica(model, optimizer)
+        self._optimizer = optimizer
+        self._policy = policy
+        self._epochs = epochs
+        self._compress = parse_compression(compress).spec
+        self._on_divergence = checked_choice(on_divergence)
+        self._handles: list[Any] = []
+        self._first_epoch = 0
+        self._loader: SessionLoader[Any] | None = None
+        self._injector: Injector | None = None
+
+    def __enter__(self) -> "Session":
+        self.rank, address = find_coordinator(self._policy, self._epochs, self._compress, self._on_divergence)
+        self._client = CoordinatorClient(address, self.rank, self._replica)
+        exchange, info = self._make_exchange(), self._client.info
+        self._exchange = exchange
+        guard = Guard(self._replica, info.on_divergence, info.divergence)
+        self._worker = Worker(self.rank, self._client, self._replica, exchange, guard=guard)
+        self._accumulation = Accumulation(self._worker)
+        self._handles = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+            self._optimizer.register_state_dict_pre_hook(lambda _: self._worker.fetch_state()),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if error is not None:
+            self._exchange.abandon(f"rank {self.rank} failed with {type(error).__name__}")
+        self._exchange.close()
+        if kind is None or issubclass(kind, DivergedError):
+            self._client.send(Bye())
+        self._client.close()
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        accumulate: int = 1,
+        partition: str = "shared",
+        labels: Any | None = None,
+        injection: tuple[float, float] | None = None,
+        **options: Any,
+    ) -> SessionLoader[Any]:
+        """Batches of this worker; one call may serve all epochs, or each epoch may make its own.
+
+        Args:
+            dataset: map-style, the same on every worker.
+            batch_size: samples of one step on one worker.
+            shuffle: whether each epoch has a random order, from `seed`.
+            seed: the same on every worker.
+            accumulate: mini-batches whose gradients the script adds up before a step; each has
+                ``batch_size / accumulate`` samples. The script steps when `step_due` is true.
+            partition: which worker reads which samples, such as ``seldp`` or ``dirichlet:0.3``; see
+                `polyrhythm.training.data.partition`. Each planned worker has a shard, which is shuffled in every epoch.
+            labels: one a sample, for partitions by label; none: ``dataset.targets``, or the last of a TensorDataset.
+            injection: shares (alpha, beta) of randomised data injection: in every step alpha of the workers send beta
+                of their mini-batch to all others, and each draws the fewer samples itself (see `own_batch`), so that
+                a mini-batch has about `batch_size`. For policies under which workers make their steps together.
+            options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
+        """
+        first = self._loader.epoch + 1 if self._loader else self._first_epoch
+        if injection is not None:
+            batch_size = self._start_injection(injection, batch_size, seed)
+        self._loader = SessionLoader(
+            dataset,
+            batch_size,
+            self._worker,
+            self._accumulation,
+            shuffle=shuffle,
+            seed=seed,
+            accumulate=accumulate,
+            first_epoch=first,
+            dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
+            inject=self._injector if injection else None,
+            **options,
+        )
+        return self._loader
+
+    def _start_injection(self, injection: tuple[float, float], batch_size: int, seed: int) -> int:
+        """Make the injector, once; samples that this worker draws itself."""
+        check_injection(injection)
+        own = own_batch(batch_size, *injection, read_number("WORLD_SIZE", 1))
+        if self._injector is None:
+            self._injector = Injector(self._worker, self._exchange, Injection(*injection, seed), own)
+        return own
+
+    def switch(self, policy: str | Policy[Any]) -> None:
+        """Change the policy of the whole job at its next common moment; any one worker may ask."""
+        self._worker.switch(runnable(policy))
+
+    @property
+    def step_due(self) -> bool:
+        """Whether the mini-batch at hand is the last one before a step; always, without ``accumulate``."""
+        return self._accumulation.due
+
+    @property
+    def policy(self) -> str:
+        """Spec of the policy in force."""
+        return self._worker.phase.policy if self._worker.phase else self._policy
+
+    @property
+    def samples(self) -> int:
+        """Samples that the whole job had dealt out before this mini-batch: what a learning-rate schedule counts."""
+        return self._worker.samples
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What this worker has done: steps, samples, and seconds that it computed, waited and transferred.
+
+        `arrivals` has how each worker of the job arrived until the end of the last epoch: see `telemetry.Arrival`.
+        """
+        phase = self._worker.phase
+        return {
+            **asdict(self._worker.tally),
+            "rank": self.rank,
+            "policy": self.policy,
+            "phase": phase.number if phase else 0,
+            "members": phase.members if phase else (),
+            "version": self._worker.version,
+            "injected": self._injector.intake.sorted() if self._injector else {},
+            "injected_bytes": self._injector.bytes if self._injector else 0,
+            "arrivals": {worker: msgspec.structs.asdict(a) for worker, a in self._worker.arrivals.items()},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside those of the model and the optimizer; call it first, at the end of an epoch.
+
+        Under an asynchronous policy the servers have the optimizer's state; this brings it into the script's optimizer.
+        """
+        self._worker.fetch_state()
+        return {"epoch": self._loader.epoch if self._loader else self._first_epoch - 1, "policy": self.policy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the epoch of a checkpoint, with its policy; before the first loader.
+
+        Raises:
+            PolyrhythmError: for a dict that `state_dict` has not made.
+        """
+        if set(state) != {"epoch", "policy"}:
+            raise PolyrhythmError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
+        self._first_epoch = int(state["epoch"]) + 1
+        self.switch(str(state["policy"]))
+
+    def _make_exchange(self) -> DDPExchange:
+        return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
+
+    @property
+    def _compression(self) -> Compression:
+        return parse_compression(self._client.info.compress)
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        refuse_closure(args, kwargs)
+        refuse_scaled(optimizer)
+        self._accumulation.check()
+        self._worker.before_step(self._accumulation.samples)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._worker.after_step(self._accumulation.take())
+
+
+def session(
+    model: nn.Module,
+    optimizer: Optimizer,
+    policy: str | Policy[Any] = "bsp",
+    *,
+    epochs: int = 1,
+    compress: str = "none",
+    on_divergence: OnDivergence = "ignore",
+) -> Session:
+    """A worker's part in a job that trains `model` under `policy`.
+
+    Args:
+        model: the plain module, float32, on one device; not wrapped in DistributedDataParallel.
+        optimizer: any of torch.optim, or a subclass whose step leaves parameters without gradients alone.
+        policy: spec or policy that the job starts with; ``polyrhythm run --policy`` takes precedence.
+        epochs: epochs that the job plans; policies that count shares of the workload need it.
+        compress: what gradients and replicas travel as, such as ``int8`` or ``topk:0.01``; see
+            `polyrhythm.training.compression`. ``polyrhythm run --compress`` takes precedence.
+        on_divergence: what becomes of the job when a loss that the script calls ``backward()`` on is not finite, or
+            explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore"; "end", with a `DivergedError` on every
+            worker; "rollback", to the start of the epoch, and on under BSP, or the end if that was done before.
+            ``polyrhythm run --on-divergence`` takes precedence.
+
+    Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in synchronous
+    mode on gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas
+    averages them too; under an asynchronous policy each worker keeps its own.
+
+    Raises:
+        PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
+    """
+    return Session(
+        model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress, on_divergence
+    )
+
+
+def checked_choice(rule: OnDivergence) -> OnDivergence:
+    """It is one of the three."""
+    if rule not in get_args(OnDivergence):
+        raise PolyrhythmError(f"on_divergence must be ignore, end or rollback but got {rule!r}")
+    return rule
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """The session wraps the model itself."""
+    if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
+        raise PolyrhythmError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
+
+
+def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """A closure computes gradients inside the step, behind the hook; `args` begin with the optimizer itself."""
+    if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+        raise PolyrhythmError("optimizer.step was given a closure; call backward() before step() and pass none")
+
+
+def refuse_scaled(optimizer: Optimizer) -> None:
+    """A fused optimizer unscales inside its step, so the gradients that the hook sees are not the true ones."""
+    if getattr(optimizer, "grad_scale", None) is not None:
+        raise PolyrhythmError("GradScaler with a fused optimizer hides the true gradients; use fused=False")

@@ -1,0 +1,55 @@
+"""Settings of a policy at work: a script's optimizer uses them for its step, and has its own values between steps."""
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from polyrhythm.core import Settings
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.training.optimizer import momentum_of, set_momentum
+
+
+class StepSettings:
+    """Rates and momenta of one optimizer, as the policy in force wants them.
+
+    Args:
+        optimizer: the script's; a scheduler may change its groups between steps.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._own: list[dict[str, Any]] = []
+        self.settings = Settings()
+
+    def begin(self) -> None:
+        """A step of the optimizer follows.
+
+        Raises:
+            PolyrhythmError: if a momentum is set for an optimizer that has none.
+        """
+        settings = self.settings
+        if settings.lr_scale is None and settings.momentum is None:
+            return
+        self._own = [{key: group[key] for key in ("lr", "momentum", "betas") if key in group} for group in self._groups]
+        for group in self._groups:
+            group["lr"] = group["lr"] * (1.0 if settings.lr_scale is None else settings.lr_scale)
+            if settings.momentum is not None:
+                self._set_momentum(group, settings.momentum)
+
+    def end(self) -> None:
+        """The step has been made: the script finds what it had."""
+        if not self._own:
+            return
+        for group, own in zip(self._groups, self._own, strict=False):
+            group.update(own)
+        self._own = []
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups
+
+    def _set_momentum(self, group: dict[str, Any], momentum: float) -> None:
+        if momentum_of(group) is None:
+            name = type(self._optimizer).__name__
+            raise PolyrhythmError(f"the policy sets a momentum of {momentum:g}, but the optimizer {name} has none")
+        set_momentum(group, momentum)

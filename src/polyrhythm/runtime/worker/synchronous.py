@@ -1,0 +1,222 @@
+"""A worker's side of steps in synchronous mode: everyone makes the same number of them and knows what the policy
+decides.
+
+Under a **scheduled** policy a rank knows it from clocks alone. Under a **replicated** one the members tell each other
+what they have measured once their gradients are there, before their optimizers step, so that the mean gradient can take
+the place of a rank's own.
+"""
+
+from collections import deque
+from typing import Any
+
+from polyrhythm.core import Cluster, Policy, Sync
+from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.token_window import PERIOD_S
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.collectives.membership import GroupError
+from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
+from polyrhythm.runtime.wire.protocol import Measured, Phase, Stepped, SynchronousSteps, Token, ToWorker
+from polyrhythm.runtime.worker.context import WorkerContext
+from polyrhythm.runtime.worker.schedule import LocalSchedule
+
+
+class SynchronousMode:
+    """Makes the steps of a phase in which all members step together."""
+
+    def __init__(self, context: WorkerContext, policy: Policy[Any], cluster: Cluster, phase: Phase) -> None:
+        self._context = context
+        self._measures = policy.traits.placement == "every_rank"
+        self._needs = policy.traits.needs
+        self._own = Measured()
+        self._records: tuple[Measured, ...] = ()
+        self._members = phase.members
+        self._index = phase.members.index(context.rank)
+        self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank)
+        self._tokens: deque[Token] = deque()
+        self._steps = 0
+        self._drawn = 0
+        self._decided: tuple[int, bool, Sync | None] | None = None
+        self._failure: tuple[int, str] | None = None
+        self._told_s = 0.0
+        self._owes_word = False
+
+    def draw(self) -> tuple[SampleRange, ...] | None:
+        """This rank's share of the next step."""
+        plan = self._schedule.plan
+        if plan is None or self._drawn >= plan.steps or self._context.done:
+            return None
+        self._drawn += 1
+        return plan.batch(self._drawn - 1, self._index)
+
+    def follow(self, message: ToWorker) -> None:
+        """What there is to step through, or whether to stop."""
+        match message:
+            case SynchronousSteps():
+                self._start(message)
+            case Token():
+                self._tokens.append(message)
+
+    def before_step(self, samples: int) -> None:
+        """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
+        context = self._context
+        if self._owes_word:
+            self._keep_word()
+        if not (self._reduced() and self._measured()):
+            context.void = True
+            context.hide_gradients()
+            return
+        self._decide()
+
+    def after_step(self, samples: int) -> None:
+        """Combine the replicas if the policy wants it, there is a stop, or the epoch ends."""
+        self._complete(samples, skipped=False)
+
+    def skip_step(self, samples: int) -> None:
+        """For the others it is a step all the same."""
+        if self._reduced(skipped=True) and self._exchange_records():
+            self._decide()
+        self._complete(samples, skipped=True)
+
+    def end_epoch(self, version: int) -> None:
+        """All have the same parameters already."""
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _start(self, message: SynchronousSteps) -> None:
+        plan = EpochPlan(message.ranges, len(self._members), message.batch_size)
+        self._schedule.start(plan)
+        self._steps, self._drawn = plan.steps, 0
+        self._records = ()
+        self._tokens.clear()
+        self._context.exchange.complete(0)
+        self._prepare(from_gradients=True)
+        self._context.may_step = True
+
+    def _prepare(self, from_gradients: bool) -> None:
+        """Make ready for a step of the kind that the policy has started."""
+        self._context.steering.settings = self._schedule.settings
+        exchange, gradients = self._context.exchange, self._schedule.exchange == "gradients"
+        if from_gradients and not gradients:
+            exchange.averager.start()
+        exchange.reduce_gradients(gradients)
+
+    def _reduced(self, skipped: bool = False) -> bool:
+        """Whether the gradients are everyone's mean, if they are exchanged; compressed ones are only now."""
+        exchange, failed = self._context.exchange, "the gradients' exchange failed"
+        if exchange.by_hand:
+            try:
+                exchange.reduce_by_hand(skipped)
+            except GroupError as error:
+                self._failure = self._schedule.step, f"{failed}: {error}"
+        elif exchange.reduces and exchange.failure is not None:
+            self._failure = self._schedule.step, failed
+        return self._failure is None
+
+    def _measured(self) -> bool:
+        """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""
+        if not self._measures:
+            return True
+        context, needs = self._context, self._needs
+        norm = context.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
+        self._own = Measured(norm, context.loss if "loss" in needs else None)
+        return self._exchange_records()
+
+    def _exchange_records(self) -> bool:
+        """The same; a rank that makes no step says once more what it has said in the last."""
+        if not self._measures:
+            return True
+        context = self._context
+        start = context.clock()
+        try:
+            self._records = context.exchange.exchange_records(self._own)
+        except GroupError as error:
+            self._failure = self._schedule.step, str(error)
+        context.exchanged_s += context.clock() - start
+        return self._failure is None
+
+    def _decide(self) -> None:
+        """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""
+        schedule, context = self._schedule, self._context
+        step, gradients = schedule.step, schedule.exchange == "gradients"
+        sync = schedule.advance(self._records or None)
+        self._decided = step, gradients, sync
+        if sync is not None and sync.what == "gradients" and not gradients:
+            try:
+                context.exchange.average_gradients(ContributionWeight.of(sync, context.rank))
+            except GroupError as error:
+                self._failure = step + 1, str(error)
+
+    def _token(self, step: int) -> Token:
+        """The coordinator's word on this step; it is normally there already."""
+        while not self._tokens or self._tokens[0].step < step:
+            if self._tokens:
+                self._tokens.popleft()
+            else:
+                self._context.follow(self._context.client.receive())
+        return self._tokens[0]
+
+    def _complete(self, samples: int, skipped: bool) -> None:
+        context = self._context
+        if self._failure is not None:
+            context.fail_collective(*self._failure, records=self._records)
+            return
+        assert self._decided is not None, "a step is decided before it is complete"
+        step, gradients, sync = self._decided
+        last = step + 1 >= self._steps
+        token = None if last else self._token(step)
+        stop = token is not None and token.stop and token.step == step
+        shared = not gradients and sync is not None and sync.what == "gradients"
+        waited_from = context.clock()
+        try:
+            if not gradients:
+                self._combine(step, sync, stop or last)
+        except GroupError as error:
+            context.fail_collective(step + 1, str(error), context.exchange.averager.reached, shared, self._records)
+            return
+        wait_s = context.exchanged_s + context.clock() - waited_from
+        context.tally.waited_s += wait_s
+        reached = step + 1 if gradients else context.exchange.averager.reached
+        context.exchange.complete(step + 1)
+        context.started_s = context.clock()
+        figures = context.computed_s, reached, shared, skipped, wait_s
+        self._prepare(gradients)
+        self._tell(Stepped(step, samples, *figures, self._records, context.started_s), token)
+        if stop:
+            context.wait()
+        elif last:
+            context.may_step = False
+
+    def _tell(self, made: Stepped, token: Token | None) -> None:
+        """Let the coordinator know of a step: with others when it wants to hear of them, or with what follows the last
+        one.
+
+        If it can wait for one more step, the word goes out while that one's exchange is under way: the coordinator then
+        finds an idle processor, and takes none from those who compute.
+        """
+        context = self._context
+        context.client.hold(made)
+        if token is None or (made.step != token.tell and context.started_s - self._told_s <= 2 * PERIOD_S):
+            return
+        self._told_s = context.started_s
+        self._owes_word = True
+        if made.step >= token.step or not context.exchange.meanwhile(self._keep_word):
+            self._keep_word()
+
+    def _keep_word(self) -> None:
+        self._owes_word = False
+        self._context.client.flush()
+
+    def _combine(self, step: int, sync: Sync | None, closing: bool) -> None:
+        """Carry out what was decided about replicas; before a stop and at the end all become equal.
+
+        What only some members exchange counts as exchanged once everyone is made equal: a worker that dies before
+        leaves its steps to others.
+        """
+        exchange, averager, equal = self._context.exchange, self._context.exchange.averager, False
+        averager.merge(step)
+        if sync is not None and sync.what != "gradients":
+            exchange.combine(ContributionWeight.of(sync, self._context.rank), step)
+            averager.merge(step)
+            equal = not sync.delay and not sync.fragment and {*(sync.adopters or sync.workers)} >= {*self._members}
+        if closing and not equal:
+            averager.mean(exchange.generation, step=step)

@@ -1,0 +1,304 @@
+"""A worker's side of the job: what it does at the edges of its steps, and what it does when the coordinator speaks.
+
+The loader calls `begin_epoch`, `draw` and `end_epoch`; the optimizer's hooks call `before_step` and `after_step`.
+Between them the script computes, and nothing happens here. Messages are followed where the worker has to wait for the
+coordinator anyway, and looked at just before a push. What a step is made of depends on the policy: see `StepMode`.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from polyrhythm.core import Cluster, Policy, Settings
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.collectives.membership import GroupError
+from polyrhythm.runtime.wire.protocol import (
+    Agreed,
+    AtEnd,
+    CollectiveFailed,
+    Diverged,
+    Ended,
+    EpochDone,
+    Phase,
+    Ready,
+    Refused,
+    SwitchTo,
+    ToWorker,
+    Uploaded,
+)
+from polyrhythm.runtime.worker.context import UNREAD, StepMode, WorkerContext
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.guard import Guard
+from polyrhythm.runtime.worker.interface import DrawnBatch, JobClient, Tally
+from polyrhythm.runtime.worker.local_steps import LocalStepMode
+from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.runtime.worker.step_settings import StepSettings
+from polyrhythm.runtime.worker.synchronous import SynchronousMode
+from polyrhythm.telemetry.stragglers import Lateness
+
+log = logging.getLogger(__name__)
+
+
+class JobError(PolyrhythmError):
+    """The job cannot go on for this worker: it was refused, removed, or the coordinator is gone."""
+
+
+class Worker:
+    """Follows the coordinator.
+
+    Args:
+        rank: this worker's.
+        client: see `JobClient`.
+        replica: the script's model and optimizer.
+        exchange: the model's side of collectives.
+        clock: seconds, for durations only; that of `DDPExchange.launched_s`.
+        guard: watches the losses; none: nobody does.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        client: JobClient,
+        replica: ScriptReplica,
+        exchange: DDPExchange,
+        clock: Callable[[], float] = time.perf_counter,
+        guard: Guard | None = None,
+    ) -> None:
+        self.rank = rank
+        self._guard = guard or Guard(replica)
+        self.generation = 0
+        steering = StepSettings(replica.optimizer)
+        self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, steering)
+        self._side: StepMode = ParameterServerMode(self._context)
+        self._epoch = -1
+        self.arrivals: dict[int, Lateness] = {}
+        self._dataset_samples = 0
+        self._position = 0
+        self._own_samples: int | None = None
+
+    @property
+    def tally(self) -> Tally:
+        """What this worker has done."""
+        return self._context.tally
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase that it is in; None before the first."""
+        return self._context.phase
+
+    @property
+    def version(self) -> int:
+        """Version of the servers' parameters that it read last."""
+        return max(0, self._context.version)
+
+    @property
+    def apart(self) -> bool:
+        """Whether workers make steps of their own now, so that they cannot meet in a collective."""
+        return not isinstance(self._side, SynchronousMode)
+
+    # -- what the loader calls ---------------------------------------------------------------------------------------
+
+    def begin_epoch(self, ready: Ready) -> None:
+        """Stand before an epoch until there is a step to make, or until it is over without one."""
+        context = self._context
+        if self._epoch >= 0 and not context.done:
+            self._leave_early()
+        if self._guard.goes_back:
+            self.fetch_state()
+            self._guard.keep(ready.epoch)
+        self._epoch, self._dataset_samples, self._position = ready.epoch, ready.dataset_samples, 0
+        context.over = context.done = False
+        self._own_samples = 0 if ready.shards else None
+        context.client.send(ready)
+        context.wait()
+
+    @property
+    def samples(self) -> int:
+        """Samples that the job had dealt out before the mini-batch that the script has.
+
+        With a shard of its own a worker takes it that the others are as far as itself.
+        """
+        return max(self._epoch, 0) * self._dataset_samples + self._position
+
+    def dealt(self, draw: DrawnBatch) -> None:
+        """The script gets a mini-batch of this draw."""
+        if self._own_samples is None:
+            self._position = draw.sample_ranges[0].start
+            return
+        members = len(self.phase.members) if self.phase else 1
+        self._position = min(self._own_samples * members, self._dataset_samples)
+        self._own_samples += draw.samples
+
+    def draw(self) -> DrawnBatch | None:
+        """The next mini-batch that this worker may fetch; None when there is none for now."""
+        sample_ranges = self._side.draw()
+        return None if sample_ranges is None else DrawnBatch(sample_ranges, self.generation)
+
+    def end_epoch(self) -> bool:
+        """Stand at the end of the epoch until everyone does; False if there is more to process after all."""
+        context = self._context
+        if context.done:
+            return True
+        if not context.may_step:
+            context.client.send(AtEnd(self._epoch, context.phase.number if context.phase else 0))
+            context.wait()
+        return context.done
+
+    def _leave_early(self) -> None:
+        """The script has left its loop before the end: until the next phase nothing here concerns this worker."""
+        self._context.collective_failed = True
+        self._side = ParameterServerMode(self._context)
+
+    def fetch_state(self) -> None:
+        """Between two epochs: take over the optimizer's state if the servers have it."""
+        context = self._context
+        if isinstance(self._side, ParameterServerMode) and context.phase is not None and context.done:
+            context.client.download(context.version)
+
+    # -- what the optimizer's hooks call -----------------------------------------------------------------------------
+
+    def before_step(self, samples: int) -> None:
+        """The gradients are there. If they are not for the script's optimizer, hide them from it.
+
+        A backward pass that ends in an exchange computes until it launches the last collective; then it waits.
+        """
+        context = self._context
+        now_s = context.clock()
+        launched_s = context.exchange.launched_s if context.exchange.reduces else now_s
+        computed_at_s = launched_s if launched_s > context.started_s else now_s
+        context.computed_s, context.exchanged_s = computed_at_s - context.started_s, now_s - computed_at_s
+        context.void = False
+        context.loss = context.losses.take()
+        self._watch(context.loss)
+        context.steering.begin()
+        self._side.before_step(samples)
+
+    def after_step(self, samples: int) -> None:
+        """The step is complete, but for what the policy makes of it."""
+        context, tally = self._context, self._context.tally
+        context.show_gradients()
+        context.steering.end()
+        if context.void:
+            tally.dropped_steps += 1
+        else:
+            tally.steps += 1
+            tally.samples += samples
+        tally.computed_s += context.computed_s
+        self._side.after_step(samples)
+
+    def skip_step(self, samples: int) -> None:
+        """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
+        context = self._context
+        context.losses.take()
+        context.tally.skipped_steps += 1
+        context.computed_s, context.exchanged_s = context.clock() - context.started_s, 0.0
+        self._side.skip_step(samples)
+
+    def accumulate(self, last: bool) -> None:
+        """The next backward pass is the last one before the step, or adds to the gradients of those before it."""
+        self._context.exchange.reduce_now(last)
+
+    def switch(self, policy: str) -> None:
+        """Ask for another policy."""
+        self._context.client.send(SwitchTo(policy))
+
+    def _watch(self, loss: float | None) -> None:
+        """Tell the coordinator if the losses have diverged; until it has decided what becomes of it, everything goes
+        on.
+        """
+        if (why := self._guard.see(loss)) and self.phase:
+            self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
+
+    # -- following the coordinator
+    # -------------------------------------------------------------------------------------------
+
+    def _follow(self, message: ToWorker) -> None:
+        if isinstance(message, Phase):
+            self._enter(message)
+        elif isinstance(message, Refused):
+            raise JobError(f"rank {self.rank} cannot take part: {message.reason}")
+        elif isinstance(message, Ended):
+            raise DivergedError(message.reason)
+        elif isinstance(message, EpochDone):
+            self._finish_epoch(message)
+        elif not self._context.collective_failed:  # else it belongs to a phase that has failed for this rank
+            self._side.follow(message)
+
+    def _enter(self, phase: Phase) -> None:
+        """A phase starts: forget what was granted, agree on the state, and move it where the policy needs it."""
+        log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
+        context, policy = self._context, parse(phase.policy)
+        on_servers = runtime_placement(policy) == "servers"
+        if context.phase is None or context.phase.policy != phase.policy:
+            context.exchange.forget_velocity()
+        context.phase = phase
+        self.generation += 1
+        self._side, context.collective_failed = ParameterServerMode(context), False
+        context.steering.settings = Settings()
+        context.losses.listen("loss" in policy.traits.needs or self._guard.listens)
+        context.exchange.part()
+        self._go_back(phase)
+        if not on_servers or phase.contributors:
+            try:
+                self._meet(phase, policy.traits.placement == "every_rank")
+            except GroupError as error:
+                context.collective_failed = True
+                context.client.send(CollectiveFailed(phase.number, 0, str(error)))
+                return
+        self._move_state(phase, on_servers)
+        if on_servers:
+            context.exchange.part()
+            self._side = ParameterServerMode(context, swaps=policy.traits.reads_early and context.client.full_duplex)
+        else:
+            self._side = self._side_of(policy, phase)
+
+    def _go_back(self, phase: Phase) -> None:
+        """If the phase goes on from a state that was kept: the contributor takes it, for all."""
+        if phase.back_to is None:
+            return
+        self._guard.start_again()
+        if self.rank in phase.contributors:
+            self._guard.go_back(phase.back_to)
+
+    def _side_of(self, policy: Policy[Any], phase: Phase) -> StepMode:
+        """How steps are made among members that hold the parameters themselves."""
+        if runtime_placement(policy) == "coordinator":
+            return LocalStepMode(self._context, policy)
+        counts = phase.batch_size, phase.workload_samples, phase.processed_samples
+        cluster = Cluster(len(phase.members), *counts, dataset_samples=self._dataset_samples)
+        return SynchronousMode(self._context, policy, cluster, phase)
+
+    def _meet(self, phase: Phase, measures: bool) -> None:
+        context = self._context
+        context.client.meet(context.exchange, phase.members, phase.number)
+        if measures:
+            context.exchange.generation.open_peer_sockets()
+        if phase.contributors:
+            context.exchange.agree(phase.members, phase.contributors)
+            context.client.send(Agreed(phase.number))
+
+    def _move_state(self, phase: Phase, on_servers: bool) -> None:
+        context, client = self._context, self._context.client
+        has_it = not on_servers or bool(phase.contributors)
+        if phase.state == "pull":
+            client.download(phase.version)
+        elif phase.state == "upload" and self.rank == phase.source:
+            client.upload(phase.version)
+            client.send(Uploaded(phase.number))
+            has_it = True
+        # Servers that go on may be ahead of what this worker has read, and an upload may differ from what it has.
+        if has_it:
+            context.version = phase.version
+        elif phase.state == "upload":
+            context.version = UNREAD
+
+    def _finish_epoch(self, message: EpochDone) -> None:
+        """Everyone is at the end."""
+        if self._context.phase is not None:
+            self._side.end_epoch(message.version)
+        self._context.done = message.epoch == self._epoch
+        self.arrivals = message.arrivals

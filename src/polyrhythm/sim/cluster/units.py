@@ -1,0 +1,35 @@
+"""Ranges of the numbers in a scenario, checked when it is read; infinity only where it means never or free."""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+"""A number of things, at least one."""
+
+Index: TypeAlias = Annotated[int, Meta(ge=0)]
+"""A worker, or a step of a worker."""
+
+UnitShare: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+"""A probability."""
+
+Deviation: TypeAlias = Annotated[float, Meta(ge=0, le=100)]
+"""A standard deviation as a share of its mean."""
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+"""A time or duration of at most thirty years."""
+
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+"""A duration above zero."""
+
+SecondsOrEver: TypeAlias = Annotated[float, Meta(ge=0)]
+"""A duration that may be without end."""
+
+Factor: TypeAlias = Annotated[float, Meta(ge=1, le=1e9)]
+"""So many times as long."""
+
+Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
+"""Size of a message."""
+
+Gigabits: TypeAlias = Annotated[float, Meta(gt=0)]
+"""Bandwidth in gigabits a second; inf is free."""

@@ -1,0 +1,46 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolyrhythmError
+
+gaps = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=4)
+
+
+def ranges(pieces: list[tuple[int, int]]) -> tuple[SampleRange, ...]:
+    """Leases of given lengths behind given gaps."""
+    sample_ranges, start = [], 0
+    for gap, length in pieces:
+        sample_ranges.append(SampleRange(0, start + gap, start + gap + length))
+        start += gap + length
+    return tuple(sample_ranges)
+
+
+def positions(sample_ranges: tuple[SampleRange, ...]) -> list[int]:
+    return [position for sample_range in sample_ranges for position in range(sample_range.start, sample_range.stop)]
+
+
+@given(pieces=gaps, members=st.integers(1, 5), batch_size=st.integers(1, 7), cut=st.integers(0, 60))
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_every_position_once_and_something_for_everyone(
+    pieces: list[tuple[int, int]], members: int, batch_size: int, cut: int
+) -> None:
+    whole = ranges(pieces)
+    if len(positions(whole)) < members:
+        with pytest.raises(PolyrhythmError, match=r"samples cannot feed \d workers in synchronous mode"):
+            EpochPlan(whole, members, batch_size)
+        return
+    plan = EpochPlan(whole, members, batch_size)
+    batches = [[positions(plan.batch(step, member)) for member in range(members)] for step in range(plan.steps)]
+    assert Counter(p for step in batches for batch in step for p in batch) == Counter(positions(whole))
+    sizes = [[len(batch) for batch in step] for step in batches]
+    assert sizes == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
+    assert all(size == batch_size for step in sizes[:-1] for size in step)
+    assert 1 <= min(sizes[-1]) <= max(sizes[-1]) <= min(sizes[-1]) + 1
+    done = min(cut, plan.steps)
+    rest = [p for step in batches[done:] for batch in step for p in batch]
+    assert sorted(positions(plan.rest(done))) == sorted(rest)

@@ -1,0 +1,174 @@
+"""Real jobs of two workers, as small as they can be."""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from polyrhythm.core import Trace, replay
+from polyrhythm.emulation.local import JobProcesses, LocalRun, read_figures, run_local
+from polyrhythm.emulation.pace import Death, Emulation
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.telemetry import RunResult
+from polyrhythm.testing.processes import workers
+from polyrhythm.training.config import TrainingConfig
+from polyrhythm.training.data.task import Task
+from polyrhythm.training.data.tasks import build_task
+
+SAMPLES, BATCH, EPOCHS = 64, 8, 2
+TRAINING = TrainingConfig(train_samples=SAMPLES, test_samples=50, batch_size=BATCH, epochs=EPOCHS, learning_rate=0.05)
+QUICK = Emulation([0.001])
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return build_task(TRAINING)
+
+
+def run(policy: str, *emulations: Emulation, training: TrainingConfig = TRAINING) -> LocalRun:
+    return LocalRun("tiny", parse(policy), training, 0, emulations or (QUICK, QUICK), target=0.01)
+
+
+def changed(**changes: Any) -> TrainingConfig:
+    return msgspec.structs.replace(TRAINING, **changes)
+
+
+def check_accounts(result: RunResult) -> None:
+    """What must hold of every run that processes its workload."""
+    assert (result.where, result.status, result.scenario) == ("local", "ok", "tiny")
+    assert result.samples == SAMPLES * EPOCHS
+    assert [point.samples for point in result.curve] == [SAMPLES, 2 * SAMPLES]
+    assert result.steps == sum(result.steps_by_worker.values()) == SAMPLES * EPOCHS // BATCH
+    assert result.compute_fraction + result.transfer_fraction + result.idle_fraction == pytest.approx(1.0)
+    assert result.time_to_target_s == result.curve[0].time_s <= result.duration_s == result.curve[1].time_s
+    assert result.gradients_computed == result.gradients_applied + result.gradients_dropped
+
+
+def test_every_sample_is_processed_and_accounted_for(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "trace.jsonl"
+    result = run_local(run("local:2"), task, path)
+    check_accounts(result)
+    assert (result.updates, result.staleness_mean, result.gradients_computed) == (4, None, 16)
+    assert result.bytes_total > 0
+    assert result.final_accuracy is not None
+    trace = Trace.load(path)
+    assert len(list(replay(parse("local:2"), trace))) == len(trace.entries)
+    assert result.trace_path == str(path)
+
+
+@pytest.mark.parametrize("policy", ["asp", "bsp"])
+def test_workers_with_thin_links_talk_over_tcp(task: Task, policy: str) -> None:
+    thin = Emulation([0.001], bytes_per_s=50e6)
+    result = run_local(run(policy, QUICK, thin), task)
+    check_accounts(result)
+    assert result.server_busy_s is not None
+    assert result.server_busy_s > 0
+
+
+def test_servers_sum_up_replicas_also_over_thin_links(task: Task) -> None:
+    result = run_local(run("local:2", QUICK, Emulation([0.001], bytes_per_s=50e6))._replace(averaging="server"), task)
+    check_accounts(result)
+    assert result.updates == 4
+    assert result.bytes_pushed == result.bytes_pulled > 0
+
+
+def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> None:
+    result = run_local(run("asp", QUICK, Emulation([0.001], deaths=(Death(9, step=2),))), task)
+    assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)
+    assert result.updates == result.steps == SAMPLES * EPOCHS // BATCH
+    assert result.steps_by_worker[1] == 2
+    assert result.dropped_by_reason == {"left": 1}
+
+
+def test_a_diverging_run_says_so(task: Task) -> None:
+    result = run_local(run("asp", training=changed(learning_rate=1e30)), task)
+    assert result.status == "diverged"
+    assert "lower training.learning_rate" in result.message
+
+
+def test_a_run_that_goes_back_has_lost_samples(task: Task) -> None:
+    """Here BSP diverges as well, so that it ends there."""
+    result = run_local(run("asp", training=changed(learning_rate=1e30, rollback=True)), task)
+    assert result.status == "diverged"
+    assert re.search(r"the loss of rank \d is \S+: diverged after \d+ samples", result.message)
+    assert 0 < result.rolled_back_samples <= SAMPLES
+
+
+def crew(folder: Path, work: Callable[[Path], int]) -> JobProcesses:
+    """A coordinator, and a worker that does something else than training."""
+    settings = JobConfig(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
+    return JobProcesses(settings, folder, (), work)
+
+
+def give_up(folder: Path) -> int:
+    print("first\nout of ideas", file=sys.stderr)
+    return 1
+
+
+def idle(folder: Path) -> int:
+    signal.pause()
+    return 0
+
+
+def test_a_worker_that_fails_ends_the_job_with_its_last_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(PolyrhythmError, match="worker 0 failed: out of ideas"),
+        crew(tmp_path, give_up) as broken,
+    ):
+        broken.wait()
+    assert not any(alive(pid) for pid in broken.pids)
+    assert read_figures(run("asp"), tmp_path).epochs == []
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    interrupted = crew(tmp_path, idle)
+    with contextlib.suppress(KeyboardInterrupt), interrupted:
+        raise KeyboardInterrupt
+    assert not any(alive(pid) for pid in interrupted.pids)
+
+
+def be_killed(rank: int, folder: Path) -> None:
+    """Start processes, and be gone without a word."""
+    with crew(folder, idle) as orphans:
+        (folder / "pids").write_text(" ".join(map(str, orphans.pids)), encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_no_process_outlives_a_killed_starter(tmp_path: Path) -> None:
+    with workers(be_killed, 1, tmp_path) as starter:
+        assert starter.join(30)[0].exit_code == -signal.SIGKILL
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text(encoding="utf-8").split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int | None) -> bool:
+    """Whether there is such a process."""
+    return pid is not None and Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "message"),
+    [
+        ("asp", {"optimizer_options": {"lrr": 1}}, "optimizer SGD has no option 'lrr': did you mean lr?"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_a_process_starts(
+    policy: str, changes: dict[str, Any], message: str, task: Task
+) -> None:
+    with pytest.raises(PolyrhythmError, match=re.escape(message)):
+        run_local(run(policy, training=changed(**changes)), task)

@@ -1,0 +1,93 @@
+"""The pages of the papers in their quick form: whole, and right where a quick run can be right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from polyrhythm_experiments.reproduce import PAPERS, ClaimRow, Lab, Page
+from polyrhythm_experiments.reproduce.esync import page as esync_page
+from polyrhythm_experiments.reproduce.markdown import markdown, pictures
+from polyrhythm_experiments.reproduce.selsync import page as selsync_page
+from polyrhythm_experiments.reproduce.selsync import table_cells
+from polyrhythm_experiments.reproduce.selsync_trials import cluster, trial
+from polyrhythm_experiments.reproduce.store import ResultStore
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(ResultStore(Path(tmp_path_factory.mktemp("runs"))), quick=True)
+
+
+@pytest.fixture(scope="module")
+def esync(quick: Lab) -> Page:
+    return esync_page(quick)
+
+
+@pytest.fixture(scope="module")
+def selsync(quick: Lab) -> Page:
+    return selsync_page(quick)
+
+
+def rows(page: Page) -> Iterator[ClaimRow]:
+    for section in page.sections:
+        yield from section.rows
+
+
+def value(page: Page, what: str) -> float:
+    (row,) = (row for row in rows(page) if row.what == what)
+    assert not isinstance(row.ours, str)
+    assert row.ours.value is not None
+    return row.ours.value
+
+
+@pytest.mark.parametrize("name", ["esync", "selsync"])
+def test_a_page_has_every_part(name: str, request: pytest.FixtureRequest) -> None:
+    page: Page = request.getfixturevalue(name)
+    assert page.name == name in PAPERS
+    text = markdown(page, f"polyrhythm reproduce {name} --quick")
+    assert all(f"]({picture})" in text for picture in pictures(page))
+    assert all(
+        len(row) == len(table.headings) for section in page.sections for table in section.tables for row in table.rows
+    )
+    assert all(row.what and (row.place or not row.paper) for row in rows(page))
+
+
+def test_esync_makes_as_many_steps_as_fit(esync: Page) -> None:
+    """Times alone, which a quick run has in full."""
+    assert value(esync, "samples/s, ESync over SSGD") > 30
+    assert value(esync, "samples/s, ESync over ASGD") > 3
+    assert value(esync, "bytes/s, ASGD over ESync") > 10
+    (computing,) = (plot for section in esync.sections for plot in section.plots if plot.key == "computing")
+    by_policy = list(zip(computing.series[0].x, *(series.y for series in computing.series), strict=True))
+    assert all(min(shares) > 0.8 for name, *shares in by_policy if name == "ESync")
+    assert all(min(shares) < 0.2 for name, *shares in by_policy if name == "SSGD")
+
+
+def test_esync_is_raced_on_data_that_differ_too(esync: Page) -> None:
+    names = [f"time to 80 %, {name} over ESync, Dirichlet(0.3), rate 0.05" for name in ("SSGD", "ASGD", "SSP(3)")]
+    assert {row.what for row in rows(esync)} >= {*names}
+    (table,) = (t for section in esync.sections for t in section.tables if t.title == "Time to 80 % at rate 0.05")
+    assert [row[0] for row in table.rows] == ["i.i.d.", "Dirichlet(0.3)", "2 shards a device", "sorted"]
+
+
+def test_selsync_exchanges_less_than_bsp(selsync: Page) -> None:
+    assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
+
+
+def test_runs_that_diverge_are_called_so(quick: Lab) -> None:
+    fine = quick.run({"run": trial(quick, "bsp")})["run"]
+    gone = [msgspec.structs.replace(run, status="diverged") for run in fine]
+    assert table_cells(gone, fine) == ["", "diverged", "", "", "never"]
+    assert str(table_cells(fine, fine)[3]) == "1x"
+
+
+def test_injection_keeps_the_steps_and_momentum_pays_for_its_bytes(quick: Lab) -> None:
+    plain, mixed, averaged = (
+        cluster(quick, 100, 10, **training)
+        for training in ({}, {"injection": (0.5, 0.5)}, {"averaged_state": "average"})
+    )
+    assert plain.training is not None
+    assert mixed.training is not None
+    assert (plain.training.samples, mixed.training.samples) == (2 * 10 * 32, 2 * 10 * 9)
+    assert averaged.network.message_bytes == 2 * plain.network.message_bytes

@@ -1,0 +1,55 @@
+"""What a reproduction leaves behind, and how the command answers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from polyrhythm_experiments.reproduce import PAPERS
+from typer.testing import CliRunner, Result
+
+from polyrhythm.cli.app import app
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command in an empty folder, knowing a tiny paper."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PAPERS, "tiny", "tests.experiments.reproduce.conftest")
+    return lambda *words: CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_the_page_has_its_command_rows_tables_and_figures(call: Callable[..., Result], tmp_path: Path) -> None:
+    done = call("tiny", "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "reproduction-tiny" / "tiny.md").read_text(encoding="utf-8")
+    assert text.startswith("# Tiny\n\n```sh\npolyrhythm reproduce tiny --seeds 2\n```\n\nNobody, 2020.\n")
+    assert "| samples/s over BSP | table 1 | 2x | 2.5x (2.5x to 2.5x) | a \\| b |" in text
+    for part in ("| cluster | 3 workers |", "## Speed\n\nWords.", "**T**\n\n| k | v |", "![Lines](tiny-lines.svg)"):
+        assert part in text
+    assert text.endswith("## Not here\n\n- all else\n")
+
+
+def test_figures_are_pictures_and_numbers_are_values(call: Callable[..., Result], tmp_path: Path) -> None:
+    call("tiny", "--out", "here")
+    for name in ("tiny-lines.svg", "tiny-bars.svg"):
+        assert ElementTree.parse(tmp_path / "here" / name).getroot().tag.endswith("svg")
+    (row,) = json.loads((tmp_path / "here" / "tiny.json").read_text())["page"]["sections"][0]["rows"]
+    assert row["ours"] == {"value": 2.5, "seeds": [2.5, 2.5, 2.5], "text": "times"}
+    page = (tmp_path / "here" / "tiny.html").read_text(encoding="utf-8")
+    assert "polyrhythm reproduce tiny --out here" in page
+    assert "src=" not in page.replace("Plotly", "").split("<script>")[0]
+
+
+def test_an_unknown_paper_suggests_the_nearest_and_leaves_nothing(call: Callable[..., Result], tmp_path: Path) -> None:
+    done = call("esink")
+    assert done.exit_code == 2
+    assert "unknown paper 'esink': did you mean esync?" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = call("tiny", "--out", "file")
+    assert (done.exit_code, done.stderr) == (2, "polyrhythm: --out 'file/runs' cannot be made: Not a directory\n")

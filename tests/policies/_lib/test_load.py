@@ -1,0 +1,129 @@
+"""Policies of a user's own: files, modules, entry points, and one clear line for everything that goes wrong."""
+
+import pickle
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Cluster, Policy
+from polyrhythm.errors import SpecError
+from polyrhythm.policies import ASP, BUILT_IN, KNOWN, parse
+from polyrhythm.policies._lib import load
+from polyrhythm.policies._lib.load import Catalogue
+
+SOURCE = '''
+from dataclasses import dataclass
+from polyrhythm.core import Policy, Proceed
+from polyrhythm.policies import ASP
+
+@dataclass(frozen=True)
+class State:
+    seen: int
+
+@dataclass(frozen=True)
+class Mine(Policy[State]):
+    """A policy."""
+    k: int = 1
+    b: float = 0.5
+    def init(self, cluster):
+        return State(self.k)
+    def decide(self, state, event):
+        return state, ()
+
+class Half(Policy):
+    def init(self, cluster):
+        return None
+
+class Other:
+    pass
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_policy.py").write_text(SOURCE)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "rules.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["my_policy.py", "./my_policy.py", "my_package/rules.py", "my_package.rules"])
+def test_file_or_module(folder: Path, place: str) -> None:
+    policy = parse(f"{place}:Mine:k=3,b=0.25")
+    assert vars(policy) == {"k": 3, "b": 0.25}
+    assert parse(f"{place}:Mine").spec == f"{place}:Mine:1"
+    assert parse(policy.spec) == policy
+
+
+def test_absolute_path(folder: Path) -> None:
+    assert parse(f"{folder}/my_policy.py:Mine:4") == parse("my_policy.py:Mine:4")
+
+
+def test_states_are_picklable(folder: Path) -> None:
+    state = parse("./my_policy.py:Mine:k=3").init(Cluster(workers=1))
+    assert pickle.loads(pickle.dumps(state)) == state  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("./my_policy.py:Mime", r"has no class 'Mime': did you mean Mine\?"),
+        ("./my_policy.py:Half", "lacks decide"),
+        ("./my_policy.py:Other", "is not a policy; derive the class from"),
+        ("./my_policy.py", "names no class; write './my_policy.py:MyPolicy'"),
+        ("./my_policy.py:", "has no class ''"),
+        ("./none.py:Mine", r"policy file './none.py' does not exist; a relative path starts at"),
+        ("my_package.none:Mine", "cannot be imported: ModuleNotFoundError"),
+        ("./broken.py:Mine", "cannot be loaded: NameError"),
+        ("./my_policy.py:Mine:q=3", r"has no parameter 'q'"),
+    ],
+)
+def test_one_clear_line(folder: Path, spec: str, message: str) -> None:
+    (folder / "broken.py").write_text("undefined")
+    for _ in range(2):
+        with pytest.raises(SpecError, match=message) as error:
+            parse(spec)
+        assert "\n" not in str(error.value)
+
+
+def test_a_broken_file_can_be_mended(folder: Path) -> None:
+    (folder / "mended.py").write_text("undefined")
+    with pytest.raises(SpecError):
+        parse("./mended.py:Mine")
+    (folder / "mended.py").write_text(SOURCE)
+    assert parse("./mended.py:Mine:2").spec == "./mended.py:Mine:2"
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, value: str) -> Catalogue:
+    entry = EntryPoint("theirs", value, load.GROUP)
+    monkeypatch.setattr(load, "entry_points", lambda group: [entry] if group == load.GROUP else [])
+    return Catalogue({"asp": ASP})
+
+
+def test_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = registered(monkeypatch, "my_package.rules:Mine")
+    assert sorted(known) == ["asp", "theirs"]
+    assert len(known) == 2
+    assert known["theirs"]().spec == "theirs:1"
+    assert known["theirs"] is sys.modules["my_package.rules"].Mine
+    assert "ours" not in known
+
+
+@pytest.mark.parametrize(("value", "message"), [("my_package.rules:Other", "is not a policy"), ("none:X", "cannot be")])
+def test_bad_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
+    with pytest.raises(SpecError, match=f"'theirs'.* {message}"):
+        registered(monkeypatch, value)["theirs"]
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"unknown policy 'k-sink': did you mean k-sync\?"):
+        parse("k-sink:3")
+
+
+def test_catalogue_lists_what_is_built_in() -> None:
+    assert set(BUILT_IN) <= set(KNOWN)
+    assert all(issubclass(cls, Policy) and cls.summary for cls in BUILT_IN.values())

@@ -1,0 +1,149 @@
+"""Sequences of rules on real workers: each in a phase of its own, at the right sample, with nothing lost."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyrhythm
+from polyrhythm.core import Cluster
+from polyrhythm.policies import parse
+from polyrhythm.runtime.coordinator.job import Job, Member, workload_of
+from polyrhythm.runtime.coordinator.stages import Stages
+from polyrhythm.runtime.wire.protocol import Ready
+from tests.runtime.coordinator.test_coordinator import EPOCHS, processed_once
+from tests.runtime.fake_job import FakeJob
+from tests.runtime.jobs import Numbered, Seen, flat, make_model, make_optimizer, run_job, step
+
+SEQUENCES = [
+    "switch:bsp@0.3,asp",
+    "switch:asp@0.4,bsp",
+    "switch:bsp@0.2,(local:3)@0.3,asp",
+    "switch:(selsync:0.05)@0.3,(k-sync:2)@0.3,bsp",
+    "switch:bsp@0.5,(tuned:bsp,lr=0.5)",
+    "switch:esync@0.5,asp",
+    "switch:asp@0.3,(k-async:2)@0.3,bsp,late=drop",
+    "switch:esync@0.5,asp,late=drop",
+]
+
+
+@pytest.mark.parametrize("policy", SEQUENCES)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.integers(1, 4),
+    samples=st.integers(8, 60),
+    ahead=st.integers(0, 2),
+    switch=st.none() | st.tuples(st.integers(1, 100), st.sampled_from(["asp", "switch:bsp@0.6,asp"])),
+)
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_no_sample_is_lost_or_doubled(
+    policy: str, seed: int, workers: int, samples: int, ahead: int, switch: tuple[int, str] | None
+) -> None:
+    job = FakeJob(policy, workers, samples, 3, EPOCHS, seed, ahead)
+    job.run({switch[0]: f"switch {switch[1]}"} if switch else {})
+    assert job.coordinator.job.skipped_samples == 0
+    processed_once(job)
+
+
+def phases(job: FakeJob) -> list[tuple[str, int]]:
+    """The rule of each phase, and how many samples had been processed when it began."""
+    return [(trace.header.policy, trace.header.cluster.processed_samples) for trace in job.traced()]
+
+
+@given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), share=st.floats(0.0, 1.0))
+@settings(max_examples=40, derandomize=True, deadline=None)
+def test_lockstep_stops_behind_the_step_that_serves_its_share(seed: int, workers: int, share: float) -> None:
+    job = FakeJob(f"switch:bsp@{share},asp", workers, 60, 3, EPOCHS, seed, 0)
+    job.run({})
+    width, due, found = 3 * workers, share * 120, phases(job)
+    started = next((samples for policy, samples in found if policy == "asp"), 120)
+    # At the end of an epoch too little may be left for a phase; then its end is the switch.
+    ends = [60, 120]
+    rounds = [epoch * 60 + width * k for epoch in range(2) for k in range(60 // width + 1)]
+    assert started in (min(s for s in (*rounds, *ends) if s >= due - 1e-9), *ends)
+    assert 0 <= started - due < 3 * width
+    assert len(found) <= 2
+
+
+def test_asp_hands_over_once_its_share_is_applied() -> None:
+    job = FakeJob("switch:asp@0.25,bsp", 3, 60, 2, EPOCHS, 5, 0)
+    job.run({})
+    (first, _), (second, began) = phases(job)
+    assert (first, second) == ("asp", "bsp")
+    assert 30 <= began <= 30 + 3 * 2, "what was in flight is applied too"
+
+
+def test_steps_in_flight_may_be_dropped_at_a_switch() -> None:
+    job = FakeJob("switch:asp@0.25,bsp,late=drop", 3, 60, 2, EPOCHS, 5, 0)
+    job.run({})
+    (_, _), (second, began) = phases(job)
+    assert (second, began) == ("bsp", 30), "nothing but what was applied by then"
+    assert job.coordinator.job.ledger.dropped == {"cancelled": 2}
+    processed_once(job)
+
+
+def test_what_was_processed_before_decides_where_a_job_stands() -> None:
+    stages = Stages(parse("switch:bsp@0.25,(ssp:2)@0.5,asp"), epochs=2)
+    job = Job(1, None, lambda: 0.0)  # type: ignore[arg-type]
+    job.members[0], job.epoch = Member(Ready(0, 40, 4)), 0
+    job.workload = workload_of(Ready(0, 40, 4))
+    rules = []
+    for done in (0, 19, 20, 59, 60, 80):
+        job.samples = done
+        rules.append(stages.stage(job).policy.spec)
+    assert rules == ["bsp", "bsp", "ssp:2", "ssp:2", "asp", "asp"]
+    assert parse("asp").stages(Cluster(1)) == ()
+
+
+def train(rank: int, momentum: float) -> list[Seen]:
+    """Two epochs."""
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, lr=0.05, momentum=momentum)
+    epochs = []
+    with polyrhythm.session(model, optimizer, epochs=2) as session:
+        for _ in range(2):
+            seen = Seen()
+            for x, y, index in session.loader(Numbered(80), batch_size=4):
+                step(model, optimizer, x, y)
+                seen.indices += index.tolist()
+            seen.policy, seen.parameters = session.policy, flat(model)
+            epochs.append(seen)
+    return epochs
+
+
+def test_a_switch_in_the_middle_of_an_epoch() -> None:
+    ranks = run_job(train, 2, 0.9, policy="switch:bsp@0.25,asp", epochs=2)
+    for number in range(2):
+        counts = Counter(index for seen in ranks for index in seen[number].indices)
+        assert counts == Counter(range(80))
+        assert {seen[number].policy for seen in ranks} == {"asp"}
+        assert torch.equal(ranks[0][number].parameters, ranks[1][number].parameters)
+
+
+def test_momentum_is_carried_over() -> None:
+    """One worker under ASP is plain training, and so is a switch from BSP to it."""
+    (plain,) = run_job(train, 1, 0.9, policy="bsp", epochs=2)
+    (switched,) = run_job(train, 1, 0.9, policy="switch:bsp@0.25,asp@0.25,bsp@0.25,asp", epochs=2)
+    for before, after in pairwise([plain, switched]):
+        assert torch.allclose(before[-1].parameters, after[-1].parameters, atol=1e-6)
+
+
+def first_parameters(rank: int) -> torch.Tensor:
+    """What the first mini-batch is computed on; nothing changes it, because the rate is zero."""
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, lr=0.0)
+    with polyrhythm.session(model, optimizer) as session:
+        for number, (x, y, _) in enumerate(session.loader(Numbered(24), batch_size=2)):
+            if number == 0:
+                found = flat(model)
+            step(model, optimizer, x, y)
+    return found
+
+
+def test_on_the_servers_everyone_starts_from_the_parameters_of_the_lowest_rank() -> None:
+    first, second = run_job(first_parameters, 2, policy="asp")
+    assert torch.equal(first, second)
+    assert torch.equal(first, flat(make_model(seed=0)))

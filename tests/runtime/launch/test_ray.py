@@ -1,0 +1,49 @@
+"""What a job on Ray is made of, and what is refused before anything is placed; tests/integrations runs one."""
+
+import sys
+
+import pytest
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.ray import RayOrder, launch_anywhere, read_order
+from polyrhythm.runtime.launch.torchrun import read_command
+
+
+def ordered(*words: str) -> RayOrder:
+    made = read_order(words)
+    assert made is not None
+    return made
+
+
+def test_each_host_is_started_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    words = ["--on", "ray", "--nnodes=2", "--nproc-per-node=3", "--worker-gpus", "0.5", "--policy=asp", "train.py"]
+    made = ordered(*words, "--on", "here")
+    assert (made.hosts, made.resources) == (2, {"CPU": 3.0, "GPU": 1.5})
+    plan = read_command(made.arguments(1, "127.0.0.1:7000"))
+    assert (plan.settings.workers, plan.ranks, plan.settings.job) == (6, range(3, 6), made.job)
+    assert plan.command[-3:] == ("train.py", "--on", "here")
+    assert plan.node.port == 7000
+
+
+def test_one_host_needs_no_meeting_point() -> None:
+    made = ordered("--on", "ray", "--job", "fruit", "--nproc-per-node", "2", "train.py")
+    assert made.arguments(0, "nowhere:1") == ["--nproc-per-node", "2", "--job", "fruit", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "ray", "--node-rank", "1"], "--node-rank is found out with --on ray; leave it out"),
+        (["--on", "ray", "--rdzv-endpoint", "a:1"], "--rdzv-endpoint is found out with --on ray"),
+        (["--on", "ray", "--worker-gpus", "-1"], "--worker-gpus must be at least 0 but got -1"),
+        (["--on", "ray", "--policy", "apx"], "unknown policy 'apx'"),
+        (["--worker-gpus", "1"], "--worker-gpus is for --on ray"),
+        (["--on", "ray"], r"--on ray needs Ray; install it with: pip install 'polyrhythm\[ray\]'"),
+    ],
+)
+def test_what_cannot_be_placed_is_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    with pytest.raises(PolyrhythmError, match=message):
+        launch_anywhere([*words, "train.py"])

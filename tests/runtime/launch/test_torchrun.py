@@ -1,0 +1,243 @@
+"""``polyrhythm run`` as a user starts it: switches from outside, workers that fail, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from polyrhythm.core import Trace, replay
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.policies import parse
+from polyrhythm.runtime.launch.torchrun import read_command, worker_environment
+
+MARK = "POLYRHYTHM_TEST_MARK"
+LIMIT_S = 120.0
+
+HEAD = """
+import os, signal, subprocess, sys
+import torch
+import polyrhythm
+
+rank = int(os.environ["RANK"])
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.ones(40, 3), torch.ones(40, 1))
+
+def step(x, y):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+
+def call(*words):
+    done = subprocess.run([sys.executable, "-m", "polyrhythm", *words], capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+"""
+
+STEERED = """
+answers = []
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(2):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 0 and (epoch, number) == (0, 2):
+                job = os.environ["TORCHELASTIC_RUN_ID"]
+                answers.append(call("ctl", job, "switch", "asp"))
+                answers.append(call("ctl", job, "switch", "apx"))
+                answers.append(call("ctl", "nobody"))
+                answers.append(call("run", "--job", job, "train.py"))
+            step(x, y)
+    if rank == 0:
+        print(session.policy, session.metrics["phase"], *answers, sep="\\n")
+"""
+
+ABSENT = """
+if rank == 1:
+    sys.exit("no such device")
+with polyrhythm.session(model, optimizer) as session:
+    for x, y in session.loader(data, batch_size=2):
+        step(x, y)
+    print("samples", session.metrics["samples"])
+"""
+
+DIVERGING = """
+with polyrhythm.session(model, optimizer) as session:
+    for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+        step(x * float("nan") if number == 2 else x, y)
+"""
+
+ORPHANED = """
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(10**6):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2, num_workers=1)):
+            if rank == 0 and (epoch, number) == (1, 0):
+                os.kill(os.getppid(), signal.Signals[sys.argv[1]])
+            step(x, y)
+"""
+
+
+class Place:
+    """A folder to run in, and an environment that all processes of a run inherit."""
+
+    def __init__(self, folder: Path, temporary: Path) -> None:
+        self.folder, self.temporary, self.mark = folder, temporary, uuid.uuid4().hex
+        (folder / "work").mkdir()
+
+    def run(self, script: str, *flags: str, argument: str = "") -> subprocess.CompletedProcess[str]:
+        path = self.folder / "script.py"
+        path.write_text(HEAD + script, encoding="utf-8")
+        ours = {MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path), argument],
+            cwd=self.folder / "work",
+            env={**os.environ, **ours},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+
+    def files(self) -> list[str]:
+        """What is left, but for torch's own cache, and sockets of its loaders, which leave them if they are killed."""
+        left = [str(path) for folder in (self.folder / "work", self.temporary) for path in folder.rglob("*")]
+        return [path for path in left if "torchinductor" not in path and "pymp-" not in path]
+
+    def processes(self) -> Iterator[int]:
+        """Those that live and have our mark in their environment."""
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if self.mark.encode() in path.read_bytes():
+                    yield int(path.parent.name)
+            except OSError:  # ended meanwhile, or another user's
+                continue
+
+
+@pytest.fixture
+def destination(tmp_path: Path) -> Iterator[Place]:
+    # Not below tmp_path: the sockets of torch's loaders have names there, which must not be long.
+    with TemporaryDirectory() as temporary:
+        yield Place(tmp_path, Path(temporary))
+
+
+def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
+    traces = place.folder / "traces"
+    flags = ("--nproc-per-node", "2", "--policy", "bsp", "--job", f"t{place.mark}", "--trace", str(traces))
+    done = place.run(STEERED, *flags)
+    assert done.returncode == 0, done.stderr
+    policy, phase, switched, unknown, nobody, second = done.stdout.splitlines()
+    assert (policy, phase) == ("asp", "2")
+    assert "samples" in switched
+    assert switched.startswith("(0,")
+    assert "did you mean asp?" in unknown
+    assert "cannot connect" in nobody
+    assert "the name is in use; is a job with the same id running?" in second
+    assert not any(answer.startswith("(0,") for answer in (unknown, nobody, second))
+    phases = [Trace.load(path) for path in sorted(traces.iterdir())]
+    assert [trace.header.policy for trace in phases] == ["bsp", "asp"]
+    assert all(replayed(trace) for trace in phases)
+    assert place.files() == []
+    assert list(place.processes()) == []
+
+
+def replayed(trace: Trace) -> bool:
+    return len(list(replay(parse(trace.header.policy), trace))) == len(trace.entries)
+
+
+def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
+    done = place.run(ABSENT, "--nproc-per-node", "2")
+    assert (done.returncode, done.stdout) == (1, "samples 40\n"), done.stderr
+    assert "no such device" in done.stderr
+    assert "polyrhythm: rank 1 failed with exit code 1; 1 workers go on" in done.stderr
+    assert "rank 1 ended before it joined; going on without it" in done.stderr
+
+
+def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None:
+    done = place.run(DIVERGING, "--nproc-per-node", "1", "--on-divergence", "end")
+    assert done.returncode == 3, done.stderr
+    assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 128 + signal.SIGINT)])
+def test_nothing_outlives_the_launcher(place: Place, how: str, status: int) -> None:
+    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp", argument=how)
+    assert done.returncode == status, done.stderr
+    deadline = time.monotonic() + LIMIT_S
+    while list(place.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(place.processes()) == []
+    assert place.files() == []
+
+
+WRONG = {
+    ("--policy", "spp:3", "a.py"): "unknown policy 'spp': did you mean ssp?",
+    ("--nproc-per-node", "none", "a.py"): "--nproc-per-node must be a number of at least 1",
+    ("--nproc-per-node", "0", "a.py"): "--nproc-per-node must be a number of at least 1",
+    ("--nnodes", "1:4", "a.py"): "--nnodes must be one number of at least 1 but got '1:4'",
+    ("--nnodes", "2", "a.py"): "--rdzv-endpoint must be HOST or HOST:PORT of host 0",
+    (
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        "no.such.host.invalid",
+        "a.py",
+    ): "host 'no.such.host.invalid', which cannot be",
+    ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "a.py"): "set POLYRHYTHM_TOKEN to the same value on each",
+    ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--node-rank", "2", "a.py"): "--node-rank must be from 0 to 1",
+    ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:x", "a.py"): "is '127.0.0.1:x'",
+    ("--nnodes", "2", "--rdzv-backend", "etcd", "a.py"): "--rdzv-backend etcd is not known here; leave it out",
+    ("--max-restarts", "3", "a.py"): "--max-restarts 3 has no meaning here: a job goes on without workers that die",
+    ("--tee", "3", "a.py"): "--tee 3 has no meaning here: what workers print comes out here as it is; leave it out",
+    ("--log-dir", "logs", "a.py"): "--log-dir logs has no meaning here",
+    ("--virtual-local-rank", "a.py"): "--virtual-local-rank has no meaning here",
+    ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
+    ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
+    ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
+    ("--compensation", "dc", "a.py"): "compensation",
+    ("--compensation", "dc-asgd", "--full-duplex", "a.py"): "--full-duplex and --compensation dc-asgd exclude each",
+    ("--policy", "asp"): "no script given",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(PolyrhythmError, match=WRONG[arguments]):
+        read_command(arguments)
+
+
+def test_the_ranks_of_a_host() -> None:
+    where = ["--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:4000", "--rdzv-id", "j"]
+    plan = read_command([*where, "--nproc-per-node", "2", "a.py"])
+    assert (plan.ranks, plan.settings.workers, plan.settings.job) == (range(2, 4), 6, "j")
+    assert plan.coordinator.coordinator == "tcp:127.0.0.1:4000"
+    environment = worker_environment(plan.settings, plan.processes, 3, 4001, plan.node)
+    wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+    wanted |= {"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
+    assert environment.items() >= wanted.items()
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = read_command(["--nproc-per-node", "2", "train.py"])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    environment = worker_environment(plan.settings, plan.processes, 0, 4001, plan.node)
+    assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_THRESHOLD_"]) == ("1", "33554432")
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment
+
+
+def test_replicas_are_summed_up_where_the_command_says() -> None:
+    plans = [read_command([*flags, "a.py"]) for flags in ([], ["--averaging", "server"])]
+    assert [plan.settings.averaging for plan in plans] == ["ring", "server"]
+
+
+def test_the_script_keeps_its_own_flags() -> None:
+    plan = read_command(
+        ["--nproc_per_node=2", "--standalone", "--policy", "ssp:3", "a.py", "--policy", "x", "--n", "5"]
+    )
+    assert (plan.processes, plan.settings.policy) == (2, "ssp:3")
+    assert plan.command[-5:] == ("a.py", "--policy", "x", "--n", "5")
+    assert read_command(["-m", "package.train"]).command[-2:] == ("-m", "package.train")

@@ -1,0 +1,34 @@
+"""A script in the shape of a language model's trainer, with automatic mixed precision."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.runtime.script.runs import Run, adapted, plain
+
+EPOCHS = 2
+
+
+def saved(run: Run) -> dict[str, Any]:
+    made: dict[str, Any] = torch.load(run.folder / "snapshot.pt")
+    return made
+
+
+def test_bsp_is_what_torchrun_does(tmp_path: Path) -> None:
+    ours, theirs = adapted(tmp_path / "ours", "scaled.py", str(EPOCHS)), plain(tmp_path / "theirs", "scaled.py", "2")
+    assert [ours.epochs_of(rank) for rank in ours.ranks] == [theirs.epochs_of(rank) for rank in theirs.ranks]
+    assert ours.stdout(0) == theirs.stdout(0)
+    a, b = saved(ours), saved(theirs)
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in b["model"])
+    for key, state in b["optimizer"]["state"].items():
+        assert all(torch.equal(a["optimizer"]["state"][key][name], state[name]) for name in state)
+
+
+def test_asynchronous_workers_see_every_sample_once_and_save_what_the_servers_have(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "scaled.py", str(EPOCHS), policy="asp")
+    first = run.seen[0]
+    assert len(first) == len(set(first)) == 96
+    assert run.seen == [first] * EPOCHS
+    steps = {state["step"].item() for state in saved(run)["optimizer"]["state"].values()}
+    assert steps == {1 + EPOCHS * 96 // 8 - 2}, "the warm-up step of two, and one for each push"

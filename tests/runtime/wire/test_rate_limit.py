@@ -1,0 +1,48 @@
+"""Links that the kernel holds down; a limiter may be slower than its rate, but never faster."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.wire.connection import address_of, connect, listen
+from polyrhythm.runtime.wire.rate_limit import RATE, pace
+
+SIZE, BYTES_PER_S = 1_000_000, 10e6
+BURST = 150_000
+"""What may leave at once: two or three of the kernel's largest segments."""
+
+
+def seconds(sender: socket.socket, receiver: socket.socket) -> float:
+    """How long so many bytes take."""
+    thread = threading.Thread(target=sender.sendall, args=(b"x" * SIZE,))
+    start, left = time.perf_counter(), SIZE
+    thread.start()
+    while left:
+        left -= len(receiver.recv(left))
+    thread.join()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_no_more_than_the_rate_leaves(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listen("tcp:127.0.0.1:0") as listener:
+        listener.setblocking(True)
+        if end == "client":
+            monkeypatch.setenv(RATE, str(BYTES_PER_S))
+        else:
+            pace(listener, BYTES_PER_S)
+        with connect(address_of(listener), 5.0) as client, listener.accept()[0] as server:
+            client.settimeout(60.0)
+            ends = (client, server) if end == "client" else (server, client)
+            seconds(*ends)  # a connection's first segments are not held down
+            taken_s = seconds(*ends)
+    assert taken_s >= (SIZE - BURST) / BYTES_PER_S
+
+
+def test_where_the_kernel_cannot_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrhythm.runtime.wire.rate_limit.OPTION", 9999)
+    with socket.socket() as sock, pytest.raises(PolyrhythmError, match="take bandwidth_gbps away"):
+        pace(sock, 1e6)

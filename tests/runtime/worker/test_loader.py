@@ -1,0 +1,110 @@
+"""The loader with a source of its own: what it yields, in which order, and what it leaves out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.accumulation import Accumulation
+from polyrhythm.runtime.worker.interface import DrawnBatch
+from polyrhythm.runtime.worker.loader import SessionLoader
+from tests.runtime.jobs import Numbered
+
+
+class Script:
+    """Grants mini-batches by turns of the epoch; None ends a turn, a number stands for a change of phase."""
+
+    def __init__(self, turns: list[list[tuple[int, int] | None]]) -> None:
+        self.generation = 0
+        self.turns: Iterator[list[tuple[int, int] | None]] = iter(turns)
+        self.left = len(turns)
+        self.begun: list[tuple[int, int, int, int]] = []
+        self.starts: list[int] = []
+        self.lasts: list[bool] = []
+        self.skipped: list[int] = []
+
+    def begin_epoch(self, ready: Ready) -> None:
+        self.begun.append((ready.epoch, ready.dataset_samples, ready.batch_size, ready.ahead))
+        self.turn = iter(next(self.turns))
+
+    def draw(self) -> DrawnBatch | None:
+        granted = next(self.turn, None)
+        return None if granted is None else DrawnBatch((SampleRange(0, *granted),), self.generation)
+
+    def dealt(self, draw: DrawnBatch) -> None:
+        self.starts.append(draw.sample_ranges[0].start)
+
+    def end_epoch(self) -> bool:
+        self.left -= 1
+        if self.left:
+            self.turn = iter(next(self.turns))
+        return not self.left
+
+    def accumulate(self, last: bool) -> None:
+        self.lasts.append(last)
+
+    def skip_step(self, samples: int) -> None:
+        self.skipped.append(samples)
+
+
+def loader(script: Script, **options: Any) -> SessionLoader[Any]:
+    return SessionLoader(Numbered(20), 4, script, Accumulation(script), **{"shuffle": False, **options})
+
+
+def indices(batches: SessionLoader[Any]) -> list[list[int]]:
+    return [index.tolist() for _, _, index in batches]
+
+
+def test_an_epoch_may_take_several_turns() -> None:
+    script = Script([[(0, 4), (4, 6)], [(12, 16)]])
+    assert indices(loader(script)) == [[0, 1, 2, 3], [4, 5], [12, 13, 14, 15]]
+    assert script.begun == [(0, 20, 4, 0)]
+    assert script.starts == [0, 4, 12]
+
+
+def test_parts_of_a_step_are_as_equal_as_can_be() -> None:
+    script = Script([[(0, 4), (4, 7), (7, 8)]])
+    assert indices(loader(script, accumulate=2)) == [[0, 1], [2, 3], [4], [5, 6], [7]]
+    assert script.lasts == [False, True, False, True, True]
+    assert script.skipped == [4, 3, 1], "this script makes no steps"
+
+
+def test_what_was_granted_in_an_earlier_phase_is_void() -> None:
+    script = Script([[(0, 4), (4, 8), (8, 12)], [(16, 20)]])
+    found = []
+    for _, _, index in loader(script, num_workers=1, prefetch_factor=4, multiprocessing_context="fork"):
+        found.append(index.tolist())
+        script.generation += len(found) == 2
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [16, 17, 18, 19]]
+    assert script.begun == [(0, 20, 4, 4)]
+
+
+@pytest.mark.parametrize(("workers", "factor", "ahead"), [(0, None, 0), (2, None, 4), (2, 3, 6)])
+def test_the_hub_is_told_what_is_fetched_in_advance(workers: int, factor: int | None, ahead: int) -> None:
+    script = Script([[]])
+    batches = loader(
+        script, num_workers=workers, prefetch_factor=factor, multiprocessing_context="fork" if workers else None
+    )
+    assert indices(batches) == []
+    assert script.begun == [(0, 20, 4, ahead)]
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def orders(seed: int, first_epoch: int, epochs: int) -> list[list[int]]:
+        batches = loader(Script([[(0, 20)]] * epochs), shuffle=True, seed=seed, first_epoch=first_epoch)
+        found = []
+        for _ in range(epochs):
+            batches._source.left = 1  # type: ignore[attr-defined]
+            found += indices(batches)
+        return found
+
+    torch.manual_seed(1)
+    whole = orders(3, 0, 3)
+    torch.manual_seed(2)
+    assert orders(3, 1, 2) == whole[1:]
+    assert orders(4, 0, 1) != whole[:1]
+    assert len({tuple(order) for order in whole}) == 3
+    assert all(sorted(order) == list(range(20)) for order in whole)

@@ -1,0 +1,150 @@
+"""A script's optimizer and that of a server are the same optimizer, whichever class it is, wherever its state is."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.server.shard import ParameterShard
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.training.compensation import parse_compensation
+from polyrhythm.training.server import Push
+from tests.runtime.jobs import make_model, make_optimizer
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1},
+    "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+    "SGD nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "foreach": True},
+    "SGD fused": {"lr": 0.1, "momentum": 0.9, "fused": True},
+    "SGD maximize": {"lr": 0.1, "maximize": True},
+    "Adam": {"lr": 0.01},
+    "Adam foreach": {"lr": 0.01, "foreach": True},
+    "Adam fused": {"lr": 0.01, "fused": True},
+    "AdamW amsgrad": {"lr": 0.01, "amsgrad": True},
+    "Adadelta": {"lr": 0.5},
+    "Adagrad": {"lr": 0.1},
+    "RMSprop centered": {"lr": 0.01, "centered": True, "momentum": 0.5},
+    "Rprop": {"lr": 0.01},
+    "NAdam": {"lr": 0.01},
+    "RAdam": {"lr": 0.01},
+    "Adamax": {"lr": 0.01},
+    "ASGD": {"lr": 0.1},
+}
+
+
+def made(name: str) -> ScriptReplica:
+    model = make_model()
+    return ScriptReplica(model, make_optimizer(model, name.split()[0], **OPTIMIZERS[name]))
+
+
+def gradients(step: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(p.shape, generator=generator) for p in make_model().parameters()]
+
+
+def make_steps(replica: ScriptReplica, steps: range) -> None:
+    for step in steps:
+        for parameter, gradient in zip(replica.parameters, gradients(step), strict=True):
+            parameter.grad = gradient
+        replica.optimizer.step()
+
+
+def parameters(replica: ScriptReplica) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in replica.parameters])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_server_goes_on_where_a_worker_stopped_and_back(name: str) -> None:
+    """Three steps of the worker, three of the server, three of another worker: as nine of one."""
+    alone, first, last = made(name), made(name), made(name)
+    make_steps(alone, range(9))
+    make_steps(first, range(3))
+    shard = ParameterShard(first.wire_layout, 0, 1, first.spec(), parse_compensation("none"), ())
+    shard.load(parameters(first), first.export_state(), 3)
+    for step in range(3, 6):
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients(step)])
+        shard.apply([Push(flat, None, 0, 1.0)], 1.0, first.settings())
+    last.scatter_parameters(shard.vector)
+    last.import_state(shard.state())
+    make_steps(last, range(6, 9))
+    torch.testing.assert_close(parameters(last), parameters(alone), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_state_survives_export_and_import(name: str) -> None:
+    replica = made(name)
+    make_steps(replica, range(3))
+    before = copy.deepcopy(replica.optimizer.state_dict())
+    replica.import_state(replica.export_state())
+    after = replica.optimizer.state_dict()
+    assert before["state"].keys() == after["state"].keys()
+    for key, state in before["state"].items():
+        for entry, value in state.items():
+            found = after["state"][key].get(entry)
+            assert value is found or torch.equal(torch.as_tensor(value), torch.as_tensor(found)), (key, entry)
+    make_steps(replica, range(3, 4))
+
+
+def test_two_groups_and_a_frozen_parameter() -> None:
+    model = make_model()
+    first, _, last = model.children()
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    first.bias.requires_grad_(False)
+    groups = [
+        {"params": [last.weight, first.bias], "lr": 0.5},
+        {"params": [first.weight, last.bias], "weight_decay": 0.1},
+    ]
+    replica = ScriptReplica(model, torch.optim.SGD(groups, lr=0.1, momentum=0.9))
+    assert [[p.name for p in group] for group in replica.wire_layout.groups] == [["2.weight"], ["0.weight", "2.bias"]]
+    assert [group["lr"] for group in replica.settings()] == [0.5, 0.1]
+    assert [group["weight_decay"] for group in replica.spec().groups] == [0, 0.1]
+
+
+def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -> None:
+    replica = made("Adam")
+    for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):
+        parameter.grad = gradient
+    replica.optimizer.step()
+    first, last = replica.parameters[0], replica.parameters[-1]
+    before = copy.deepcopy(replica.optimizer.state[first])
+    replica.import_state(replica.export_state())
+    assert all(torch.equal(replica.optimizer.state[first][key], value) for key, value in before.items())
+    assert not replica.optimizer.state[last]["exp_avg"].any()
+
+
+def test_gradients_are_hidden_from_one_step_only() -> None:
+    replica = made("SGD momentum")
+    make_steps(replica, range(1))
+    before, state = parameters(replica).clone(), copy.deepcopy(replica.optimizer.state_dict())
+    for parameter, gradient in zip(replica.parameters, gradients(1), strict=True):
+        parameter.grad = gradient
+    replica.hide_gradients()
+    replica.optimizer.step()
+    replica.show_gradients()
+    assert torch.equal(parameters(replica), before)
+    assert str(replica.optimizer.state_dict()) == str(state)
+    assert all(p.grad is not None for p in replica.parameters)
+
+
+def test_models_and_optimizers_that_do_not_fit() -> None:
+    model, other = make_model(), make_model(1)
+    with pytest.raises(
+        PolyrhythmError, match=r"the optimizer does not have 2\.weight; give it all parameters, or freeze"
+    ):
+        ScriptReplica(model, torch.optim.SGD(next(model.children()).parameters(), lr=0.1))
+    with pytest.raises(PolyrhythmError, match="parameters that are not in the model"):
+        ScriptReplica(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1))
+    with pytest.raises(PolyrhythmError, match=r"is torch\.float64"):
+        ScriptReplica(model.double(), torch.optim.SGD(model.parameters(), lr=0.1))
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    linear = nn.Linear(3, 2)
+    with pytest.raises(PolyrhythmError, match="Adafactor keeps row_var in another shape than its parameter"):
+        ScriptReplica(linear, torch.optim.Adafactor(linear.parameters()))
+    with pytest.raises(PolyrhythmError, match="optimizer LBFGS cannot be used here"):
+        ScriptReplica(linear, torch.optim.LBFGS(linear.parameters()))
+    with pytest.raises(PolyrhythmError, match="no parameter with requires_grad=True"):
+        ScriptReplica(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1))
