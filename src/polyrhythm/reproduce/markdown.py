@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from polyrhythm.report.plot_svg import Line, bars_svg, lines_svg
+from polyrhythm.report.picture import svg
 from polyrhythm.reproduce.page import Page, Plot, Row, Section, Table
 
 HEADINGS = ("what", "in the paper", "paper", "here", "why they differ")
@@ -64,20 +64,9 @@ def cell(text: str) -> str:
 def pictures(page: Page) -> dict[str, str]:
     """File names and SVGs of all figures."""
     plots = [plot for section in page.sections for plot in section.plots]
-    return {picture_name(page.name, plot): picture(plot) for plot in plots}
+    return {picture_name(page.name, plot): svg(chart_of(plot).figure, plot.title) for plot in plots}
 
 
 def picture_name(name: str, plot: Plot) -> str:
     """File of a figure."""
     return f"{name}-{plot.key}.svg"
-
-
-def picture(plot: Plot) -> str:
-    """A figure as SVG."""
-    labels = (plot.x_label, plot.y_label)
-    if plot.kind == "lines":
-        lines = [Line(series.name, [float(x) for x in series.x], series.y) for series in plot.series]
-        return lines_svg(plot.title, labels, lines, log_x=plot.log_x)
-    categories = [str(x) for x in plot.series[0].x]
-    groups = [Line(series.name, range(len(series.y)), series.y) for series in plot.series]
-    return bars_svg(plot.title, labels, categories, groups)
