@@ -44,7 +44,7 @@ def test_a_timeline_has_rows_titles_a_legend_and_an_accessible_name(bsp_trace: T
 def test_bars_stand_where_their_spans_are(bsp_trace: Trace) -> None:
     computing, *_ = strokes(timeline_svg([Timeline.of(bsp_trace)]), "#0072B2")
     # 660 pixels are 6 s, so worker 0 computes from 84 to 194 and a gap parts the bar from what follows.
-    assert re.match(r"M 84 43\S* \nL 193\.34 43", computing)
+    assert re.match(r"M 84 43\S*\s+L 193\.34 43", computing)
     assert computing.count("M") == 6
 
 
@@ -84,5 +84,7 @@ def test_a_setting_is_a_circle_or_a_square_coloured_by_success() -> None:
 
 def test_without_matplotlib_there_is_a_line_of_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyrhythm.report.picture.find_spec", lambda _: None)
-    with pytest.raises(PolyrhythmError, match=r"--timeline needs matplotlib; run: pip install 'polyrhythm\[pictures\]'"):
+    with pytest.raises(
+        PolyrhythmError, match=r"--timeline needs matplotlib; run: pip install 'polyrhythm\[pictures\]'"
+    ):
         check_pictures("--timeline")

@@ -219,5 +219,5 @@ def as_page(command: str, findings: Findings) -> str:
     from polyrhythm.report.document import Document, Grid, Part, render_document
 
     pairs = compared(findings)
-    parts = [Part("Simulated against real", verdict(pairs), [Grid(HEADINGS, rows(pairs))])] if pairs else []
+    parts = [Part("Simulated against real", verdict(pairs), [Grid("", HEADINGS, rows(pairs))])] if pairs else []
     return render_document(Document(f"Calibration: {findings.scenario.name}", command, facts(findings.costs), parts))

@@ -28,7 +28,7 @@ def page(diagnosis: Diagnosis, command: str) -> str:
         "seed": str(diagnosis.seed),
         "SelSync": f"delta {diagnosis.delta:g}",
     }
-    runs = Part("Runs", grids=[Grid(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])])
+    runs = Part("Runs", grids=[Grid("", HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])])
     parts = [Part(title, WORDS[title], charts=charts) for title, charts in list_charts(diagnosis).items()]
     return render_document(Document(f"Inside {training.task}", command, facts, [runs, *parts]))
 

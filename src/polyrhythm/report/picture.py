@@ -26,9 +26,10 @@ LEGEND = 22
 DASHES = {"solid": "", "dash": "7,4", "dot": "2,3"}
 MARKERS = {"circle": "o", "square": "s"}
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # words stay words, for who searches or hears them
     "svg.hashsalt": "polyrhythm",
+    "text.parse_math": False,
     "path.simplify": False,
     "lines.scale_dashes": False,
     "lines.solid_capstyle": "butt",
@@ -79,7 +80,9 @@ def svg(figure: "go.Figure", title: str) -> str:
     check_pictures("an SVG picture")
     import matplotlib as mpl
 
-    with mpl.rc_context({**mpl.rcParamsDefault, **STYLE, "backend": "svg"}):
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
         file = StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         drawn(figure).savefig(file, format="svg", transparent=True, metadata={"Title": title, **nothing})
@@ -205,7 +208,8 @@ def dashes(dash: str | None) -> Any:
     >>> dashes("solid"), dashes("dash"), dashes("2px,2px")
     ('solid', (0, (7.0, 4.0)), (0, (2.0, 2.0)))
     """
-    lengths = DASHES.get(dash or "solid", dash).replace("px", "")
+    dash = dash or "solid"
+    lengths = DASHES.get(dash, dash).replace("px", "")
     return (0, tuple(map(float, lengths.split(",")))) if lengths else "solid"
 
 

@@ -1,4 +1,4 @@
-"""The timeline, on the page and as a picture: who ran and who waited, under every policy on one time axis (RLP, Fig. 4)."""
+"""The timeline, on the page and as a picture: who ran and who waited, every policy on one time axis (RLP, Fig. 4)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,6 +46,7 @@ def timeline_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> 
         figure=figure,
         headings=("policy", *KINDS.values()),
         rows=[[policy, *map(percent, share.values())] for policy, share in shares.items()],
+        wide=True,
     )
 
 

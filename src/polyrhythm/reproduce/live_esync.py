@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from polyrhythm.policies import parse
+from polyrhythm.report.document import Grid, Part
 from polyrhythm.reproduce.figures import over_seeds, percent, plain, ratio
 from polyrhythm.reproduce.lab import Lab
-from polyrhythm.reproduce.page import Row, Section, Table
+from polyrhythm.reproduce.page import Row, findings
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.local import LocalRun, run_local
 from polyrhythm.training.config import TrainingConfig
@@ -64,7 +65,7 @@ def lives(lab: Lab) -> dict[str, list[Live]]:
     }
 
 
-def live_section(live: Mapping[str, list[Live]]) -> Section:
+def live_section(live: Mapping[str, list[Live]]) -> Part:
     """Figures 4 and 5 again, on processes."""
     speeds = {name: [one.samples_per_s for one in jobs] for name, jobs in live.items()}
     rows = [
@@ -87,4 +88,4 @@ def live_section(live: Mapping[str, list[Live]]) -> Section:
         f"step and the others {1000 * FAST_S:g} ms, while they train on the digits. Links carry {BYTES_PER_S / 1e6:g} "
         "MB/s, so that a message of 1.2 MB takes 1.4 fast steps."
     )
-    return Section("Real processes", text, rows, [Table("Measured live", headings, cells)])
+    return findings("Real processes", text, rows, [Grid("Measured live", headings, cells)])

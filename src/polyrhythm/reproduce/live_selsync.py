@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from polyrhythm.policies import parse
+from polyrhythm.report.document import Grid, Part
 from polyrhythm.reproduce.figures import difference, over_seeds, percent, plain, ratio
 from polyrhythm.reproduce.lab import Lab
-from polyrhythm.reproduce.page import Row, Section, Table
+from polyrhythm.reproduce.page import Row, findings
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.local import LocalRun, run_local
 from polyrhythm.training.config import TrainingConfig
@@ -60,7 +61,7 @@ def lives(lab: Lab) -> dict[str, list[Live]]:
     }
 
 
-def live_section(live: Mapping[str, list[Live]]) -> Section:
+def live_section(live: Mapping[str, list[Live]]) -> Part:
     """Table 1 again, on processes."""
     speeds = {name: [one.samples_per_s for one in jobs] for name, jobs in live.items()}
     scores = {name: [one.accuracy for one in jobs] for name, jobs in live.items()}
@@ -83,4 +84,4 @@ def live_section(live: Mapping[str, list[Live]]) -> Section:
         f"Four processes of this host and a hub, no simulator: each step is held up {1000 * STEP_S:g} ms, and links "
         f"carry {BYTES_PER_S / 1e6:g} MB/s, so that an exchange of the model's 1.2 MB takes as long as 12 steps."
     )
-    return Section("Real processes", text, rows, [Table("Measured live", ("", "samples/s", "LSSR", "accuracy"), cells)])
+    return findings("Real processes", text, rows, [Grid("Measured live", ("", "samples/s", "LSSR", "accuracy"), cells)])

@@ -1,19 +1,15 @@
 """Which papers can be reproduced, and what a reproduction leaves behind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from polyrhythm import __version__
 from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.report.document import Document, render_document
 from polyrhythm.report.picture import check_pictures
-from polyrhythm.reproduce.html import html
 from polyrhythm.reproduce.lab import Lab, Tell, nobody
 from polyrhythm.reproduce.markdown import markdown, pictures
-from polyrhythm.reproduce.page import Page
+from polyrhythm.reproduce.numbers import as_json
 from polyrhythm.reproduce.store import Store
 
 PAPERS = {
@@ -22,7 +18,7 @@ PAPERS = {
     "sync-switch": "polyrhythm.reproduce.sync_switch",
     "rlp": "polyrhythm.reproduce.rlp",
 }
-"""Module of each paper, by name; its function `page` takes a `Lab` and gives a `Page`."""
+"""Module of each paper, by name; its function `page` takes a `Lab` and gives a `Document`."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +66,18 @@ def reproduce(request: Request) -> list[Path]:
         jobs=request.jobs,
         tell=request.tell,
     )
-    page: Page = import_module(PAPERS[request.name]).page(lab)
-    return write(request, page)
+    page: Document = import_module(PAPERS[request.name]).page(lab)
+    return write(request, replace(page, command=request.command))
 
 
-def write(request: Request, page: Page) -> list[Path]:
+def write(request: Request, page: Document) -> list[Path]:
     """All that a page leaves behind."""
     texts = {
-        f"{page.name}.md": markdown(page, request.command),
-        f"{page.name}.html": html(page, request.command),
-        f"{page.name}.json": as_json(page, request.command),
-        **pictures(page),
+        f"{request.name}.md": markdown(request.name, page),
+        f"{request.name}.html": render_document(page),
+        f"{request.name}.json": as_json(request.name, page),
+        **pictures(request.name, page),
     }
     for name, text in texts.items():
         (request.folder / name).write_text(text, encoding="utf-8")
     return [request.folder / name for name in texts]
-
-
-def as_json(page: Page, command: str) -> str:
-    """The page's values, without how they are written."""
-    value = {"command": command, "version": __version__, "page": page}
-    encoded = msgspec.json.encode(value, enc_hook=name_of)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
-
-
-def name_of(value: Any) -> str:
-    """A function, which is how a number is written, as its name."""
-    return str(getattr(value, "__name__", value))
