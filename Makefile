@@ -47,7 +47,7 @@ docs: .venv/ready  ## the site, in site/
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install 'pip>=25.1'
-	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,rl,testing]'
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,pictures,rl,testing]'
 	touch $@
 
 # What benchmarks are compared with, apart because nothing else needs it.
@@ -63,7 +63,7 @@ docs: .venv/ready  ## the site, in site/
 constraints:  ## the newest versions that pyproject.toml allows, to be tested before they are committed
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
-	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench --group integrations '.[data,rl,testing]' 'torch==2.13.0'
+	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench --group integrations '.[data,pictures,rl,testing]' 'torch==2.13.0'
 	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-constraints
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polyrhythm.policies import parse
 from polyrhythm.report.timeline import Timeline, load_timeline
-from polyrhythm.report.timeline_svg import timeline_svg
+from polyrhythm.report.timeline_figure import timeline_svg
 from polyrhythm.sim import load_scenario, simulate
 
 HERE = Path(__file__).parent

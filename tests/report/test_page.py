@@ -5,7 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from polyrhythm.core import Trace
-from polyrhythm.report.page import Comparison, embedded, render
+from polyrhythm.report.document import embedded
+from polyrhythm.report.page import Comparison, render
 from polyrhythm.report.timeline import Timeline
 from tests.report.results import result
 

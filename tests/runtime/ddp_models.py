@@ -1,5 +1,7 @@
 """Small models and steps for tests that run DistributedDataParallel in worker processes."""
 
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -70,3 +72,8 @@ class Trainer:
 def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     """Equal bits."""
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Equal where all bits are."""
+    return sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -2,11 +2,16 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyrhythm.core import Decisions, Event, Joined, Left, Report
+from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import ScenarioError
 from polyrhythm.policies import parse
 from polyrhythm.sim import Device, Network, Scenario, TimingWorkload, simulate
+from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.training.config import TrainingConfig
 from tests.sim.clusters import Recorder
 
@@ -77,3 +82,17 @@ def test_replicas_that_differ_are_averaged_before_the_next_epoch(network: Networ
 def test_only_epochs_that_all_share_can_end_for_all() -> None:
     with pytest.raises(ScenarioError, match=r"training.partition is 'seldp'"):
         Scenario(devices=[Device()], epoch_end_s=0.0, training=TrainingConfig(partition="seldp"))
+
+
+@given(samples=st.integers(1, 60), members=st.integers(1, 5), batch_size=st.integers(1, 7))
+def test_an_epoch_in_lockstep_has_the_steps_of_real_workers(samples: int, members: int, batch_size: int) -> None:
+    """Also if less than a sample for each is left: it makes mini-batches of the last step larger by one."""
+    workload = MeetingWorkload(samples, samples, even=True)
+    workload.join(range(members))
+    taken = []
+    while any(round_ := [workload.hand_out(batch_size, member) for member in range(members)]):
+        taken.append([sample_range.samples if sample_range else 0 for sample_range in round_])
+    if samples >= members:
+        plan = EpochPlan((SampleRange(0, 0, samples),), members, batch_size)
+        assert taken == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
+    assert sum(map(sum, taken)) == samples

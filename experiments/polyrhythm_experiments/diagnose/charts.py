@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from polyrhythm.report.cells import number, percent
+from polyrhythm.report.cells import number
 from polyrhythm.report.figures import Chart
 from polyrhythm.report.palette import look
 from polyrhythm.training.diagnostics import density, distance
@@ -194,8 +194,3 @@ def listed(values: Mapping[str, float]) -> str:
 def plain(name: str) -> str:
     """A name that may stand in an identifier."""
     return name.replace(".", "-")
-
-
-def accuracies(diagnosis: Diagnosis) -> dict[str, str]:
-    """Final accuracy of each run."""
-    return {name: percent(seen.probe.moments[-1].accuracy) for name, seen in diagnosis.runs.items()}

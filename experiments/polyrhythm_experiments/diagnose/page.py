@@ -28,7 +28,9 @@ def page(diagnosis: Diagnosis, command: str) -> str:
         "seed": str(diagnosis.seed),
         "SelSync": f"delta {diagnosis.delta:g}",
     }
-    runs = DocumentSection("Runs", grids=[Grid(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])])
+    runs = DocumentSection(
+        "Runs", grids=[Grid("", HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])]
+    )
     parts = [DocumentSection(title, WORDS[title], charts=charts) for title, charts in list_charts(diagnosis).items()]
     return render_document(Document(f"Inside {training.task}", command, facts, [runs, *parts]))
 

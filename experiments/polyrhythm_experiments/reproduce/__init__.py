@@ -6,11 +6,11 @@ from polyrhythm_experiments.reproduce.figures import ratio as ratio
 from polyrhythm_experiments.reproduce.lab import Lab as Lab
 from polyrhythm_experiments.reproduce.lab import Trial as Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow as ClaimRow
-from polyrhythm_experiments.reproduce.page import Page as Page
-from polyrhythm_experiments.reproduce.page import Plot as Plot
-from polyrhythm_experiments.reproduce.page import Section as Section
 from polyrhythm_experiments.reproduce.page import Series as Series
-from polyrhythm_experiments.reproduce.page import Table as Table
+from polyrhythm_experiments.reproduce.page import claims as claims
+from polyrhythm_experiments.reproduce.page import drawing as drawing
+from polyrhythm_experiments.reproduce.page import findings as findings
+from polyrhythm_experiments.reproduce.page import reproduction as reproduction
 from polyrhythm_experiments.reproduce.papers import PAPERS as PAPERS
 from polyrhythm_experiments.reproduce.papers import PaperRequest as PaperRequest
 from polyrhythm_experiments.reproduce.papers import reproduce as reproduce

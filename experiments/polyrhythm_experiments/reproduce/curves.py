@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from polyrhythm.report.figures import Chart
 from polyrhythm.telemetry.result import RunResult
 from polyrhythm_experiments.reproduce.lab import Runs
-from polyrhythm_experiments.reproduce.page import Plot, Series
+from polyrhythm_experiments.reproduce.page import Series, drawing
 
 
 def reached_s(run: RunResult, accuracy: float) -> float | None:
@@ -12,10 +13,10 @@ def reached_s(run: RunResult, accuracy: float) -> float | None:
     return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
 
 
-def accuracy_plot(key: str, title: str, caption: str, groups: Mapping[str, Runs]) -> Plot:
+def accuracy_plot(key: str, title: str, caption: str, groups: Mapping[str, Runs]) -> Chart:
     """Accuracy of each group's first seed against time."""
     series = [
         Series(name, [point.time_s for point in runs[0].curve], [point.accuracy for point in runs[0].curve])
         for name, runs in groups.items()
     ]
-    return Plot(key, title, caption, "time (s)", "test accuracy", series, log_x=True, percent_y=True)
+    return drawing(key, title, caption, ("time (s)", "test accuracy"), series, log_x=True, percent_y=True)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from polyrhythm.report.document import Document, DocumentSection, Grid
+from polyrhythm.report.figures import Chart
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 from polyrhythm_experiments.reproduce.curves import accuracy_plot, reached_s
 from polyrhythm_experiments.reproduce.esync_trials import (
@@ -27,7 +29,7 @@ from polyrhythm_experiments.reproduce.figures import (
 )
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
 from polyrhythm_experiments.reproduce.live_esync import live_section, lives
-from polyrhythm_experiments.reproduce.page import ClaimRow, Page, Plot, Section, Series, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 
 SOURCE = (
     "Li, Zhou, Yu: *ESync: An Efficient Synchronous Parallel Algorithm for Distributed ML in Heterogeneous Clusters*."
@@ -37,15 +39,14 @@ LATE = 5
 """Evaluations whose mean is the accuracy of a run that swings."""
 
 
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     """The page."""
     runs = lab.run(trials(lab))
-    return Page(
-        name="esync",
+    return reproduction(
         title="ESync, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
-        sections=[
+        parts=[
             system(runs),
             speed(runs),
             accuracy(runs),
@@ -95,7 +96,7 @@ def blocked_s(runs: Runs) -> list[float | None]:
     return [sum(run.idle_fraction_by_worker[w] for w in fast) / 4 * run.duration_s / run.updates for run in runs]
 
 
-def system(runs: Results) -> Section:
+def system(runs: Results) -> DocumentSection:
     """Figures 4 and 5: throughput, traffic, computing time."""
     at = {name: runs[f"system/{name}"] for name in [*POLICIES, "ESync, 40 ms a query"]}
     speeds = {name: of(group, "samples_per_s") for name, group in at.items()}
@@ -129,7 +130,7 @@ def system(runs: Results) -> Section:
         ),
     ]
     names = list(POLICIES)
-    table = Table(
+    table = Grid(
         "Figures 4 and 5",
         ("", "samples/s", "MB/s at the server", "computing, slow devices", "computing, fast devices"),
         [[name, *map(str, system_cells(at[name]))] for name in names],
@@ -138,8 +139,10 @@ def system(runs: Results) -> Section:
         Series(kind, names, [computed or 0.0 for computed in (over_seeds(computing(at[n], ws)).value for n in names)])
         for kind, ws in (("slow devices", range(2)), ("fast devices", range(2, 6)))
     ]
-    figure = Plot("computing", "Computing time", CAPTION_5, "", "share of the time", series, "bars", percent_y=True)
-    return Section("Throughput, traffic and computing time", "Times alone, no model.", rows, [table], [figure])
+    figure = drawing(
+        "computing", "Computing time", CAPTION_5, ("", "share of the time"), series, kind="bars", percent_y=True
+    )
+    return findings("Throughput, traffic and computing time", "Times alone, no model.", rows, [table], [figure])
 
 
 WHY_MORE = (
@@ -157,7 +160,7 @@ def system_cells(runs: Runs) -> list[Measured]:
     return [over_seeds(of(runs, "samples_per_s"), plain), over_seeds(megabytes, plain), *shares]
 
 
-def speed(runs: Results) -> Section:
+def speed(runs: Results) -> DocumentSection:
     """Table 1 and the text of section 5: time to 80 %."""
     rates = [rate for rate in RATES if f"speed/{rate:g}/ESync" in runs]
     cells = [[f"{rate:g}", *map(str, speed_cells(runs, f"speed/{rate:g}"))] for rate in rates]
@@ -187,8 +190,8 @@ def speed(runs: Results) -> Section:
     ):
         what = f"time to 80 %, {name} over ESync, rate {MIDDLE:g}"
         rows.append(ClaimRow(what, "section 5, fig. 3", said, times_to(runs, f"speed/{MIDDLE:g}", name), why))
-    table = Table("Time to 80 %", ("rate", *POLICIES), cells)
-    return Section(
+    table = Grid("Time to 80 %", ("rate", *POLICIES), cells)
+    return findings(
         "Training speed, i.i.d.", f"Virtual time until the test accuracy is {percent(TARGET)}.", rows, [table]
     )
 
@@ -231,7 +234,7 @@ def mean_of(points: Sequence[EvalPoint]) -> float | None:
     return sum(point.accuracy for point in points) / len(points) if points else None
 
 
-def accuracy(runs: Results) -> Section:
+def accuracy(runs: Results) -> DocumentSection:
     """Figure 3 and table 1: accuracy against one device that trains alone."""
     esync, alone = runs["accuracy/i.i.d./ESync"], runs["accuracy/standalone"]
     rows = [
@@ -251,10 +254,10 @@ def accuracy(runs: Results) -> Section:
         ),
         ClaimRow("accuracy, standalone", "table 1", "90.2 to 93.2 %", over_seeds(late(alone), percent), "As above."),
     ]
-    return Section("Accuracy, i.i.d.", "On all 10,000 test images.", rows, plots=[curves(runs, "i.i.d.")])
+    return findings("Accuracy, i.i.d.", "On all 10,000 test images.", rows, charts=[curves(runs, "i.i.d.")])
 
 
-def curves(runs: Results, title: str) -> Plot:
+def curves(runs: Results, title: str) -> Chart:
     """Accuracy of the first seed against time (figure 3)."""
     key = "curves-" + "".join(character for character in title.lower() if character.isalnum())
     groups = {name: runs[f"accuracy/{title}/{name}"] for name in ("SSGD", "ASGD", "ESync")}
@@ -262,7 +265,7 @@ def curves(runs: Results, title: str) -> Plot:
     return accuracy_plot(key, f"Accuracy, {title}", caption, groups)
 
 
-def skew(runs: Results) -> Section:
+def skew(runs: Results) -> DocumentSection:
     """Figure 3, right: data that differ between devices."""
     cells = [[title, *map(str, skew_cells(runs, title))] for title in PARTITIONS]
     headings = ("data", "ESync", "ASGD", "SSGD, same time", f"SSGD, {LONG_S:,.0f} s", "ESync - SSGD, same time")
@@ -276,13 +279,13 @@ def skew(runs: Results) -> Section:
         )
         for title, why in (("Dirichlet(0.3)", WHY_MILD), ("2 shards a device", WHY_OWN), ("sorted", WHY_OWN))
     ]
-    tables = [Table(f"Accuracy after {EQUAL_S:.0f} s", headings, cells), skewed_times(runs)]
+    tables = [Grid(f"Accuracy after {EQUAL_S:.0f} s", headings, cells), skewed_times(runs)]
     plots = [curves(runs, title) for title in ("Dirichlet(0.3)", "sorted")]
     text = (
         "The paper does not say how its data differ. The harder the skew, the less its claim holds. Accuracies are "
         f"means of the last {LATE} evaluations, since some runs swing; SSGD still rises after {LONG_S:,.0f} s."
     )
-    return Section("Training on data that differ", text, [*skewed_speed(runs), *rows], tables, plots)
+    return findings("Training on data that differ", text, [*skewed_speed(runs), *rows], tables, plots)
 
 
 def skewed_speed(runs: Results) -> list[ClaimRow]:
@@ -300,12 +303,12 @@ def skewed_speed(runs: Results) -> list[ClaimRow]:
     ]
 
 
-def skewed_times(runs: Results) -> Table:
+def skewed_times(runs: Results) -> Grid:
     """Times to 80 % on each kind of data."""
     cells = [
         [title, *(str(over_seeds(reached(runs, title, name), seconds)) for name in POLICIES)] for title in PARTITIONS
     ]
-    return Table(f"Time to 80 % at rate {RATE:g}", ("data", *POLICIES), cells)
+    return Grid(f"Time to 80 % at rate {RATE:g}", ("data", *POLICIES), cells)
 
 
 def reached(runs: Results, title: str, name: str) -> list[float | None]:
@@ -332,12 +335,12 @@ def skew_cells(runs: Results, title: str) -> list[Measured]:
     return [*plain_cells, difference(late(esync), early)]
 
 
-def remedy(runs: Results) -> Section:
+def remedy(runs: Results) -> DocumentSection:
     """Ours: what helps."""
     titles = ("2 shards a device", "sorted")
     cells = [[name, *(str(over_seeds(late(runs[f"remedy/{t}/{name}"]), percent)) for t in titles)] for name in REMEDIES]
     at_rest = [str(over_seeds(late(runs[f"accuracy/{title}/SSGD"]), percent)) for title in titles]
-    table = Table(
+    table = Grid(
         f"Accuracy after {EQUAL_S:.0f} s", ("remedy", *titles), [*cells, [f"SSGD after {LONG_S:,.0f} s", *at_rest]]
     )
     rows = [
@@ -350,7 +353,7 @@ def remedy(runs: Results) -> Section:
         )
         for title in titles
     ]
-    return Section("What helps slow devices that own labels", REMEDY_TEXT, rows, [table])
+    return findings("What helps slow devices that own labels", REMEDY_TEXT, rows, [table])
 
 
 def traffic(runs: Runs) -> Measured:

@@ -7,11 +7,12 @@ from functools import partial
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.policies import parse
+from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
 from polyrhythm_experiments.reproduce.figures import over_seeds, percent, plain, ratio
 from polyrhythm_experiments.reproduce.lab import Lab
-from polyrhythm_experiments.reproduce.page import ClaimRow, Section, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 
 FAST_S, SLOWDOWN, FAST = 0.015, 20, 3
 """A step of one of the fast workers, how much longer that of the slow one takes, and how many are fast."""
@@ -64,7 +65,7 @@ def lives(lab: Lab) -> dict[str, list[LiveESync]]:
     }
 
 
-def live_section(live: Mapping[str, list[LiveESync]]) -> Section:
+def live_section(live: Mapping[str, list[LiveESync]]) -> DocumentSection:
     """Figures 4 and 5 again, on processes."""
     speeds = {name: [one.samples_per_s for one in jobs] for name, jobs in live.items()}
     rows = [
@@ -87,4 +88,4 @@ def live_section(live: Mapping[str, list[LiveESync]]) -> Section:
         f"step and the others {1000 * FAST_S:g} ms, while they train on the digits. Links carry {BYTES_PER_S / 1e6:g} "
         "MB/s, so that a message of 1.2 MB takes 1.4 fast steps."
     )
-    return Section("Real processes", text, rows, [Table("Measured live", headings, cells)])
+    return findings("Real processes", text, rows, [Grid("Measured live", headings, cells)])

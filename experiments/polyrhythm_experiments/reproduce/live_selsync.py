@@ -7,11 +7,12 @@ from functools import partial
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.policies import parse
+from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
 from polyrhythm_experiments.reproduce.figures import difference, over_seeds, percent, plain, ratio
 from polyrhythm_experiments.reproduce.lab import Lab
-from polyrhythm_experiments.reproduce.page import ClaimRow, Section, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 
 STEP_S, WORKERS = 0.03, 4
 BYTES_PER_S = 5e6
@@ -60,7 +61,7 @@ def lives(lab: Lab) -> dict[str, list[LiveSelSync]]:
     }
 
 
-def live_section(live: Mapping[str, list[LiveSelSync]]) -> Section:
+def live_section(live: Mapping[str, list[LiveSelSync]]) -> DocumentSection:
     """Table 1 again, on processes."""
     speeds = {name: [one.samples_per_s for one in jobs] for name, jobs in live.items()}
     scores = {name: [one.accuracy for one in jobs] for name, jobs in live.items()}
@@ -83,4 +84,4 @@ def live_section(live: Mapping[str, list[LiveSelSync]]) -> Section:
         f"Four processes of this host and a coordinator, no simulator: each step is held up {1000 * STEP_S:g} ms, and links "
         f"carry {BYTES_PER_S / 1e6:g} MB/s, so that an exchange of the model's 1.2 MB takes as long as 12 steps."
     )
-    return Section("Real processes", text, rows, [Table("Measured live", ("", "samples/s", "LSSR", "accuracy"), cells)])
+    return findings("Real processes", text, rows, [Grid("Measured live", ("", "samples/s", "LSSR", "accuracy"), cells)])

@@ -2,49 +2,40 @@
 
 from collections.abc import Iterator, Sequence
 
-from polyrhythm.report.plot_svg import Line, bars_svg, lines_svg
-from polyrhythm_experiments.reproduce.page import ClaimRow, Page, Plot, Section, Table
-
-HEADINGS = ("what", "in the paper", "paper", "here", "why they differ")
+from polyrhythm.report.document import Document, DocumentSection, Grid
+from polyrhythm.report.picture import svg
 
 
-def markdown(page: Page, command: str) -> str:
-    """The page, the command behind it on top."""
-    parts = [f"# {page.title}", f"```sh\n{command}\n```", page.source]
-    parts.append(table(("condition", ""), [(name, value) for name, value in page.conditions.items()]))
-    parts += [part for section in page.sections for part in section_parts(page.name, section)]
-    if page.missing:
-        parts += ["## Not here", "\n".join(f"- {line}" for line in page.missing)]
-    return "\n\n".join(parts) + "\n"
+def markdown(name: str, page: Document) -> str:
+    """The page, the command behind it on top, of a reproduction of this name."""
+    conditions = dict(page.facts)
+    blocks = [f"# {page.title}", f"```sh\n{page.command}\n```", conditions.pop("source")]
+    blocks.append(table(("condition", ""), list(conditions.items())))
+    return "\n\n".join([*blocks, *(block for part in page.parts for block in part_blocks(name, part))]) + "\n"
 
 
-def section_parts(name: str, section: Section) -> Iterator[str]:
-    """The paragraphs of a section."""
-    yield f"## {section.title}"
-    if section.text:
-        yield section.text
-    if section.rows:
-        yield table(HEADINGS, [row_cells(row) for row in section.rows])
-    for each in section.tables:
-        yield from table_parts(each)
-    for plot in section.plots:
-        yield f"![{plot.title}]({picture_name(name, plot)})"
-        yield plot.caption
+def part_blocks(name: str, part: DocumentSection) -> Iterator[str]:
+    """The paragraphs of a part."""
+    yield f"## {part.title}"
+    if part.text:
+        yield part.text
+    if part.items:
+        yield "\n".join(f"- {line}" for line in part.items)
+    for grid in part.grids:
+        yield from grid_blocks(grid)
+    for chart in part.charts:
+        yield f"![{chart.title}]({name}-{chart.key}.svg)"
+        yield chart.description
 
 
-def row_cells(row: ClaimRow) -> tuple[str, ...]:
-    """A claim and what came out."""
-    return row.what, row.place, row.paper, str(row.ours), row.why
-
-
-def table_parts(each: Table) -> Iterator[str]:
+def grid_blocks(grid: Grid) -> Iterator[str]:
     """A table and its title."""
-    if each.title:
-        yield f"**{each.title}**"
-    yield table(each.headings, each.rows)
+    if grid.title:
+        yield f"**{grid.title}**"
+    yield table(grid.headings, grid.rows)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table of cells, which may hold a bar.
 
     >>> print(table(("a", "b"), [("1", "x|y")]))
@@ -56,28 +47,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|---" * len(headings) + "|", *body])
 
 
-def cell(text: str) -> str:
+def cell(value: object) -> str:
     """Text that stays in its cell."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def pictures(page: Page) -> dict[str, str]:
+def pictures(name: str, page: Document) -> dict[str, str]:
     """File names and SVGs of all figures."""
-    plots = [plot for section in page.sections for plot in section.plots]
-    return {picture_name(page.name, plot): picture(plot) for plot in plots}
-
-
-def picture_name(name: str, plot: Plot) -> str:
-    """File of a figure."""
-    return f"{name}-{plot.key}.svg"
-
-
-def picture(plot: Plot) -> str:
-    """A figure as SVG."""
-    labels = (plot.x_label, plot.y_label)
-    if plot.kind == "lines":
-        lines = [Line(series.name, [float(x) for x in series.x], series.y) for series in plot.series]
-        return lines_svg(plot.title, labels, lines, log_x=plot.log_x)
-    categories = [str(x) for x in plot.series[0].x]
-    groups = [Line(series.name, range(len(series.y)), series.y) for series in plot.series]
-    return bars_svg(plot.title, labels, categories, groups)
+    charts = [chart for part in page.parts for chart in part.charts]
+    return {f"{name}-{chart.key}.svg": svg(chart.figure, chart.title) for chart in charts}

@@ -1,18 +1,15 @@
 """Which papers can be reproduced, and what a reproduction leaves behind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from polyrhythm import __version__
 from polyrhythm.errors import PolyrhythmError, did_you_mean
-from polyrhythm_experiments.reproduce.html import html
+from polyrhythm.report.document import Document, render_document
+from polyrhythm.report.picture import check_pictures
 from polyrhythm_experiments.reproduce.lab import Lab, Tell, nobody
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
-from polyrhythm_experiments.reproduce.page import Page
+from polyrhythm_experiments.reproduce.numbers import as_json
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 PAPERS = {
@@ -21,7 +18,7 @@ PAPERS = {
     "sync-switch": "polyrhythm_experiments.reproduce.sync_switch",
     "rlp": "polyrhythm_experiments.reproduce.rlp",
 }
-"""Module of each paper, by name; its function `page` takes a `Lab` and gives a `Page`."""
+"""Module of each paper, by name; its function `page` takes a `Lab` and gives a `Document`."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +53,11 @@ def reproduce(request: PaperRequest) -> list[Path]:
         The files: the page as markdown and as HTML, its numbers as JSON, its figures.
 
     Raises:
-        PolyrhythmError: for an unknown name, or a folder that cannot be written.
+        PolyrhythmError: for an unknown name, or a folder that cannot be written, or if matplotlib is missing.
     """
     if request.name not in PAPERS:
         raise PolyrhythmError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
+    check_pictures("reproduce")
     lab = Lab(
         store=ResultStore(request.folder / "runs"),
         seeds=range(request.seeds or (1 if request.quick else 3)),
@@ -68,30 +66,18 @@ def reproduce(request: PaperRequest) -> list[Path]:
         jobs=request.jobs,
         tell=request.tell,
     )
-    page: Page = import_module(PAPERS[request.name]).page(lab)
-    return write(request, page)
+    page: Document = import_module(PAPERS[request.name]).page(lab)
+    return write(request, replace(page, command=request.command))
 
 
-def write(request: PaperRequest, page: Page) -> list[Path]:
+def write(request: PaperRequest, page: Document) -> list[Path]:
     """All that a page leaves behind."""
     texts = {
-        f"{page.name}.md": markdown(page, request.command),
-        f"{page.name}.html": html(page, request.command),
-        f"{page.name}.json": as_json(page, request.command),
-        **pictures(page),
+        f"{request.name}.md": markdown(request.name, page),
+        f"{request.name}.html": render_document(page),
+        f"{request.name}.json": as_json(request.name, page),
+        **pictures(request.name, page),
     }
     for name, text in texts.items():
         (request.folder / name).write_text(text, encoding="utf-8")
     return [request.folder / name for name in texts]
-
-
-def as_json(page: Page, command: str) -> str:
-    """The page's values, without how they are written."""
-    value = {"command": command, "version": __version__, "page": page}
-    encoded = msgspec.json.encode(value, enc_hook=name_of)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
-
-
-def name_of(value: Any) -> str:
-    """A function, which is how a number is written, as its name."""
-    return str(getattr(value, "__name__", value))

@@ -8,6 +8,7 @@ from statistics import fmean
 from polyrhythm.core import Cluster, Header, Report, Trace, TraceWriter
 from polyrhythm.policies import parse
 from polyrhythm.policies.rlp.network import load
+from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.report.timeline import Timeline
 from polyrhythm.rl.episode import BATCH
 from polyrhythm.rl.evaluate import PAPER_BASELINES, Ratio, best_of, compare, instances, measure
@@ -15,7 +16,7 @@ from polyrhythm.rl.instances import FAMILIES, Instance
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.figures import plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
-from polyrhythm_experiments.reproduce.page import ClaimRow, Page, Plot, Section, Series, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 from polyrhythm_experiments.reproduce.rlp_trials import SPECS, ResultsByKey, figures, run
 
 SOURCE = "*Learning efficient parameter server synchronization policies for distributed SGD* (RLP)."
@@ -40,15 +41,14 @@ PAPER_RATIOS = {
 """RLP over the best of BSP, ASP and SSP, as the paper has it."""
 
 
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     """The page."""
     results = run(lab)
-    return Page(
-        name="rlp",
+    return reproduction(
         title="RLP, reproduced",
         source=SOURCE,
         conditions=conditions(lab, results),
-        sections=[
+        parts=[
             summary(results),
             *(section(title, families, results) for title, families in figures(lab).items()),
             insight(lab),
@@ -96,7 +96,7 @@ def shown(spec: str) -> str:
     return NAMES.get(spec, spec.replace(":{k}", "").upper() if spec in PAPER_BASELINES else spec.replace(":{k}", ""))
 
 
-def summary(results: ResultsByKey) -> Section:
+def summary(results: ResultsByKey) -> DocumentSection:
     """Every family in a line."""
     rows = []
     for family in results:
@@ -110,10 +110,10 @@ def summary(results: ResultsByKey) -> Section:
         "RLP's fallback is ASP. Where the rate is low (the family paper) staleness does not hurt, and nothing can beat "
         "ASP; K-group is the simple rule to beat elsewhere, and where its column is the larger one, learning has not."
     )
-    return Section("What came out", text, tables=[Table("Held-out jobs", heads, rows)])
+    return findings("What came out", text, grids=[Grid("Held-out jobs", heads, rows)])
 
 
-def section(title: str, families: Sequence[str], results: ResultsByKey) -> Section:
+def section(title: str, families: Sequence[str], results: ResultsByKey) -> DocumentSection:
     """One figure of the paper."""
     rows = [claim(results, family) for family in families]
     heads = ("family", *map(shown, SPECS))
@@ -130,11 +130,12 @@ def section(title: str, families: Sequence[str], results: ResultsByKey) -> Secti
         for family in families
     ]
     tables = [
-        Table("Mean time to the target", heads, body),
-        Table("Over the best of BSP, ASP and SSP", ("", *families), ratios),
+        Grid("Mean time to the target", heads, body),
+        Grid("Over the best of BSP, ASP and SSP", ("", *families), ratios),
     ]
     key = "-".join(families)
-    return Section(title, told(families), rows, tables, [Plot(key, title, "Mean times.", "", "seconds", bars, "bars")])
+    chart = drawing(key, title, "Mean times.", ("", "seconds"), bars, kind="bars")
+    return findings(title, told(families), rows, tables, [chart])
 
 
 def told(families: Sequence[str]) -> str:
@@ -160,7 +161,7 @@ def claim(results: ResultsByKey, family: str) -> ClaimRow:
 WHY = "Another regime: the paper does not give its rates, stragglers and targets in full; ours are stated above."
 
 
-def insight(lab: Lab) -> Section:
+def insight(lab: Lab) -> DocumentSection:
     """Table 1 and figure 4: one job with several stragglers."""
     instance = typical(lab)
     traces = {spec: traced(instance, spec) for spec in SHOWN}
@@ -176,9 +177,9 @@ def insight(lab: Lab) -> Section:
         "Steps last seconds of virtual time. benchmarks/rlp.py measures it on real workers.",
     )
     lines = [busy(shown(spec), trace) for spec, (_, trace) in traces.items()]
-    figure = Plot("running", "Workers that compute", "Over the job's time.", "seconds", "workers", lines)
+    figure = drawing("running", "Workers that compute", "Over the job's time.", ("seconds", "workers"), lines)
     text = f"Job {instance.seed} of the family {instance.family.name}: {instance.stragglers} stragglers."
-    return Section("Table 1 and figure 4: one job", text, [inference], [Table("Steps", heads, rows)], [figure])
+    return findings("Table 1 and figure 4: one job", text, [inference], [Grid("Steps", heads, rows)], [figure])
 
 
 def typical(lab: Lab) -> Instance:
@@ -227,7 +228,7 @@ def busy(name: str, trace: Trace) -> Series:
     return Series(name, moments, [float(count) for count in counts])
 
 
-def training() -> Section:
+def training() -> DocumentSection:
     """The curve of the policy that ships, as its file has it."""
     learned = load("")
     facts = dict(learned.training)
@@ -242,5 +243,7 @@ def training() -> Section:
         "How many times faster than ASP it is on validation jobs, as the geometric mean over its families, by episodes "
         f"after pre-training; the best network is kept ({times(best)})."
     )
-    plot = Plot("training", "Training of the policy that ships", text, "episodes", "times faster than ASP", [curve])
-    return Section("Training", text, tables=[Table("The file", ("", ""), rows)], plots=[plot])
+    plot = drawing(
+        "training", "Training of the policy that ships", text, ("episodes", "times faster than ASP"), [curve]
+    )
+    return findings("Training", text, grids=[Grid("The file", ("", ""), rows)], charts=[plot])

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.report.document import Document, DocumentSection, Grid
+from polyrhythm.report.figures import Chart
 from polyrhythm_experiments.reproduce.curves import accuracy_plot, reached_s
 from polyrhythm_experiments.reproduce.figures import (
     Measured,
@@ -15,7 +17,7 @@ from polyrhythm_experiments.reproduce.figures import (
 )
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
 from polyrhythm_experiments.reproduce.live_selsync import live_section, lives
-from polyrhythm_experiments.reproduce.page import ClaimRow, Page, Plot, Section, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, findings, reproduction
 from polyrhythm_experiments.reproduce.selsync_trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
 
 SOURCE = "Tyagi, Swany: *Accelerating Distributed ML Training via Selective Synchronization*, IEEE CLUSTER 2023."
@@ -36,15 +38,14 @@ VGG11 = {
 """LSSR, difference to BSP and speed-up in table 1, for the model whose hyper-parameters ours has."""
 
 
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     """The page."""
     runs = lab.run(trials(lab))
-    return Page(
-        name="selsync",
+    return reproduction(
         title="SelSync, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
-        sections=[
+        parts=[
             table_one(runs),
             data(runs),
             aggregation(runs),
@@ -99,7 +100,7 @@ def sooner(runs: Runs, base: Runs, below: float = NEAR) -> Measured:
     return ratio(near_s(base, base, below), near_s(runs, base, below), times)
 
 
-def table_one(runs: Results) -> Section:
+def table_one(runs: Results) -> DocumentSection:
     """Table 1."""
     base = runs["table/BSP"]
     headings = (
@@ -110,8 +111,8 @@ def table_one(runs: Results) -> Section:
     cells = [[name, *map(str, table_cells(runs[f"table/{name}"], base)), *VGG11.get(name, ("",) * 3)] for name in names]
     shown = ("BSP", "FedAvg (1, 0.25)", "SSP s = 100", "SelSync delta = 0.3", "SelSync delta = 0.5")
     curves = curve_plot("table", "Table 1 as curves", {name: runs[f"table/{name}"] for name in shown})
-    table = Table("Table 1, beside the paper's figures for VGG11", headings, cells)
-    return Section("Table 1", TABLE_TEXT, table_rows(runs), [table], [curves])
+    table = Grid("Table 1, beside the paper's figures for VGG11", headings, cells)
+    return findings("Table 1", TABLE_TEXT, table_rows(runs), [table], [curves])
 
 
 TABLE_TEXT = (
@@ -181,12 +182,12 @@ WHY_TIE = "At equal bytes and time it does not matter who says when."
 WHY_SSP = "The rate of a push decides: full, 16 pushes move 16 times as far as BSP's update; a sixteenth, as far."
 
 
-def curve_plot(key: str, title: str, groups: Mapping[str, Runs]) -> Plot:
+def curve_plot(key: str, title: str, groups: Mapping[str, Runs]) -> Chart:
     """Accuracy of the first seed against time."""
     return accuracy_plot(key, title, "Test accuracy against virtual time, first seed.", groups)
 
 
-def data(runs: Results) -> Section:
+def data(runs: Results) -> DocumentSection:
     """Figure 9."""
     rows = [
         ClaimRow(
@@ -198,7 +199,7 @@ def data(runs: Results) -> Section:
         )
         for delta in (0.3, 0.5)
     ]
-    return Section("SelDP against DefDP", "The paper aggregates gradients here; we, parameters.", rows)
+    return findings("SelDP against DefDP", "The paper aggregates gradients here; we, parameters.", rows)
 
 
 WHY_DATA = (
@@ -207,7 +208,7 @@ WHY_DATA = (
 )
 
 
-def aggregation(runs: Results) -> Section:
+def aggregation(runs: Results) -> DocumentSection:
     """Figure 10."""
     rows: list[ClaimRow] = []
     for title in REGIMES:
@@ -228,7 +229,7 @@ def aggregation(runs: Results) -> Section:
     first = next(iter(REGIMES))
     groups = {kind: runs[f"aggregate/{first}/{kind}"] for kind in ("PA", "GA")}
     plots = [curve_plot("aggregation", f"PA and GA, {first}", groups)]
-    return Section("Parameters against gradients", "Delta 0.3 on SelDP.", rows, plots=plots)
+    return findings("Parameters against gradients", "Delta 0.3 on SelDP.", rows, charts=plots)
 
 
 WHY_GA = (
@@ -237,7 +238,7 @@ WHY_GA = (
 )
 
 
-def skew(runs: Results) -> Section:
+def skew(runs: Results) -> DocumentSection:
     """Figure 12."""
     base = accuracies(runs["skew/FedAvg (1, 0.1)"])
     cells = [[name, *map(str, skew_cells(runs[f"skew/{name}"], base))] for name in SKEWED]
@@ -257,7 +258,7 @@ def skew(runs: Results) -> Section:
         f"{LABELS} workers with one label each, rate 0.01, equal steps. With injection workers draw b' = 9 and 5 "
         "samples themselves; the paper's 11 and 6 follow from its equation 3 for 8 workers, not 10."
     )
-    return Section("One label a worker: data injection against FedAvg", text, rows, [Table("", headings, cells)])
+    return findings("One label a worker: data injection against FedAvg", text, rows, [Grid("", headings, cells)])
 
 
 WHY_MIX = "Of the gain, the data make most: mixed mini-batches are so alike that Delta hardly fires."
@@ -275,12 +276,12 @@ def skew_cells(runs: Runs, base: Sequence[float | None]) -> list[Measured]:
     ]
 
 
-def stretch(runs: Results) -> Section:
+def stretch(runs: Results) -> DocumentSection:
     """Ours: BSP's accuracy at equal samples in less than half of its time."""
     base = runs["table/BSP"]
     cells = [[name, *map(str, table_cells(runs[f"stretch/{name}"], base))] for name in STRETCH]
     headings = ("setting", "LSSR", "accuracy", "difference to BSP", "time / BSP's", "sooner at BSP - 1 pt")
-    return Section("BSP's accuracy at equal samples, sooner", STRETCH_TEXT, tables=[Table("", headings, cells)])
+    return findings("BSP's accuracy at equal samples, sooner", STRETCH_TEXT, grids=[Grid("", headings, cells)])
 
 
 STRETCH_TEXT = (

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.report.document import Document, DocumentSection, Grid
+from polyrhythm.report.figures import Chart
 from polyrhythm_experiments.reproduce.curves import reached_s
 from polyrhythm_experiments.reproduce.figures import Measured, difference, over_seeds, percent, ratio, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
 from polyrhythm_experiments.reproduce.live_switch import LiveSwitch, measure
-from polyrhythm_experiments.reproduce.page import ClaimRow, Page, Plot, Section, Series, Table
+from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 from polyrhythm_experiments.reproduce.sync_switch_trials import BATCHES, MOMENTA, SAMPLES, SETUPS, trials
 
 SOURCE = (
@@ -14,16 +16,15 @@ SOURCE = (
 )
 
 
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     """The page."""
     runs = lab.run(trials(lab))
     live = live_switches(lab)
-    return Page(
-        name="sync-switch",
+    return reproduction(
         title="Sync-Switch, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
-        sections=[
+        parts=[
             overview(runs),
             order(runs),
             *(one_setup(runs, number) for number in SETUPS),
@@ -86,7 +87,7 @@ def saved(runs: Runs, base: Runs) -> Measured:
     return over_seeds([1 - a.duration_s / b.duration_s for a, b in zip(runs, base, strict=True)], percent)
 
 
-def overview(runs: Results) -> Section:
+def overview(runs: Results) -> DocumentSection:
     """Figure 2 and Table I."""
     rows = [
         ClaimRow(
@@ -119,8 +120,8 @@ def overview(runs: Results) -> Section:
     cells = [
         table_one(runs, number, share) for number in SETUPS for share in dict.fromkeys((SETUPS[number].chosen, 0.5))
     ]
-    table = Table("Table I, at the paper's switch points and at the first decay of the rate", headings, cells)
-    return Section("Overview: figure 2 and Table I", OVERVIEW, rows, [table])
+    table = Grid("Table I, at the paper's switch points and at the first decay of the rate", headings, cells)
+    return findings("Overview: figure 2 and Table I", OVERVIEW, rows, [table])
 
 
 OVERVIEW = (
@@ -144,16 +145,16 @@ def table_one(runs: Results, number: int, share: float) -> list[str]:
     return [str(number), f"{100 * share:g} %", *map(str, figures), paper]
 
 
-def order(runs: Results) -> Section:
+def order(runs: Results) -> DocumentSection:
     """Figure 5."""
     base = accuracies(runs["1/BSP"])
     back = difference(accuracies(runs["1/0.5"]), accuracies(runs["1/ASP to BSP"]))
     names = ["ASP", *(f"{share:g}" for share in SETUPS[1].shares), "BSP"]
     shares = [0.0, *SETUPS[1].shares, 1.0]
     means = [over_seeds(accuracies(runs[f"1/{name}"])).value or 0.0 for name in names]
-    plot = Plot(
+    plot = drawing(
         "synchronicity", "Accuracy by the share under BSP", "Setup 1, mean over seeds; figure 5(b) of the paper.",
-        "share under BSP", "test accuracy", [Series("8 workers", [100 * share for share in shares], means)],
+        ("share under BSP", "test accuracy"), [Series("8 workers", [100 * share for share in shares], means)],
         percent_y=True,
     )  # fmt: skip
     rows = [
@@ -168,10 +169,10 @@ def order(runs: Results) -> Section:
             for share in SETUPS[1].shares
         ),
     ]  # fmt: skip
-    return Section("Order and share: figure 5", "", rows, plots=[plot])
+    return findings("Order and share: figure 5", "", rows, charts=[plot])
 
 
-def one_setup(runs: Results, number: int) -> Section:
+def one_setup(runs: Results, number: int) -> DocumentSection:
     """Figures 10 to 13: a setup's end-to-end figures and curves."""
     setup = SETUPS[number]
     names = ["BSP", "ASP", *(f"{share:g}" for share in setup.shares)]
@@ -180,12 +181,12 @@ def one_setup(runs: Results, number: int) -> Section:
     shown = {
         label(name): runs[f"{number}/{name}"] for name in dict.fromkeys(("BSP", "ASP", f"{setup.chosen:g}", "0.5"))
     }
-    return Section(
+    return findings(
         f"Setup {number}: figures 10 and {10 + number}",
         f"The paper: {setup.paper}, switch at {100 * setup.chosen:g} %. Here: {setup.workers} workers, rate "
         f"{setup.rate:g}, {setup.compute_s:g} s a mini-batch.",
         setup_rows(runs, number),
-        [Table("", headings, cells)],
+        [Grid("", headings, cells)],
         [
             curves(f"accuracy-{number}", "Test accuracy", shown, loss=False),
             curves(f"loss-{number}", "Loss", shown, loss=True),
@@ -238,7 +239,7 @@ def setup_cells(runs: Runs, base: Runs, name: str) -> list[str]:
     ]
 
 
-def curves(key: str, title: str, groups: Mapping[str, Runs], *, loss: bool) -> Plot:
+def curves(key: str, title: str, groups: Mapping[str, Runs], *, loss: bool) -> Chart:
     """The best run of each policy against time, as the paper draws it."""
     series = []
     for name, runs in groups.items():
@@ -248,10 +249,10 @@ def curves(key: str, title: str, groups: Mapping[str, Runs], *, loss: bool) -> P
     caption = "Best run of each, against virtual time." + (
         " Loss on the test set; the paper has the training loss." if loss else ""
     )
-    return Plot(key, title, caption, "time (s)", "loss" if loss else "test accuracy", series, percent_y=not loss)
+    return drawing(key, title, caption, ("time (s)", "loss" if loss else "test accuracy"), series, percent_y=not loss)
 
 
-def crossed(runs: Results) -> Section:
+def crossed(runs: Results) -> DocumentSection:
     """Figure 14: each setup's switch point in the others."""
     points = [setup.chosen for setup in SETUPS.values()]
     cells = []
@@ -265,10 +266,10 @@ def crossed(runs: Results) -> Section:
         "The paper: in setup 1 the point of setup 2 costs a third more time at the same accuracy and that of setup 3 "
         "three times as much; in setup 3 only its own point trains at all."
     )
-    return Section("Switch points in other setups: figure 14", text, tables=[Table("", headings, cells)])
+    return findings("Switch points in other setups: figure 14", text, grids=[Grid("", headings, cells)])
 
 
-def configuration(runs: Results) -> Section:
+def configuration(runs: Results) -> DocumentSection:
     """Figure 8."""
     same = accuracies(runs["momentum/same"])
     rows = [
@@ -286,7 +287,7 @@ def configuration(runs: Results) -> Section:
         )
         for size in BATCHES if size != 32
     ]  # fmt: skip
-    return Section(
+    return findings(
         "Settings after the switch: figure 8", "Momentum: setup 2, switch at 25 %. Batch: setup 1, 6.25 %.", rows
     )
 
@@ -297,7 +298,7 @@ WHY_MOMENTUM = (
 WHY_BATCH = "A message costs the same whatever the mini-batch, so fewer and larger ones are faster on this slow link."
 
 
-def stragglers(runs: Results) -> Section:
+def stragglers(runs: Results) -> DocumentSection:
     """Figure 15."""
     rows: list[ClaimRow] = []
     for (scene, name), (speed, loss) in PAPER_STRAGGLERS.items():
@@ -310,7 +311,7 @@ def stragglers(runs: Results) -> Section:
         "Setup 1, switch at 50 %. Mild: one worker, once, 10 ms more on each message, times alone; moderate: two "
         "workers, four times, 30 ms. Times are scaled to the length of this job, and so is what a switch costs: 1.8 s."
     )
-    return Section("Stragglers: figure 15", text, rows)
+    return findings("Stragglers: figure 15", text, rows)
 
 
 PAPER_STRAGGLERS = {
@@ -330,7 +331,7 @@ def live_switches(lab: Lab) -> list[LiveSwitch]:
     ]
 
 
-def overhead(live: Sequence[LiveSwitch]) -> Section:
+def overhead(live: Sequence[LiveSwitch]) -> DocumentSection:
     """Table III."""
     cells = [
         [str(one.workers), seconds(one.start_s), seconds(one.switch_s), f"{100 * one.switch_s / one.duration_s:.1f} %"]
@@ -352,7 +353,7 @@ def overhead(live: Sequence[LiveSwitch]) -> Section:
         "Real processes on this host, the digits under BSP and then ASP, each step held up by 50 ms. A switch lasts "
         "from the last report under BSP to the moment at which ASP starts everyone."
     )
-    return Section("What a switch costs: Table III", text, rows, [Table("Measured live", headings, cells)])
+    return findings("What a switch costs: Table III", text, rows, [Grid("Measured live", headings, cells)])
 
 
 WHY_SWITCH = "The paper checkpoints, ends every process and starts it again; here the job goes on and only state moves."

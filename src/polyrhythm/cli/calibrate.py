@@ -224,5 +224,7 @@ def as_page(command: str, findings: Findings) -> str:
     from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 
     pairs = compared(findings)
-    parts = [DocumentSection("Simulated against real", verdict(pairs), [Grid(HEADINGS, rows(pairs))])] if pairs else []
+    parts = (
+        [DocumentSection("Simulated against real", verdict(pairs), [Grid("", HEADINGS, rows(pairs))])] if pairs else []
+    )
     return render_document(Document(f"Calibration: {findings.scenario.name}", command, facts(findings.costs), parts))

@@ -10,6 +10,7 @@ import msgspec
 
 from polyrhythm import __version__
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
 from polyrhythm.telemetry.result import RunResult
 
@@ -38,6 +39,8 @@ class Outputs:
             path = getattr(self, option)
             if path is not None:
                 check_writable(f"--{option}", path)
+        if self.timeline is not None:
+            check_pictures("--timeline")
 
     @property
     def need_traces(self) -> bool:
@@ -98,7 +101,7 @@ def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> s
 
 def write_picture(trace: str, path: Path) -> None:
     """The beginning of a run as an SVG."""
-    from polyrhythm.report.timeline_svg import timeline_svg
+    from polyrhythm.report.timeline_figure import timeline_svg
 
     path.write_text(timeline_svg([load_timeline(trace, PICTURE_ENTRIES)]), encoding="utf-8")
 

@@ -13,6 +13,7 @@ from polyrhythm import __version__
 from polyrhythm.cli.group import complain
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def search_cost(
     for option, path in (("--json", json), ("--figure", figure)):
         if path is not None:
             check_writable(option, path)
+    if figure is not None:
+        check_pictures("--figure")
     log = read_log(runs, exclude)
     cases = cases_of(log, setup, percents_of(candidates), beta)
     rows = {
@@ -210,7 +213,8 @@ def candidate_json(candidate: "Candidate") -> dict[str, Any]:
 
 def as_figure(cases: "Sequence[Case]", rows: "dict[str, list[CostFigures]]") -> str:
     """The figure; of runs drawn both ways those without replacement, as in the paper."""
-    from polyrhythm.report.tradeoff_svg import Point, tradeoff_svg
+    from polyrhythm.report.picture import svg
+    from polyrhythm.report.tradeoff_figure import Point, tradeoff_figure
 
     panels = []
     for case in cases:
@@ -220,4 +224,4 @@ def as_figure(cases: "Sequence[Case]", rows: "dict[str, list[CostFigures]]") -> 
             Point(r.cost, r.success, f"{r.setting.bsp_runs}, {r.setting.runs}", r.setting.recurring) for r in chosen
         ]
         panels.append((f"{case.name}, runs drawn {'with' if first else 'without'} replacement", points))
-    return tradeoff_svg(panels)
+    return svg(tradeoff_figure(panels), "What a search costs and how often it finds the right switch point")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from polyrhythm.core.workload import SampleRange, Workload
+from polyrhythm.core.workload import SampleRange, Workload, even_share, even_steps
 from polyrhythm.errors import PolyrhythmError
 
 
@@ -47,8 +47,7 @@ class EpochPlan:
     @cached_property
     def steps(self) -> int:
         """Steps until every position is taken."""
-        full, rest = divmod(self.samples, self.members * self.batch_size)
-        return full + (rest >= self.members or full == 0)
+        return even_steps(self.samples, self.members, self.batch_size)
 
     def step_that_serves(self, samples: float) -> int | None:
         """The step behind which at least so many samples are taken; None if too few would be left for a phase."""
@@ -59,30 +58,20 @@ class EpochPlan:
 
     def batch(self, step: int, member: int) -> tuple[SampleRange, ...]:
         """Positions of one member in one step, in order."""
-        if step < self.steps - 1:
-            first = (step * self.members + member) * self.batch_size
-            return self._cut(first, first + self.batch_size)
-        start, stop = self._bounds(step)
-        share, larger = divmod(stop - start, self.members)
-        first = start + member * share + min(member, larger)
-        return self._cut(first, first + share + (member < larger))
+        size = self.size(step, member)
+        before = member * size
+        if step == self.steps - 1:
+            before = sum(self.size(step, other) for other in range(member))
+        first = step * self.members * self.batch_size + before
+        return self._cut(first, first + size)
 
     def size(self, step: int, member: int) -> int:
         """Samples of one member in one step."""
-        if step < self.steps - 1:
-            return self.batch_size
-        start, stop = self._bounds(step)
-        share, larger = divmod(stop - start, self.members)
-        return share + (member < larger)
+        return even_share(self.samples, self.members, self.batch_size, step, member)
 
     def rest(self, steps: int) -> tuple[SampleRange, ...]:
         """What is left after so many steps."""
-        return self._cut(self._bounds(steps)[0], self.samples) if steps < self.steps else ()
-
-    def _bounds(self, step: int) -> tuple[int, int]:
-        """First and last (exclusive) virtual position of a step."""
-        width = self.members * self.batch_size
-        return step * width, self.samples if step == self.steps - 1 else (step + 1) * width
+        return self._cut(steps * self.members * self.batch_size, self.samples) if steps < self.steps else ()
 
     def _cut(self, start: int, stop: int) -> tuple[SampleRange, ...]:
         """The parts of the ranges between two virtual positions."""

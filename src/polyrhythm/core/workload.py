@@ -26,6 +26,31 @@ class SampleRange(NamedTuple):
         return self.stop - self.start
 
 
+def even_steps(samples: int, members: int, batch_size: int) -> int:
+    """Steps until so many samples are taken by members who all make as many: the last one takes the rest.
+
+    A rest of less than a sample for each member is no step of its own, unless there is no other.
+
+    >>> [even_steps(samples, members=2, batch_size=3) for samples in (1, 6, 7, 8)]
+    [1, 1, 1, 2]
+    """
+    full, rest = divmod(samples, members * batch_size)
+    return full + (rest >= members or full == 0)
+
+
+def even_share(samples: int, members: int, batch_size: int, step: int, member: int) -> int:
+    """Samples of one member in one of the `even_steps`: a whole mini-batch, in the last step an equal part; then none.
+
+    >>> [even_share(9, 2, 3, step, member) for step in range(3) for member in range(2)]
+    [3, 3, 2, 1, 0, 0]
+    """
+    last = even_steps(samples, members, batch_size) - 1
+    if step != last:
+        return batch_size if step < last else 0
+    share, larger = divmod(samples - last * members * batch_size, members)
+    return share + (member < larger)
+
+
 @dataclass(slots=True)
 class Workload:
     """A queue of mini-batches over as many epochs as `total_samples` needs; the last one may end early.

@@ -1,33 +1,56 @@
-"""Sections of text, tables and figures as one HTML page that needs nothing but itself."""
+"""Sections of text, tables and figures as one HTML page that needs nothing but itself: the page of every command."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from polyrhythm import __version__
 from polyrhythm.report.figures import Chart
-from polyrhythm.report.page import embedded, styled
+from polyrhythm.report.palette import Look
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table."""
+    """A table.
 
+    Args:
+        title: above it, if any.
+        headings: of the columns.
+        rows: what is shown is each cell's `str()`.
+        meanings: what the columns mean, if headings do not say it; one a heading.
+        looks: of the rows, where they are policies that the figures show; one a row.
+    """
+
+    title: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
+    rows: Sequence[Sequence[object]]
+    meanings: Sequence[str] = ()
+    looks: Sequence[Look] = ()
 
 
 @dataclass(frozen=True)
 class DocumentSection:
-    """A heading and what stands below it."""
+    """A heading and what stands below it.
+
+    Args:
+        title: the heading.
+        text: a paragraph.
+        grids: tables.
+        charts: figures; no two of a page have one key.
+        items: lines of a list.
+        code: lines that are shown as they are.
+    """
 
     title: str
     text: str = ""
     grids: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()
+    items: Sequence[str] = ()
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class Document:
         title: of the page.
         command: the exact command that made it.
         facts: conditions by name.
-        parts: in order; the keys of their charts differ.
+        parts: in order.
     """
 
     title: str
@@ -59,3 +82,22 @@ def render_document(document: Document) -> str:
         charts_json=embedded({chart.key: styled(chart) for chart in charts}),
         plotly=get_plotlyjs(),
     )
+
+
+def styled(chart: Chart) -> dict[str, object]:
+    """The figure as data, with the layout that all figures share; colours of the theme are set in the browser."""
+    clear = "rgba(0,0,0,0)"
+    figure = go.Figure(chart.figure)
+    figure.update_layout(template="none", paper_bgcolor=clear, plot_bgcolor=clear, autosize=True)
+    if not chart.wide:
+        legend = {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0}
+        figure.update_layout(height=380, margin={"t": 16, "r": 16, "b": 48, "l": 64}, legend=legend)
+        figure.update_xaxes(automargin=True)
+        figure.update_yaxes(automargin=True)
+    data: dict[str, object] = json.loads(figure.to_json())
+    return data
+
+
+def embedded(value: object) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

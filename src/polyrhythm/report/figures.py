@@ -19,7 +19,7 @@ BINS = 20
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure of the page."""
+    """A figure of the page; a wide one takes the page's width and has a layout of its own."""
 
     key: str
     title: str
@@ -27,6 +27,7 @@ class Chart:
     figure: go.Figure
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def overview_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> 
         figure=figure,
         headings=("policy", "idlest worker busy", "busiest worker busy"),
         rows=[[policy, *pair] for policy, pair in extremes.items()],
+        wide=True,
     )
 
 

@@ -1,15 +1,11 @@
-"""One HTML page that needs nothing but itself: figures, table, scenario and command of a comparison."""
+"""The page of a comparison: figures, table, scenario and command."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
-
-from polyrhythm import __version__
 from polyrhythm.report.arrivals import arrivals_chart
 from polyrhythm.report.cells import cells, columns
+from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 from polyrhythm.report.facts import facts, target_of, troubles
 from polyrhythm.report.figures import Chart, bytes_chart, curve_charts, staleness_chart
 from polyrhythm.report.overview_figure import overview_chart
@@ -18,9 +14,6 @@ from polyrhythm.report.table import rows
 from polyrhythm.report.timeline import Timeline
 from polyrhythm.report.timeline_figure import timeline_chart
 from polyrhythm.telemetry.result import RunResult
-
-WIDE = ("overview", "timeline")
-"""Figures that take the width of the page, have a layout of their own, and show their description."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +36,24 @@ class Comparison:
 def render(comparison: Comparison) -> str:
     """The page."""
     results = comparison.results
-    has_target = target_of(results) is not None
-    ranking = rows(results)
     look_of = looks(result.policy for result in results)
-    charts = list_charts(comparison, look_of)
-    environment = Environment(
-        loader=PackageLoader("polyrhythm.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("page.html.j2").render(
-        title=f"{results[0].scenario} under {len(ranking)} policies",
-        version=__version__,
-        comparison=comparison,
-        facts=facts(results),
-        troubles=troubles(results),
-        columns=columns(ranking, has_target),
-        table=list(zip((look_of[row.policy] for row in ranking), cells(ranking, has_target), strict=True)),
-        charts=charts,
-        wide=WIDE,
-        charts_json=embedded({chart.key: styled(chart) for chart in charts}),
-        plotly=get_plotlyjs(),
-    )
+    parts = [
+        result_part(results, look_of),
+        DocumentSection("Figures", charts=list_charts(comparison, look_of)),
+        DocumentSection("Scenario", code=comparison.scenario_toml),
+    ]
+    if lines := troubles(results):
+        parts.insert(0, DocumentSection("Runs without a result", items=lines))
+    title = f"{results[0].scenario} under {len(look_of)} policies"
+    return render_document(Document(title, comparison.command, facts(results), parts))
+
+
+def result_part(results: Sequence[RunResult], look_of: Mapping[str, Look]) -> DocumentSection:
+    """The table, one row a policy."""
+    ranking, has_target = rows(results), target_of(results) is not None
+    headings, meanings = zip(*((c.heading, c.meaning) for c in columns(ranking, has_target)), strict=True)
+    swatches = [look_of[row.policy] for row in ranking]
+    return DocumentSection("Result", grids=[Grid("", headings, cells(ranking, has_target), meanings, swatches)])
 
 
 def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Chart]:
@@ -77,21 +68,3 @@ def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Cha
         charts += [overview_chart(comparison.timelines, look_of), timeline_chart(comparison.timelines, look_of)]
     charts += [arrivals_chart(runs, look_of), staleness_chart(runs, look_of), bytes_chart(runs, look_of)]
     return [chart for chart in charts if chart is not None]
-
-
-def styled(chart: Chart) -> dict[str, object]:
-    """The figure as data, with the layout that all figures share; colours of the theme are set in the browser."""
-    clear = "rgba(0,0,0,0)"
-    chart.figure.update_layout(template="none", paper_bgcolor=clear, plot_bgcolor=clear, autosize=True)
-    if chart.key not in WIDE:
-        legend = {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0}
-        chart.figure.update_layout(height=380, margin={"t": 16, "r": 16, "b": 48, "l": 64}, legend=legend)
-        chart.figure.update_xaxes(automargin=True)
-        chart.figure.update_yaxes(automargin=True)
-    figure: dict[str, object] = json.loads(chart.figure.to_json())
-    return figure
-
-
-def embedded(value: object) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from polyrhythm.core.workload import SampleRange, Workload
+from polyrhythm.core.workload import SampleRange, Workload, even_share
 
 
 @dataclass(slots=True)
@@ -67,9 +67,6 @@ class MeetingWorkload(Workload):
 
     def _share(self, samples: int, worker: int) -> int:
         """Samples of a worker's next step: a whole mini-batch, its part of the rest, or none."""
-        whole, rest = divmod(self._end - self.planned_from, samples * len(self.members))
         step, index = self.steps[worker], sorted(self.members).index(worker)
         self.steps[worker] += 1
-        if step < whole:
-            return samples
-        return rest // len(self.members) + (index < rest % len(self.members)) if step == whole else 0
+        return even_share(self._end - self.planned_from, len(self.members), samples, step, index)

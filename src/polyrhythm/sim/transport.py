@@ -137,7 +137,7 @@ class Transport:
         """How long it takes to make the replicas of workers with such links equal while they all stand."""
         network, members = self.network, len(bandwidths)
         if self.ring:
-            return all_reduce_s(network, members, self._ring_bytes(members), min(bandwidths), network.latency_s)
+            return self._ring_s(bandwidths, network.latency_s)
         rate = min(*bandwidths, network.server_bytes_per_s / members)
         return (self.push_bytes + self.pull_bytes) / rate + 2 * network.latency_s
 
@@ -197,12 +197,16 @@ class Transport:
         for carrier in carriers:
             carrier.begin("transfer", self.calendar.now_s)
         latency_s = max(self._latency_s(carrier) for carrier in carriers)
-        bandwidth = min(carrier.bandwidth for carrier in carriers)
-        duration_s = all_reduce_s(self.network, len(carriers), size, bandwidth, latency_s)
+        duration_s = self._ring_s([carrier.bandwidth for carrier in carriers], latency_s, average.share)
         if duration_s > 0:
             self.calendar.at(self.calendar.now_s + duration_s, self._went_round, average)
         else:
             self._went_round(average)
+
+    def _ring_s(self, bandwidths: Sequence[float], latency_s: float, share: float = 1.0) -> float:
+        """How long such a share of the replicas of workers with such links goes round."""
+        members = len(bandwidths)
+        return all_reduce_s(self.network, members, share * self._ring_bytes(members), min(bandwidths), latency_s)
 
     def _ring_bytes(self, members: int) -> float:
         """Bytes whose all-reduce takes as long as handing round what is compressed, which is not summed on the way."""

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from polyrhythm_experiments.reproduce import ClaimRow, Lab, Page, Plot, Section, Series, Table, Trial, ratio
+from polyrhythm_experiments.reproduce import ClaimRow, Lab, Series, Trial, drawing, findings, ratio, reproduction
 from polyrhythm_experiments.reproduce.store import ResultStore
 
+from polyrhythm.report.document import Document, Grid
 from polyrhythm.sim import Device, Scenario, TimingWorkload
 
 SCENARIO = Scenario(
@@ -18,15 +19,15 @@ def trials() -> dict[str, Trial]:
     return {policy: Trial(SCENARIO, policy) for policy in ("bsp", "asp")}
 
 
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     """What `PAPERS` points to in the tests."""
     runs = lab.run(trials())
     speeds = {policy: [run.samples_per_s for run in results] for policy, results in runs.items()}
     row = ClaimRow("samples/s over BSP", "table 1", "2x", ratio(speeds["asp"], speeds["bsp"]), "a | b")
-    lines = Plot("lines", "Lines", "Two points.", "x", "y", [Series("a", (1, 10), (0.1, 0.2))], log_x=True)
-    bars = Plot("bars", "Bars", "Two bars.", "", "y", [Series("a", ("u", "v"), (0.1, 0.2))], kind="bars")
-    section = Section("Speed", "Words.", [row], [Table("T", ("k", "v"), [("a", "1")])], [lines, bars])
-    return Page("tiny", "Tiny", "Nobody, 2020.", {"cluster": "3 workers"}, [section], ["all else"])
+    lines = drawing("lines", "Lines", "Two points.", ("x", "y"), [Series("a", (1, 10), (0.1, 0.2))], log_x=True)
+    bars = drawing("bars", "Bars", "Two bars.", ("", "y"), [Series("a", ("u", "v"), (0.1, 0.2))], kind="bars")
+    part = findings("Speed", "Words.", [row], [Grid("T", ("k", "v"), [("a", "1")])], [lines, bars])
+    return reproduction("Tiny", "Nobody, 2020.", {"cluster": "3 workers"}, [part], ["all else"])
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """SelSync on real processes: the measurement in small, and what a page makes of it."""
 
+from polyrhythm_experiments.reproduce import claims
 from polyrhythm_experiments.reproduce.live_selsync import POLICIES, LiveSelSync, live_section, measure
 
 
@@ -14,6 +15,6 @@ def test_the_section_has_every_policy_and_the_ratios() -> None:
     speeds, scores = (10.0, 40.0, 25.0), (0.92, 0.88, 0.91)
     jobs = {name: [LiveSelSync(speed, 0.5, score)] for name, speed, score in zip(POLICIES, speeds, scores, strict=True)}
     section = live_section(jobs)
-    assert [str(row.ours) for row in section.rows] == ["2.5x", "-1.0 pt"]
-    (table,) = section.tables
+    assert [str(row.ours) for row in claims(section)] == ["2.5x", "-1.0 pt"]
+    table = section.grids[-1]
     assert table.rows[1] == ["FedAvg (1, 0.25)", "40", "0.5", "88.0 %"]

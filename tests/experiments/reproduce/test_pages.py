@@ -5,13 +5,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from polyrhythm_experiments.reproduce import PAPERS, ClaimRow, Lab, Page
+from polyrhythm_experiments.reproduce import ClaimRow, Lab, claims
 from polyrhythm_experiments.reproduce.esync import page as esync_page
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.selsync import page as selsync_page
 from polyrhythm_experiments.reproduce.selsync import table_cells
 from polyrhythm_experiments.reproduce.selsync_trials import cluster, trial
 from polyrhythm_experiments.reproduce.store import ResultStore
+
+from polyrhythm.report.document import Document
 
 
 @pytest.fixture(scope="module")
@@ -20,21 +22,21 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def esync(quick: Lab) -> Page:
+def esync(quick: Lab) -> Document:
     return esync_page(quick)
 
 
 @pytest.fixture(scope="module")
-def selsync(quick: Lab) -> Page:
+def selsync(quick: Lab) -> Document:
     return selsync_page(quick)
 
 
-def rows(page: Page) -> Iterator[ClaimRow]:
-    for section in page.sections:
-        yield from section.rows
+def rows(page: Document) -> Iterator[ClaimRow]:
+    for part in page.parts:
+        yield from claims(part)
 
 
-def value(page: Page, what: str) -> float:
+def value(page: Document, what: str) -> float:
     (row,) = (row for row in rows(page) if row.what == what)
     assert not isinstance(row.ours, str)
     assert row.ours.value is not None
@@ -43,35 +45,32 @@ def value(page: Page, what: str) -> float:
 
 @pytest.mark.parametrize("name", ["esync", "selsync"])
 def test_a_page_has_every_part(name: str, request: pytest.FixtureRequest) -> None:
-    page: Page = request.getfixturevalue(name)
-    assert page.name == name in PAPERS
-    text = markdown(page, f"polyrhythm reproduce {name} --quick")
-    assert all(f"]({picture})" in text for picture in pictures(page))
-    assert all(
-        len(row) == len(table.headings) for section in page.sections for table in section.tables for row in table.rows
-    )
+    page: Document = request.getfixturevalue(name)
+    text = markdown(name, page)
+    assert all(f"]({picture})" in text for picture in pictures(name, page))
+    assert all(len(row) == len(grid.headings) for part in page.parts for grid in part.grids for row in grid.rows)
     assert all(row.what and (row.place or not row.paper) for row in rows(page))
 
 
-def test_esync_makes_as_many_steps_as_fit(esync: Page) -> None:
+def test_esync_makes_as_many_steps_as_fit(esync: Document) -> None:
     """Times alone, which a quick run has in full."""
     assert value(esync, "samples/s, ESync over SSGD") > 30
     assert value(esync, "samples/s, ESync over ASGD") > 3
     assert value(esync, "bytes/s, ASGD over ESync") > 10
-    (computing,) = (plot for section in esync.sections for plot in section.plots if plot.key == "computing")
-    by_policy = list(zip(computing.series[0].x, *(series.y for series in computing.series), strict=True))
+    (computing,) = (chart.figure.data for part in esync.parts for chart in part.charts if chart.key == "computing")
+    by_policy = list(zip(computing[0].x, *(bars.y for bars in computing), strict=True))
     assert all(min(shares) > 0.8 for name, *shares in by_policy if name == "ESync")
     assert all(min(shares) < 0.2 for name, *shares in by_policy if name == "SSGD")
 
 
-def test_esync_is_raced_on_data_that_differ_too(esync: Page) -> None:
+def test_esync_is_raced_on_data_that_differ_too(esync: Document) -> None:
     names = [f"time to 80 %, {name} over ESync, Dirichlet(0.3), rate 0.05" for name in ("SSGD", "ASGD", "SSP(3)")]
     assert {row.what for row in rows(esync)} >= {*names}
-    (table,) = (t for section in esync.sections for t in section.tables if t.title == "Time to 80 % at rate 0.05")
+    (table,) = (grid for part in esync.parts for grid in part.grids if grid.title == "Time to 80 % at rate 0.05")
     assert [row[0] for row in table.rows] == ["i.i.d.", "Dirichlet(0.3)", "2 shards a device", "sorted"]
 
 
-def test_selsync_exchanges_less_than_bsp(selsync: Page) -> None:
+def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
 
 

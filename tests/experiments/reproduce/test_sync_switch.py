@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
-from polyrhythm_experiments.reproduce import Lab, Page
+from polyrhythm_experiments.reproduce import Lab, claims
 from polyrhythm_experiments.reproduce import sync_switch as module
 from polyrhythm_experiments.reproduce.live_switch import LiveSwitch, measure
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.store import ResultStore
 from polyrhythm_experiments.reproduce.sync_switch_trials import SETUPS, trials
+
+from polyrhythm.report.document import Document
 
 
 @pytest.fixture(scope="module")
@@ -17,25 +19,25 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def page(lab: Lab) -> Page:
+def page(lab: Lab) -> Document:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "measure", lambda workers: LiveSwitch(workers, 0.1, 10.0, 5.0))
         return module.page(lab)
 
 
-def test_the_page_has_every_part(page: Page) -> None:
-    text = markdown(page, "polyrhythm reproduce sync-switch --quick")
-    assert all(f"]({picture})" in text for picture in pictures(page))
-    titles = " ".join(section.title for section in page.sections)
+def test_the_page_has_every_part(page: Document) -> None:
+    text = markdown("sync-switch", page)
+    assert all(f"]({picture})" in text for picture in pictures("sync-switch", page))
+    titles = " ".join(part.title for part in page.parts)
     assert all(part in titles for part in ("figure 2", "Table I", "figure 5", "figure 8", "figure 14", "figure 15"))
     assert all(f"figures 10 and {10 + number}" in titles for number in SETUPS)
-    for section in page.sections:
-        for table in section.tables:
-            assert {len(row) for row in table.rows} == {len(table.headings)}
-        assert all(row.what and (row.place or not row.paper) for row in section.rows)
+    for part in page.parts:
+        for grid in part.grids:
+            assert {len(row) for row in grid.rows} == {len(grid.headings)}
+        assert all(row.what and (row.place or not row.paper) for row in claims(part))
 
 
-def test_times_are_right_in_a_quick_run_too(lab: Lab, page: Page) -> None:
+def test_times_are_right_in_a_quick_run_too(lab: Lab, page: Document) -> None:
     runs = lab.run(trials(lab))
     for number in SETUPS:
         asp, half, bsp = (runs[f"{number}/{name}"][0].duration_s for name in ("ASP", "0.5", "BSP"))

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch._C._distributed_c10d import TCPStore
 
-from polyrhythm.runtime import layout
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives import ops as collectives
 from polyrhythm.runtime.collectives.membership import Generation, GroupError
-from polyrhythm.runtime.collectives.ops import Census
-from polyrhythm.runtime.collectives.state_transfer import hand_over
+from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import ProcessOutcome, run_workers, workers
-from tests.runtime.ddp_models import Trainer, equal, network
+from tests.runtime.ddp_models import Trainer, digest, network
 
 LOST_AT = 3
 LIMIT = timedelta(seconds=25)
@@ -58,10 +56,12 @@ def synchronous(trainer: Trainer, group: SwitchGroup, steps: int) -> tuple[int, 
 def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
     """The next epoch, among those who are left, with the most advanced survivor's state."""
     generation = group.set_generation([rank for rank in group.members if rank != 2], "survivors")
-    own = Census(applied, collectives.fingerprint(trainer.model.parameters()), layout.fingerprint(trainer.ddp))
-    census = collectives.take_census(generation, own)
-    assert len({c.layout for c in census}) == 1
-    hand_over(generation, trainer.model, trainer.optimizer, collectives.most_advanced(census))
+    steps = torch.zeros(generation.size)
+    steps[generation.rank] = applied
+    collectives.all_reduce(generation, steps)
+    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    tensors = [*trainer.model.parameters(), *trainer.model.buffers(), *momenta]
+    hand_over_tensors(generation, tensors, int(steps.argmax()))
 
 
 def lost_worker(rank: int, port: int, how: str, batch_norm: bool, told: bool) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def lost_worker(rank: int, port: int, how: str, batch_norm: bool, told: bool) ->
     assert group.failure is None, group.failure
     return {
         "dropped": dropped,
-        "parameters": collectives.fingerprint(trainer.model.parameters()),
+        "parameters": digest(trainer.model.parameters()),
         "seconds": time.monotonic() - begin,
     }
 
@@ -116,22 +116,20 @@ def test_survivors_of_a_lockstep_step_go_on_together(store: TCPStore, how: str, 
     assert max(value["seconds"] for value in values) < LIMIT.total_seconds(), "waited for the limit"
 
 
-def apart_worker(rank: int, port: int) -> tuple[int, bool]:
+def apart_worker(rank: int, port: int) -> tuple[str, bool]:
     """A member dies while all go their own ways."""
     _, group = connect(rank, 4, port)
     trainer = Trainer(group, rank)
     trainer.steps(2)
     group.set_local()
-    layout.enter_local(trainer.ddp)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     trainer.steps(2 + rank)
     generation = group.set_generation([0, 1, 3], "survivors")
-    layout.enter_lockstep(trainer.ddp)
     averager.Averager(trainer.model).mean(generation)
     trainer.optimizer.state.clear()
     trainer.steps(3)
-    return collectives.fingerprint(trainer.model.parameters()), group.failure is None
+    return digest(trainer.model.parameters()), group.failure is None
 
 
 def test_a_death_apart_is_nothing_to_the_others(store: TCPStore) -> None:
@@ -139,68 +137,6 @@ def test_a_death_apart_is_nothing_to_the_others(store: TCPStore) -> None:
     assert [outcome.traceback for outcome in outcomes] == ["", "", ""]
     assert len({outcome.value for outcome in outcomes}) == 1
     assert outcomes[0].value[1]
-
-
-def joining_worker(rank: int, port: int) -> dict[str, Any]:
-    """Ranks 0 and 1 have trained; rank 2 comes cold, is found out, settles, and is let in."""
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    if rank == 2:
-        dist.init_process_group("polyrhythm", store=HashStore(), rank=0, world_size=1)
-    else:
-        dist.init_process_group("polyrhythm", store=PrefixStore("pair", store), rank=rank, world_size=2)
-    group = dist.group.WORLD
-    assert isinstance(group, SwitchGroup)
-    group.bind(store, rank)
-    trainer = Trainer(group, rank)
-    if rank != 2:
-        trainer.steps(4)
-    cold = census(trainer, group.set_generation([0, 1, 2], "cold"))
-    by_hand = cold_step(trainer, group)
-    group.set_local()
-    if rank == 2:
-        before = trainer.values()
-        layout.settle(trainer.ddp, group, trainer.backward)
-        assert equal(before, trainer.values())
-        assert all(p.grad is None for p in trainer.model.parameters())
-    generation = group.set_generation([0, 1, 2], "warm")
-    warm = census(trainer, generation)
-    hand_over(generation, trainer.model, trainer.optimizer, 0)
-    trainer.steps(3)
-    return {
-        "cold": cold,
-        "by hand": by_hand,
-        "warm": warm,
-        "after": census(trainer, generation),
-        "failure": group.failure,
-    }
-
-
-def cold_step(trainer: Trainer, group: SwitchGroup) -> list[float]:
-    """A step without buckets: the gradients' mean in the step's pre-hook."""
-    assert group.generation is not None
-    layout.enter_unbucketed(trainer.ddp)
-    trainer.optimizer.zero_grad()
-    trainer.backward()
-    collectives.mean_gradients(group.generation, list(trainer.model.parameters()))
-    layout.enter_lockstep(trainer.ddp)
-    return [p.grad.double().sum().item() for p in trainer.model.parameters() if p.grad is not None]
-
-
-def census(trainer: Trainer, generation: Generation) -> list[Census]:
-    own = Census(0, collectives.fingerprint(trainer.model.parameters()), layout.fingerprint(trainer.ddp))
-    return collectives.take_census(generation, own)
-
-
-def test_a_joiner_is_let_in_when_its_buckets_agree(store: TCPStore) -> None:
-    first, *others = run_workers(joining_worker, 3, store.port)
-    for other in others:
-        assert other == first
-    assert first["failure"] is None
-    cold = [member.layout for member in first["cold"]]
-    assert cold[0] == cold[1] != cold[2]
-    assert len({member.layout for member in first["warm"]}) == 1
-    assert len({member.parameters for member in first["warm"]}) == 2
-    assert len(set(first["after"])) == 1
 
 
 def absent_worker(rank: int, port: int) -> tuple[str, str]:

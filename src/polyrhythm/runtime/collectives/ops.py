@@ -1,13 +1,11 @@
-"""Collectives of the session itself: averages over flat vectors, gradients without buckets, what members must agree on.
+"""Collectives of the session itself: averages over flat vectors, gradients without buckets.
 
 Unlike those that DistributedDataParallel starts, these raise: their caller knows what to do. One operation moves a
 whole vector; cutting it in chunks made gloo slower at every size (two and four processes, 0.3 to 44 MB).
 """
 
-import struct
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -82,18 +80,6 @@ def broadcast(generation: Generation, tensor: Tensor, source: int = 0) -> None:
     options = dist.BroadcastOptions()
     options.rootRank = source
     finish(generation, "broadcast", [tensor], [tensor], options)
-
-
-def gather_bytes(generation: Generation, record: bytes) -> list[bytes]:
-    """Everyone's record, by rank; all of the same length.
-
-    Raises:
-        GroupError: when a member is lost.
-    """
-    own = torch.frombuffer(bytearray(record), dtype=torch.uint8)
-    records = [torch.empty_like(own) for _ in range(generation.size)]
-    finish(generation, "allgather", records, [records], [own])
-    return [bytes(found.tolist()) for found in records]
 
 
 class InFlight:
@@ -172,53 +158,3 @@ def mean_gradients(
             parameter.grad.copy_(part)
         elif users:
             parameter.grad = part.clone()
-
-
-class Census(NamedTuple):
-    """What a member says of itself when an epoch begins.
-
-    Args:
-        updates: steps that its parameters contain; after a loss survivors can differ by one.
-        parameters: `fingerprint` of the parameters. (In synchronous mode buffers differ until the next forward pass.)
-        layout: `polyrhythm.runtime.layout.fingerprint` of its buckets.
-    """
-
-    updates: int
-    parameters: int
-    layout: int
-
-
-CENSUS = struct.Struct("<QQQ")
-
-
-def take_census(generation: Generation, own: Census) -> list[Census]:
-    """Everyone's census, by rank.
-
-    Raises:
-        GroupError: when a member is lost.
-    """
-    return [Census(*CENSUS.unpack(record)) for record in gather_bytes(generation, CENSUS.pack(*own))]
-
-
-def most_advanced(census: Sequence[Census]) -> int:
-    """Rank of the first member with the most updates: the one whose state the others adopt if they differ.
-
-    >>> most_advanced([Census(7, 0, 0), Census(8, 0, 0), Census(8, 0, 0)])
-    1
-    """
-    return max(range(len(census)), key=lambda rank: (census[rank].updates, -rank))
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> int:
-    """CRC-32 over the tensors' bytes, 7 ms for 44 MB. Equal bits have equal fingerprints.
-
-    >>> fingerprint([torch.zeros(3)]) == fingerprint([torch.zeros(2), torch.zeros(1)])
-    True
-    >>> fingerprint([torch.zeros(3)]) == fingerprint([torch.ones(3)])
-    False
-    """
-    checksum = 0
-    for tensor in tensors:
-        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        checksum = zlib.crc32(data.numpy().data, checksum)
-    return checksum
