@@ -44,10 +44,10 @@ docs: .venv/ready  ## the site, in site/
 	$(BIN)/mkdocs build --strict
 
 # pip first: --group needs 25.1.
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install 'pip>=25.1'
-	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,pictures,rl,testing]'
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,pictures,rl,testing]' --editable experiments
 	touch $@
 
 # What benchmarks are compared with, apart because nothing else needs it.
@@ -64,7 +64,7 @@ constraints:  ## the newest versions that pyproject.toml allows, to be tested be
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
 	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench --group integrations '.[data,pictures,rl,testing]' 'torch==2.13.0'
-	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm | sed 's/+cpu$$//' > constraints.txt
+	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm --exclude polyrhythm-experiments | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-constraints
 
 clean:

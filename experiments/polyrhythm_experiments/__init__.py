@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Experiments with Polyrhythm: the papers' results run again, and a look inside a training run."""

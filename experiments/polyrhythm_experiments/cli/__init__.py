@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The commands that `polyrhythm` shows when this package is installed."""

@@ -3,16 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import typer
 
+from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.cli.terminal import print_figures, runs_progress
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario
     from polyrhythm_experiments.diagnose import Diagnosis
+
+
+def diagnose(
+    ctx: typer.Context,
+    scenario: ScenarioName,
+    delta: Annotated[float, typer.Option(metavar="DELTA", min=0, help="Threshold of SelSync.")] = 0.25,
+    layers: Annotated[
+        str, typer.Option(metavar="A,B", help="Parameters to look at; the first, a middle and the last if not given.")
+    ] = "",
+    batches: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Mini-batches that gradients and curvature are estimated from.")
+    ] = 8,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    json: Json = None,
+    report: ReportFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
+    named = [name.strip() for name in layers.split(",") if name.strip()]
+    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from polyrhythm_experiments.cli.reproduce import reproduce
 
 from polyrhythm import __version__
 from polyrhythm.cli.calibrate import calibrate
 from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
+from polyrhythm.cli.installed import add_installed
 from polyrhythm.cli.jobs import ctl, run
 from polyrhythm.cli.learn import learn
+from polyrhythm.cli.options import (
+    Json,
+    Overrides,
+    ReportFile,
+    ScenarioName,
+    Show,
+    Target,
+    TimingOnlyFlag,
+    TraceDir,
+    read_scenario,
+)
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
-from polyrhythm.cli.specs import read_override, split_policies
+from polyrhythm.cli.specs import split_policies
 from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
@@ -37,27 +48,8 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args"
 app.command()(ctl)
 app.command()(search)
 app.command()(search_cost)
-app.command()(reproduce)
 app.command()(learn)
 app.command()(calibrate)
-
-ScenarioName = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario, such as training.learning_rate=0.1."),
-]
-Target = Annotated[
-    float | None, typer.Option(metavar="ACC", min=0, max=1, help="Accuracy to reach; the scenario's own if not given.")
-]
-TimingOnlyFlag = Annotated[bool, typer.Option("--timing-only", help="Train no model: times, waits and bytes alone.")]
-Show = Annotated[bool, typer.Option("--show", help="Print the scenario in force and stop.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the results, one object a run.")]
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")
-]
-TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
 
 
 class RunOn(StrEnum):
@@ -164,29 +156,6 @@ def simulate(
     conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
 
 
-@app.command()
-def diagnose(
-    ctx: typer.Context,
-    scenario: ScenarioName,
-    delta: Annotated[float, typer.Option(metavar="DELTA", min=0, help="Threshold of SelSync.")] = 0.25,
-    layers: Annotated[
-        str, typer.Option(metavar="A,B", help="Parameters to look at; the first, a middle and the last if not given.")
-    ] = "",
-    batches: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Mini-batches that gradients and curvature are estimated from.")
-    ] = 8,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
-    json: Json = None,
-    report: ReportFile = None,
-    overrides: Overrides = None,
-) -> None:
-    """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
-    from polyrhythm_experiments.cli.diagnose import Looks, look_inside
-
-    named = [name.strip() for name in layers.split(",") if name.strip()]
-    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)
-
-
 @traces.command()
 def export(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, as --trace writes it.")],
@@ -209,16 +178,11 @@ def on_workers(experiment: Experiment, time_scale: float) -> Trials:
     return partial(compare_on_workers, time_scale=time_scale)
 
 
-def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
-    """The scenario with what the options change in it."""
-    from polyrhythm.sim import load_scenario
-
-    values = dict(map(read_override, overrides or []))
-    return load_scenario(name, values | {"training": "none"} if timing_only else values)
-
-
 def print_scenario(scenario: "Scenario") -> None:
     """The scenario as a TOML file that reads back equal."""
     from polyrhythm.sim import scenario_toml
 
     typer.echo(scenario_toml(scenario).rstrip())
+
+
+add_installed(app)

@@ -22,8 +22,9 @@ class EpochPlan:
 
     Example:
         >>> plan = EpochPlan((SampleRange(0, 0, 10),), members=2, batch_size=3)
-        >>> plan.steps, plan.batch(0, 1), plan.batch(1, 0), plan.batch(1, 1)
-        (2, (SampleRange(epoch=0, start=3, stop=6),), (SampleRange(epoch=0, start=6, stop=8),), (SampleRange(epoch=0, start=8, stop=10),))
+        >>> plan.steps, plan.batch(0, 1), plan.batch(1, 0), plan.batch(1, 1)  # doctest: +NORMALIZE_WHITESPACE
+        (2, (SampleRange(epoch=0, start=3, stop=6),), (SampleRange(epoch=0, start=6, stop=8),),
+         (SampleRange(epoch=0, start=8, stop=10),))
     """
 
     ranges: tuple[SampleRange, ...]
@@ -36,7 +37,8 @@ class EpochPlan:
         object.__setattr__(self, "starts", (0, *accumulate(sample_range.samples for sample_range in self.ranges)))
         if self.samples < self.members:
             raise PolyrhythmError(
-                f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; use fewer workers or more data"
+                f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; "
+                "use fewer workers or more data"
             )
 
     @cached_property

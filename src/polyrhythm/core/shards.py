@@ -27,8 +27,9 @@ class Shards:
 
     Example:
         >>> shards = Shards((3, 2, 2), rotate=True)
-        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(SampleRange(1, 3, 5))
-        ([SampleRange(epoch=1, start=3, stop=5), SampleRange(epoch=1, start=5, stop=7), SampleRange(epoch=1, start=0, stop=3)], 0)
+        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(SampleRange(1, 3, 5))  # doctest: +NORMALIZE_WHITESPACE
+        ([SampleRange(epoch=1, start=3, stop=5), SampleRange(epoch=1, start=5, stop=7),
+         SampleRange(epoch=1, start=0, stop=3)], 0)
     """
 
     sizes: tuple[int, ...]
@@ -75,8 +76,9 @@ class ShardedWorkload(Workload):
     Example:
         >>> work = ShardedWorkload(Shards((3, 2)), total_samples=9)
         >>> work.join([0, 1])
-        >>> [work.hand_out(2, worker) for worker in (0, 1, 1)]
-        [SampleRange(epoch=0, start=0, stop=2), SampleRange(epoch=0, start=3, stop=5), SampleRange(epoch=1, start=3, stop=5)]
+        >>> [work.hand_out(2, worker) for worker in (0, 1, 1)]  # doctest: +NORMALIZE_WHITESPACE
+        [SampleRange(epoch=0, start=0, stop=2), SampleRange(epoch=0, start=3, stop=5),
+         SampleRange(epoch=1, start=3, stop=5)]
         >>> work.leave(0)
         >>> work.hand_out(2, 1), work.hand_out(2, 1)
         (SampleRange(epoch=0, start=2, stop=3), SampleRange(epoch=1, start=0, stop=2))

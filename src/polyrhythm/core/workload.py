@@ -61,8 +61,9 @@ class Workload:
 
     Example:
         >>> work = Workload(dataset_samples=5, total_samples=8)
-        >>> [work.hand_out(3) for _ in range(4)]
-        [SampleRange(epoch=0, start=0, stop=3), SampleRange(epoch=0, start=3, stop=5), SampleRange(epoch=1, start=0, stop=3), None]
+        >>> [work.hand_out(3) for _ in range(4)]  # doctest: +NORMALIZE_WHITESPACE
+        [SampleRange(epoch=0, start=0, stop=3), SampleRange(epoch=0, start=3, stop=5),
+         SampleRange(epoch=1, start=0, stop=3), None]
     """
 
     dataset_samples: int

@@ -1,0 +1,31 @@
+"""Commands that other installed packages bring, such as the reproductions of the papers.
+
+A package registers a function as a command in the entry-point group ``polyrhythm.commands``.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+import typer
+
+from polyrhythm.errors import PolyrhythmError
+
+GROUP = "polyrhythm.commands"
+
+
+def add_installed(app: typer.Typer) -> None:
+    """Add each registered command; one that cannot be loaded says so when it is called."""
+    for entry in entry_points(group=GROUP):
+        try:
+            app.command(entry.name)(entry.load())
+        except Exception as error:
+            app.command(entry.name, hidden=True)(broken(f"{entry.name!r} of {entry.value} cannot be loaded: {error!r}"))
+
+
+def broken(reason: str) -> Callable[[], None]:
+    """A command that only says why it cannot run."""
+
+    def refuse() -> None:
+        raise PolyrhythmError(f"command {reason}; install its package again")
+
+    return refuse
