@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
-from polyrhythm_experiments.reproduce.selsync_trials import HYPER_PARAMETERS
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from polyrhythm.policies import parse
 from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
+from polyrhythm_experiments.reproduce.selsync_trials import HYPER_PARAMETERS
 
 SEEDS = (0, 1, 2)
 TARGET = 0.8

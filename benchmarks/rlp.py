@@ -28,7 +28,6 @@ from statistics import fmean
 from typing import Any
 
 import joblib
-from polyrhythm_experiments.reproduce.rlp_trials import FIGURES, TRAINED
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +39,7 @@ from polyrhythm.rl.evaluate import HELD_OUT_SEED, PAPER_BASELINES, best_of, comp
 from polyrhythm.rl.instances import FAMILIES
 from polyrhythm.rl.learn import TEACHERS, Study
 from polyrhythm.rl.rollout import Rollout, play_all
+from polyrhythm_experiments.reproduce.rlp_trials import FIGURES, TRAINED
 
 INSTANCES = 24
 """Held-out jobs of the family that was trained for."""

@@ -84,8 +84,8 @@ def live_section(live: Mapping[str, list[LiveESync]]) -> DocumentSection:
     ]
     headings = ("", "samples/s", "computing, slow worker", "computing, the fast worker with the least")
     text = (
-        f"Four processes and a coordinator on this host, no simulator: one worker is held up {FAST_S * SLOWDOWN:g} s in each "
-        f"step and the others {1000 * FAST_S:g} ms, while they train on the digits. Links carry {BYTES_PER_S / 1e6:g} "
-        "MB/s, so that a message of 1.2 MB takes 1.4 fast steps."
+        f"Four processes and a coordinator on this host, no simulator: one worker is held up {FAST_S * SLOWDOWN:g} s "
+        f"in each step and the others {1000 * FAST_S:g} ms, while they train on the digits. Links carry "
+        f"{BYTES_PER_S / 1e6:g} MB/s, so that a message of 1.2 MB takes 1.4 fast steps."
     )
     return findings("Real processes", text, rows, [Grid("Measured live", headings, cells)])

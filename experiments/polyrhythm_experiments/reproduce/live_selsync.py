@@ -81,7 +81,7 @@ def live_section(live: Mapping[str, list[LiveSelSync]]) -> DocumentSection:
         for name, jobs in live.items()
     ]
     text = (
-        f"Four processes and a coordinator on this host, no simulator: each step is held up {1000 * STEP_S:g} ms, and links "
-        f"carry {BYTES_PER_S / 1e6:g} MB/s, so that an exchange of the model's 1.2 MB takes as long as 12 steps."
+        f"Four processes and a coordinator on this host, no simulator: each step is held up {1000 * STEP_S:g} ms, and "
+        f"links carry {BYTES_PER_S / 1e6:g} MB/s, so that an exchange of the model's 1.2 MB takes as long as 12 steps."
     )
     return findings("Real processes", text, rows, [Grid("Measured live", ("", "samples/s", "LSSR", "accuracy"), cells)])

@@ -27,7 +27,8 @@ class Shards:
 
     Example:
         >>> shards = Shards((3, 2, 2), rotate=True)
-        >>> [shards.part(worker, epoch=1) for worker in range(3)], shards.owner(SampleRange(1, 3, 5))  # doctest: +NORMALIZE_WHITESPACE
+        >>> parts = [shards.part(worker, epoch=1) for worker in range(3)]
+        >>> parts, shards.owner(SampleRange(1, 3, 5))  # doctest: +NORMALIZE_WHITESPACE
         ([SampleRange(epoch=1, start=3, stop=5), SampleRange(epoch=1, start=5, stop=7),
          SampleRange(epoch=1, start=0, stop=3)], 0)
     """

@@ -1,25 +1,13 @@
-"""Real worker processes: connections, parameter shards, the coordinator and the session.
+"""Real worker processes: the same policies on sockets, shared memory and torch.distributed.
 
-The data plane, from the wire up:
+Seven rooms, each of which imports only from those above it in this list:
 
-- `frames`: the message format and its parser, without input and output;
-- `channel`: one non-blocking connection, addresses, ``listen(address, token)``; `loop`: ``Loop.add(channel, handler)``,
-  ``listen``, ``call_later``, ``run``, ``run_until(done, timeout_s)``, ``stop``;
-- `handshake`: ``Acceptor(loop, listener, job, token, decoder, admit)`` on the server, where ``admit(channel, hello)``
-  returns the newcomer's handler or raises; ``join(loop, address, hello, decoder, handler)`` on the other side;
-- `messages`: what is said. A server that also speaks another language gives its channels a decoder of the union,
-  ``msgspec.msgpack.Decoder(Hello | ToShard | ToHub)``;
-- `shard`: parameters and optimizer; `all_buffers`, `service`: how workers reach them; `shards`: all shards of a job;
-  `client`: a worker's side.
+- `wire`: bytes and messages between processes;
+- `server`: parameter shards; `collectives`: exchanges among workers;
+- `coordinator`: who may do what next, and the job's own process; `launch`: starts and finds a job;
+- `worker`: a training loop as a member of the job;
+- `script`: a training script that knows nothing of all this.
 
-A coordinator keeps one ``ShardGroup(count, arrived, compensation, allowed)``, whose ``service`` is shard 0, in its own
-process, and starts a `ShardProcess` for each further shard. The handler of a worker's channel hands every `ToShard`
-message to ``service.received(worker, channel, message)`` and every payload to ``service.place(worker, message,
-payload)``; when the channel is lost it calls ``service.lost(worker, channel)``, and ``group.forget(worker)`` once the
-policy knows. ``arrived(worker, number)`` says that a gradient is held by every shard; then `Apply` or `Drop` through
-the group say what becomes of it. An `Apply` also answers workers that wait for its version.
-
-A worker makes one `Loop` and one ``ShardClient(loop, rank, control)``; ``connect`` once for each shard (the first
-connection is also that to the coordinator, whose other messages go to ``control``), then ``open``, ``push``, ``pull``,
-``upload``, ``download``; ``wait(done, phase)`` for anything else that must come.
+A gradient enters at `worker.session`, leaves by `wire.connection`, is held by `server.shard_service`, is decided about
+in `coordinator` and is answered from the shard: docs/design.md, "The way of a push", has the files in order.
 """

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from polyrhythm_experiments.diagnose import Diagnosis, diagnose
-from polyrhythm_experiments.diagnose.charts import change_curves, list_charts, rank_correlation
 from typer.testing import CliRunner, Result
 
 from polyrhythm.cli.app import app
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.sim import load_scenario, simulate
+from polyrhythm_experiments.diagnose import Diagnosis, diagnose
+from polyrhythm_experiments.diagnose.charts import change_curves, list_charts, rank_correlation
 
 SMALL = {
     "devices.0.count": "3",

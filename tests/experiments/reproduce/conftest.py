@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from polyrhythm_experiments.reproduce import ClaimRow, Lab, Series, Trial, drawing, findings, ratio, reproduction
-from polyrhythm_experiments.reproduce.store import ResultStore
 
 from polyrhythm.report.document import Document, Grid
 from polyrhythm.sim import Device, Scenario, TimingWorkload
+from polyrhythm_experiments.reproduce import ClaimRow, Lab, Series, Trial, drawing, findings, ratio, reproduction
+from polyrhythm_experiments.reproduce.store import ResultStore
 
 SCENARIO = Scenario(
     devices=[Device(count=2, compute_s=1.0), Device(compute_s=4.0)], workload=TimingWorkload(samples=960)

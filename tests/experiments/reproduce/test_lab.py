@@ -5,13 +5,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from polyrhythm_experiments.reproduce import Lab, Trial
-from polyrhythm_experiments.reproduce.store import ResultStore
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.sim import simulate
 from polyrhythm.telemetry.result import RunResult
+from polyrhythm_experiments.reproduce import Lab, Trial
+from polyrhythm_experiments.reproduce.store import ResultStore
 from tests.experiments.reproduce.conftest import SCENARIO, trials
 
 OpenLab = Callable[..., Lab]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from polyrhythm.report.document import Document
 from polyrhythm_experiments.reproduce import ClaimRow, Lab, claims
 from polyrhythm_experiments.reproduce.esync import page as esync_page
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
@@ -12,8 +14,6 @@ from polyrhythm_experiments.reproduce.selsync import page as selsync_page
 from polyrhythm_experiments.reproduce.selsync import table_cells
 from polyrhythm_experiments.reproduce.selsync_trials import cluster, trial
 from polyrhythm_experiments.reproduce.store import ResultStore
-
-from polyrhythm.report.document import Document
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from polyrhythm_experiments.reproduce import PAPERS
 from typer.testing import CliRunner, Result
 
 from polyrhythm.cli.app import app
+from polyrhythm_experiments.reproduce import PAPERS
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Data sets in memory, who reads which samples, and in which order."""
