@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -165,13 +166,15 @@ def piloted_trial(pilot: Pilot, trial: "Trial") -> "Outcome":
     Raises:
         PolyrhythmError: if it fails, or prints no accuracy.
     """
-    from polyrhythm.runtime.rendezvous import die_with_parent
+    from polyrhythm.runtime.parent_death import dies_with_us
     from polyrhythm.search.plan import Outcome
     from polyrhythm.training.divergence import DIVERGED
 
     command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=dies_with_us(signal.SIGTERM)
+    ) as process:
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
     if process.returncode == DIVERGED:

@@ -24,8 +24,9 @@ from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import Averaging, HubSettings, hub_address
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
+from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.runtime.placed import become_worker, is_placed
-from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
+from polyrhythm.runtime.rendezvous import HUB, free_port, start_hub, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.divergence import DIVERGED, OnDivergence
@@ -228,7 +229,7 @@ def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]
     """One worker, in the environment that torchrun would give it."""
     environment = {**os.environ, **worker_environment(plan.settings, plan.processes, rank, port, plan.node)}
     try:
-        return subprocess.Popen(plan.command, env=environment, preexec_fn=die_with_parent)
+        return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
     except OSError as error:
         raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 

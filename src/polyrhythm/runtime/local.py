@@ -34,7 +34,8 @@ from polyrhythm.runtime.hub import serve
 from polyrhythm.runtime.hub_settings import Averaging, HubSettings
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
-from polyrhythm.runtime.rendezvous import HUB, end_with_starter, free_port, open_doors
+from polyrhythm.runtime.parent_death import end_with_starter
+from polyrhythm.runtime.rendezvous import HUB, free_port, open_doors
 from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult

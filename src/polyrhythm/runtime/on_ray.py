@@ -5,6 +5,7 @@ Ray chooses the hosts, starts one process on each and ends it; everything betwee
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import uuid
@@ -15,8 +16,9 @@ from typing import Any, NamedTuple
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import launch, make_parser, read_command, read_processes, split_at_script
 from polyrhythm.runtime.nodes import TOKEN, read_count
+from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.runtime.ray_parts import ray_part
-from polyrhythm.runtime.rendezvous import die_with_parent, free_port
+from polyrhythm.runtime.rendezvous import free_port
 
 OURS = ("--on", "--worker-gpus", "--job")
 """Flags that concern the placement or are given anew, so that the hosts are not given them."""
@@ -191,4 +193,4 @@ def serve(share: Share) -> int:
     folder = str(Path.cwd()) if shipped or not Path(share.folder).is_dir() else share.folder
     command = [sys.executable, "-m", "polyrhythm", "run", *share.arguments]
     environment = {**os.environ, TOKEN: share.token}
-    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=die_with_parent).wait()
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=dies_with_us(signal.SIGTERM)).wait()

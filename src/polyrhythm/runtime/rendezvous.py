@@ -1,13 +1,9 @@
 """How a worker finds its job: from the environment that a launcher has made, or by starting a hub of its own."""
 
-import ctypes
-import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from contextlib import ExitStack
@@ -20,6 +16,7 @@ from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.pacing import pace
+from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.training.divergence import OnDivergence
 
 HUB = "POLYRHYTHM_HUB"
@@ -105,7 +102,7 @@ def start_hub(settings: HubSettings, bound: bool = False) -> "subprocess.Popen[b
             [sys.executable, "-m", "polyrhythm.runtime.hub", *map(str, descriptors)],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
-            preexec_fn=die_with_parent if bound else None,
+            preexec_fn=dies_with_us() if bound else None,
         )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))
@@ -125,27 +122,6 @@ def open_doors(settings: HubSettings, stack: ExitStack) -> list[socket.socket]:
         if address in settings.rates:
             pace(door, settings.rates[address])
     return doors
-
-
-def die_with_parent() -> None:
-    """In a new process: end when its parent is killed, so that no orphan stays behind (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def end_with_starter() -> None:
-    """In a new process of `multiprocessing`: end when the process that asked for it is gone, however that ended.
-
-    The signal of `die_with_parent` would wait for a fork server, which lives as long as any of its copies.
-    """
-    starter = multiprocessing.parent_process()
-    assert starter is not None, "the main process was started by nobody"
-
-    def follow() -> None:
-        starter.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def wait_for_hub(hub: str) -> None:

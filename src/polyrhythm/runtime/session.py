@@ -33,6 +33,7 @@ from polyrhythm.runtime.injecting import Injector
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
 from polyrhythm.runtime.loader import SessionLoader
+from polyrhythm.runtime.parent_death import tie_forks
 from polyrhythm.runtime.participant import Participant
 from polyrhythm.runtime.partitioned import dealt_to
 from polyrhythm.runtime.rendezvous import find_hub, read_number
@@ -70,6 +71,7 @@ class Session:
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
+        tie_forks()
         self.rank, address = find_hub(self._policy, self._epochs, self._compress, self._on_divergence)
         self._link = HubLink(address, self.rank, self._replica)
         exchange, info = self._make_exchange(), self._link.info

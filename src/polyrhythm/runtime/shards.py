@@ -25,6 +25,7 @@ from polyrhythm.runtime.messages import (
     ToHubFromShard,
     ToShard,
 )
+from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.runtime.service import ShardService
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.sums import SumDoor, Sums
@@ -140,7 +141,9 @@ class ShardProcess:
             self.addresses = tuple(map(address_of, listeners))
             descriptors = [listener.fileno() for listener in listeners]
             command = [sys.executable, "-m", "polyrhythm.runtime.shards", *map(str, descriptors)]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=descriptors, preexec_fn=dies_with_us()
+            )
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(settings))
         self.process.stdin.close()

@@ -76,9 +76,9 @@ FUNCTION: list[Function] = []
 
 def prepare(build: Callable[[], Function]) -> None:
     """First thing in such a process: it ends with its parent, however that ends."""
-    from polyrhythm.runtime.rendezvous import die_with_parent
+    from polyrhythm.runtime.parent_death import end_with_starter
 
-    die_with_parent()
+    end_with_starter()
     FUNCTION[:] = [build()]
 
 

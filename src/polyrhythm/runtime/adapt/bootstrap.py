@@ -11,6 +11,7 @@ import torch.distributed as dist
 from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.runtime.adapt.patches import install
 from polyrhythm.runtime.adapt.script import Script
+from polyrhythm.runtime.parent_death import tie_forks
 from polyrhythm.runtime.rendezvous import read_number
 from polyrhythm.training.divergence import DIVERGED
 
@@ -20,6 +21,7 @@ USAGE = 2
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
+    tie_forks()
     script = Script(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
     install(script)
     try:
