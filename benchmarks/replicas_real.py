@@ -23,6 +23,7 @@ import _local_sgd
 import torch
 from _bare_sockets import Span, in_pairs, through_a_hub
 from _jobs import job, join
+from _rivals import free_port
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -31,7 +32,6 @@ from torch.utils.data import TensorDataset
 import polyrhythm
 from polyrhythm.runtime.control import Record
 from polyrhythm.runtime.exchange import Exchange
-from polyrhythm.runtime.rendezvous import free_port
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.testing.processes import run_workers
 from polyrhythm.training.models import resnet

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,6 +70,28 @@ DIVERGING = """
 with polyrhythm.session(model, optimizer) as session:
     for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
         step(x * float("nan") if number == 2 else x, y)
+"""
+
+GROUPED = """
+import socket
+import torch.distributed as dist
+
+if rank == 0:
+    with socket.socket() as thief:
+        try:
+            thief.bind(("", int(os.environ["MASTER_PORT"])))
+            print("taken")
+        except OSError:
+            print("kept")
+for _ in range(2):
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(int(ones))
+if rank == 0:
+    print(os.environ["MASTER_PORT"])
 """
 
 ORPHANED = """
@@ -165,6 +188,22 @@ def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None
     done = place.run(DIVERGING, "--nproc-per-node", "1", "--on-divergence", "end")
     assert done.returncode == 3, done.stderr
     assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
+
+
+def test_nobody_gets_the_port_of_the_process_group_before_it(place: Place) -> None:
+    done = place.run(GROUPED, "--nproc-per-node", "2")
+    assert (done.returncode, done.stdout.splitlines()[:3]) == (0, ["kept", "2", "2"]), done.stderr
+
+
+def test_a_port_that_is_given_is_used_or_refused(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = place.run(GROUPED, "--nproc-per-node", "1", "--master-port", port)
+    assert refused.returncode not in (0, None)
+    assert f"port {port} is needed for the store of the workers' process group: Address" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    done = place.run(GROUPED, "--nproc-per-node", "1", "--master-port", port)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["kept", "1", "1", port]), done.stderr
 
 
 @pytest.mark.parametrize(

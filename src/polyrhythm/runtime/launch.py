@@ -26,7 +26,7 @@ from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
 from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.runtime.placed import become_worker, is_placed
-from polyrhythm.runtime.rendezvous import HUB, free_port, start_hub, wait_for_hub
+from polyrhythm.runtime.rendezvous import HUB, start_hub, store_port, wait_for_hub
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.divergence import DIVERGED, OnDivergence
@@ -201,16 +201,21 @@ def launch(arguments: Sequence[str]) -> int:
     plan = read_command(arguments)
     if is_placed(split_at_script(make_parser(), arguments)[0], os.environ):
         become_worker(plan.settings, plan.command)
+    with store_port(plan.node) as port:
+        codes = run_workers(plan, port)
+    if DIVERGED in codes.values():
+        return DIVERGED
+    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+
+
+def run_workers(plan: Launch, port: int) -> dict[int, int]:
+    """Start the workers of this host, and the hub if it is the first, and wait for them; exit codes by rank."""
     hub = None if plan.node.rank else start_hub(plan.settings, bound=True)
     announce(plan)
     if hub is None:
         wait_for_hub(plan.hub.hub)
-    port = free_port() if plan.node.count == 1 else plan.node.port + 1
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
-    codes = Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
-    if DIVERGED in codes.values():
-        return DIVERGED
-    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+    return Watch(plan.hub, hub, workers, GRACE_S if plan.node.count == 1 else None).wait()
 
 
 def announce(plan: Launch) -> None:

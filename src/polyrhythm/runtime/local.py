@@ -33,9 +33,10 @@ from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub import serve
 from polyrhythm.runtime.hub_settings import Averaging, HubSettings
 from polyrhythm.runtime.launch import worker_environment
+from polyrhythm.runtime.nodes import ALONE
 from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.parent_death import end_with_starter
-from polyrhythm.runtime.rendezvous import HUB, free_port, open_doors
+from polyrhythm.runtime.rendezvous import HUB, open_doors, port_of, reserve_port, store_port
 from polyrhythm.runtime.trainer import Plan, Received, main, snapshot
 from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -139,7 +140,8 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
     plan = Plan(run.training, spec, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
     rates = [emulation.bytes_per_s for emulation in run.emulations]
-    doors = {rate: f"tcp:127.0.0.1:{free_port()}" for rate in sorted({*rates} - {math.inf})}
+    kept = {rate: reserve_port() for rate in sorted({*rates} - {math.inf})}
+    doors = {rate: f"tcp:127.0.0.1:{port_of(port)}" for rate, port in kept.items()}
     settings = HubSettings(
         job=uuid.uuid4().hex[:12],
         policy=spec,
@@ -159,8 +161,10 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         figures=str(folder / "figures.json"),
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
-    with Crew(settings, folder, mortal, links=rates) as crew:
-        return crew.wait()
+    with ExitStack() as stack:
+        for port in kept.values():
+            stack.enter_context(port)
+        return stack.enter_context(Crew(settings, folder, mortal, links=rates)).wait()
 
 
 class Crew:
@@ -187,11 +191,12 @@ class Crew:
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "Crew":
-        port = free_port()
         with ExitStack() as stack:
             doors = open_doors(self._settings, stack)
             self._hub = self._copy("hub", {}, serve, self._settings, doors)
             self._hub.start()
+        self._store_port = ExitStack()
+        port = self._store_port.enter_context(store_port(ALONE))
         try:
             for rank in range(self._settings.workers):
                 environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
@@ -241,6 +246,7 @@ class Crew:
         self._hub.join(GRACE_S if self._workers else 0.0)
         self._hub.kill()
         self._hub.join()
+        self._store_port.close()
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the hub of a worker whose link is thin."""

@@ -32,6 +32,7 @@ class Node:
         host: name or address of host 0, where the hub is; empty if there is only one.
         port: TCP port of the hub.
         token: see `TOKEN`.
+        store_port: TCP port of host 0 for torch's own store; 0 is any, on one host.
     """
 
     rank: int = 0
@@ -39,6 +40,7 @@ class Node:
     host: str = ""
     port: int = DEFAULT_PORT
     token: str = ""
+    store_port: int = 0
 
     @cached_property
     def hub(self) -> str:
@@ -68,7 +70,7 @@ def read_node(options: argparse.Namespace) -> Node:
     """
     count = read_count(options.nnodes)
     if count == 1:
-        return ALONE
+        return Node(store_port=options.master_port or 0)
     if options.rdzv_backend not in TRANSPORTS:
         raise PolyrhythmError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
     host, port = read_endpoint(options)
@@ -82,7 +84,7 @@ def read_node(options: argparse.Namespace) -> Node:
             f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
             "openssl rand -hex 16"
         )
-    return Node(options.node_rank, count, host, port, token)
+    return Node(options.node_rank, count, host, port, token, port + 1)
 
 
 def read_count(value: str) -> int:

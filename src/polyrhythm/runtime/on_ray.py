@@ -6,6 +6,7 @@ Ray chooses the hosts, starts one process on each and ends it; everything betwee
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -18,7 +19,7 @@ from polyrhythm.runtime.launch import launch, make_parser, read_command, read_pr
 from polyrhythm.runtime.nodes import TOKEN, read_count
 from polyrhythm.runtime.parent_death import dies_with_us
 from polyrhythm.runtime.ray_parts import ray_part
-from polyrhythm.runtime.rendezvous import free_port
+from polyrhythm.runtime.rendezvous import port_of, reserve_port
 
 OURS = ("--on", "--worker-gpus", "--job")
 """Flags that concern the placement or are given anew, so that the hosts are not given them."""
@@ -165,10 +166,11 @@ def run_on(ray: Any, group: Any, order: Order, token: str) -> int:
 
     def task(function: Any, rank: int, resources: dict[str, float]) -> Any:
         place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, rank)
-        options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0)}
-        return ray.remote(function).options(**options, scheduling_strategy=place, max_retries=0)
+        options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0), "scheduling_strategy": place}
+        return ray.remote(function).options(**options, **({} if isinstance(function, type) else {"max_retries": 0}))
 
-    host, port = ray.get(task(endpoint, 0, {"CPU": 0.0}).remote())
+    endpoint = task(Endpoint, 0, {"CPU": 0.0}).remote()
+    host, port = ray.get(endpoint.address.remote())
     shares = [Share(order.arguments(rank, f"{host}:{port}"), str(Path.cwd()), token) for rank in range(order.hosts)]
     running = [task(serve, rank, order.resources).remote(share) for rank, share in enumerate(shares)]
     try:
@@ -180,10 +182,26 @@ def run_on(ray: Any, group: Any, order: Order, token: str) -> int:
     return max(abs(int(code)) for code in codes)
 
 
-def endpoint() -> tuple[str, int]:
-    """On the first host: how the others reach it."""
-    ray = ray_part("ray")
-    return str(ray.util.get_node_ip_address()), free_port()
+class Endpoint:
+    """On the first host: how the others reach it, on a port that is kept, like the next, while this actor lives."""
+
+    def __init__(self) -> None:
+        self._kept = reserve_pair()
+
+    def address(self) -> tuple[str, int]:
+        """Host, and port of the hub."""
+        ray = ray_part("ray")
+        return str(ray.util.get_node_ip_address()), port_of(self._kept[0])
+
+
+def reserve_pair() -> tuple[socket.socket, socket.socket]:
+    """Two successive ports: of the hub, and of torch's own store."""
+    while True:
+        first = reserve_port()
+        try:
+            return first, reserve_port(port_of(first) + 1)
+        except (PolyrhythmError, OverflowError):
+            first.close()
 
 
 def serve(share: Share) -> int:

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
@@ -146,8 +147,48 @@ def read_number(name: str, default: int) -> int:
     return int(value)
 
 
-def free_port() -> int:
-    """A TCP port of this host that nobody uses."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def reserve_port(port: int = 0) -> socket.socket:
+    """A socket that keeps a TCP port on all of this host's interfaces until it is closed.
+
+    Nobody gets the port by chance. Who is told of it can listen there, often and for as long as they like, if they set
+    SO_REUSEADDR, as torch's stores and we do: this socket never listens, so Linux lets them.
+
+    Args:
+        port: 0 is any that is free.
+
+    Raises:
+        PolyrhythmError: if it is in use.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("", port))
+    except OSError as error:
+        sock.close()
+        raise PolyrhythmError(
+            f"port {port} is needed for the store of the workers' process group: {error.strerror}; "
+            "give another --master-port, or an --rdzv-endpoint whose next port is free"
+        ) from error
+    return sock
+
+
+@contextmanager
+def store_port(node: Node) -> Iterator[int]:
+    """The port on which rank 0 opens torch's own store (``MASTER_PORT``), kept for it on its host.
+
+    Raises:
+        PolyrhythmError: if it was given, and is in use.
+    """
+    if node.rank:
+        yield node.store_port
+        return
+    with reserve_port(node.store_port) as kept:
+        yield port_of(kept)
+
+
+def port_of(sock: socket.socket) -> int:
+    """The port of a bound TCP socket."""
+    return int(sock.getsockname()[1])
