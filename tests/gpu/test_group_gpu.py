@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime import averager, collectives, layout
-from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.runtime.handover import hand_over
 

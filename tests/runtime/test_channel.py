@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError
 from polyrhythm.runtime.channel import MAX_QUEUED, Channel, address_of, connect, listen, parse_address
-from polyrhythm.runtime.frames import FrameError, Payload, encode
+from polyrhythm.runtime.frames import Payload, encode
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Drop, Pull, Push, Slot
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import GroupError, PolyrhythmError
 from polyrhythm.runtime import averager, collectives
 from polyrhythm.runtime.collectives import Census
-from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.handover import adopt, hand_over, outline_of
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, equal, network

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.runtime.frames import HEADER, MAGIC, STAGING, VERSION, FrameError, FrameParser, Payload, encode
+from polyrhythm.errors import FrameError
+from polyrhythm.runtime.frames import HEADER, MAGIC, STAGING, VERSION, FrameParser, Payload, encode
 from polyrhythm.runtime.messages import Apply, Contribution, FromHub, Hello, Message, Pull, Push, ToShard
 
 DECODER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Hello | ToShard | FromHub)

@@ -13,9 +13,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.group
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.boards import CHUNK
-from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.runtime.shared_sums import SharedSum
 from polyrhythm.runtime.work import GuardedWork
@@ -191,7 +191,7 @@ def script_worker(rank: int, port: int) -> dict[str, Any]:
     together = use_everything(rank)
     group.set_local()
     apart = use_everything(rank)
-    with pytest.raises(GroupError, match="send and recv need the other worker"):
+    with pytest.raises(UsageError, match="send and recv need the other worker"):
         dist.send(torch.zeros(1), group_dst=(rank + 1) % 3)
     group.set_epoch([2, 0], "fewer") if rank != 1 else group.set_local([2, 0])
     fewer = (dist.get_rank(), dist.get_world_size(), group.getSize(), use_everything(rank) if rank != 1 else None)

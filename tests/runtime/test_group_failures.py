@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
+from polyrhythm.errors import GroupError, UsageError
 from polyrhythm.runtime import averager, collectives, layout
 from polyrhythm.runtime.collectives import Census
-from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.group import SwitchGroup
 from polyrhythm.runtime.handover import hand_over
 from polyrhythm.testing.processes import Outcome, run_workers, workers
@@ -203,7 +204,7 @@ def absent_worker(rank: int, port: int) -> tuple[str, str]:
     with pytest.raises(GroupError) as late:
         group.set_epoch([0, 1], "late", connect_timeout=timedelta(seconds=0.5))
     assert group.epoch is None
-    with pytest.raises(GroupError) as foreign:
+    with pytest.raises(UsageError) as foreign:
         group.set_epoch([1, 7], "foreign")
     return str(late.value), str(foreign.value)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.client import ServerLostError
+from polyrhythm.errors import PolyrhythmError, ServerLostError
 from polyrhythm.runtime.frames import Payload, encode
 from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter, Pull, Push, StateShape, Upload
 from polyrhythm.runtime.places import MAX_SLOTS

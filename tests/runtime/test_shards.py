@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.client import ServerLostError, ShardClient
+from polyrhythm.errors import PolyrhythmError, ServerLostError
+from polyrhythm.runtime.client import ShardClient
 from polyrhythm.runtime.messages import Hello
 from polyrhythm.runtime.shards import ShardProcess, ShardSettings
 from polyrhythm.training.optimizer import OptimizerState

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.summing import SumThread
 from polyrhythm.testing.processes import workers
 from tests.runtime.summing_servers import summing_servers

@@ -6,8 +6,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.messages import Add, Summed, Welcome
 from polyrhythm.runtime.sums import SumDoor, Sums
 

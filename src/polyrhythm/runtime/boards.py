@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.mesh import Mesh
 from polyrhythm.runtime.nodes import ADDRESS
 from polyrhythm.runtime.pacing import RATE
@@ -89,7 +89,7 @@ class Boards:
 
         Raises:
             OSError: if one is gone or does not come in time; the content of `vector` is undefined then.
-            PolyrhythmError: if the lengths differ.
+            UsageError: if the lengths differ.
         """
         if not self._numbers:
             self._hand_out()
@@ -138,7 +138,7 @@ class Boards:
         slot = self._taken % CHUNKS
         for words in self._words:
             if words[LENGTHS + slot] != length:
-                raise PolyrhythmError(
+                raise UsageError(
                     f"a vector of {length} numbers here, of {words[LENGTHS + slot]} there; all members sum up the "
                     "same tensors in the same order"
                 )
@@ -212,7 +212,7 @@ def receive_board(connection: socket.socket) -> SharedVector:
     """The board of the member there, to read.
 
     Raises:
-        OSError, PolyrhythmError: if none comes.
+        OSError, UnreachableError: if none comes.
     """
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:

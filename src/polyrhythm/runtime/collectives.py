@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.runtime.epoch import Epoch, GroupError
+from polyrhythm.errors import GroupError
+from polyrhythm.runtime.epoch import Epoch
 from polyrhythm.runtime.verdict import first_line
 from polyrhythm.runtime.work import guard
 

@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ReduceOp, Store
 
-from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch, GroupError
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.epoch import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Epoch
 from polyrhythm.runtime.shared_sums import SharedSums
 from polyrhythm.runtime.verdict import first_line
 from polyrhythm.runtime.work import FinishedWork, guard, wait_for
@@ -263,7 +264,7 @@ def _repeat(source: torch.Tensor, targets: Tensors) -> None:
 
 
 def _nobody() -> None:
-    raise GroupError("send and recv need the other worker, but workers go their own ways now; use them in lockstep")
+    raise UsageError("send and recv need the other worker, but workers go their own ways now; use them in lockstep")
 
 
 register()

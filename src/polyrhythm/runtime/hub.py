@@ -18,7 +18,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
-from polyrhythm.errors import PolicyError, PolyrhythmError
+from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.control import (
@@ -29,14 +29,13 @@ from polyrhythm.runtime.control import (
     JobInfo,
     Pulse,
     Pushed,
-    Refused,
     Status,
     SwitchTo,
     ToHub,
     ToWorker,
 )
 from polyrhythm.runtime.coordinator import Coordinator
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
@@ -60,7 +59,7 @@ class Hub:
         listeners: bound to `hub_address`, so that a second job of the same id has failed before, and to `listen`.
 
     Raises:
-        PolyrhythmError: for a policy that cannot be read, or an address that cannot be listened on.
+        UsageError: for a policy that cannot be read, or an address that cannot be listened on.
     """
 
     def __init__(self, settings: HubSettings, *listeners: socket.socket) -> None:
@@ -236,7 +235,7 @@ class Hub:
 
     def _admit_pulse(self, channel: Channel, worker: int) -> "PulseDoor":
         if worker not in self._channels or worker in self._pulses:
-            raise PolyrhythmError(f"rank {worker} is not part of this job, or its pulse is here already")
+            raise UsageError(f"rank {worker} is not part of this job, or its pulse is here already")
         self._pulses[worker] = channel
         self.beat(worker)
         return PulseDoor(self, worker)
@@ -289,7 +288,7 @@ class Hub:
         reason = f"rank {worker} has not answered for {self.settings.hang_s:g} s"
         log.warning("%s; going on without it", reason)
         channel = self._channels[worker]
-        channel.send(Refused(f"{reason}, and the others have gone on; see --hang-after"))
+        channel.send(Rejected(f"{reason}, and the others have gone on; see --hang-after"))
         pid = peer_pid(channel.socket)
         self.lost(worker, "hung")
         if pid:

@@ -10,9 +10,9 @@ from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.workload import Lease
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.averager import Stake
 from polyrhythm.runtime.control import Lockstep, Phase, Record, Stepped, Token, ToWorker
-from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.pace import PERIOD_S
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.station import Station

@@ -18,7 +18,7 @@ from typing import NamedTuple, get_args
 import msgspec
 from torch.distributed.run import get_args_parser
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime import steer
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import Averaging, HubSettings, hub_address
@@ -111,7 +111,7 @@ def read_command(arguments: Sequence[str]) -> Launch:
     """What a command line asks for.
 
     Raises:
-        PolyrhythmError: for a flag that has no meaning here, or a value that cannot be.
+        UsageError: for a flag that has no meaning here, or a value that cannot be.
     """
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
@@ -120,7 +120,7 @@ def read_command(arguments: Sequence[str]) -> Launch:
         if getattr(options, name) != parser.get_default(name):
             flag, value = "--" + name.replace("_", "-"), getattr(options, name)
             given = flag if value is True else f"{flag} {value}"
-            raise PolyrhythmError(f"{given} has no meaning here: {reason}; leave it out")
+            raise UsageError(f"{given} has no meaning here: {reason}; leave it out")
     processes, node = read_processes(options.nproc_per_node), read_node(options)
     python = [] if options.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if options.module else [])]
     return Launch(read_settings(options, processes * node.count, node), (*python, *script), processes, node)
@@ -129,12 +129,12 @@ def read_command(arguments: Sequence[str]) -> Launch:
 def read_settings(options: argparse.Namespace, workers: int, node: Node) -> HubSettings:
     """The hub's settings; everything in them is checked before a process starts."""
     if options.shards < 1 or options.epochs < 1 or options.hang_after <= 0:
-        raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
+        raise UsageError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     if not 0 < options.delta_rate < math.inf:
-        raise PolyrhythmError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
+        raise UsageError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
     compensation = parse_compensation(options.compensation)
     if options.full_duplex and compensation.needs_backup:
-        raise PolyrhythmError(
+        raise UsageError(
             f"--full-duplex and --compensation {options.compensation} exclude each other: it compares a gradient's "
             "parameters with the newest, and its worker reads the next ones before the gradient is there; use one"
         )
@@ -170,7 +170,7 @@ def read_processes(value: str) -> int:
         gpus = torch.cuda.device_count()
         return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
     if not value.isdecimal() or int(value) < 1:
-        raise PolyrhythmError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
+        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
     return int(value)
 
 
@@ -190,7 +190,7 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
         position += 2 if takes_value else 1
     if {"-h", "--help"} & set(arguments):
         parser.parse_args(["--help"])  # which does not come back
-    raise PolyrhythmError("no script given; write polyrhythm run --policy asp train.py")
+    raise UsageError("no script given; write polyrhythm run --policy asp train.py")
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -236,7 +236,7 @@ def start_worker(plan: Launch, rank: int, port: int) -> "subprocess.Popen[bytes]
     try:
         return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
     except OSError as error:
-        raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
+        raise UsageError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 
 
 def hub_from(settings: HubSettings, node: Node) -> Address:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Outer
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.client import ShardClient
 from polyrhythm.runtime.control import Address, Cut, JobInfo, Pulse, ToHub, ToWorker
 from polyrhythm.runtime.exchange import Exchange
-from polyrhythm.runtime.frames import FrameError
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import FromShard, Hello, Rejected, Welcome
@@ -41,7 +41,8 @@ class HubLink:
         timeout_s: how long a server may take to answer; waiting for other workers is not limited by it.
 
     Raises:
-        PolyrhythmError: if the hub cannot be reached or refuses this worker.
+        UnreachableError: if the hub cannot be reached.
+        UsageError: if it refuses this worker.
     """
 
     def __init__(self, address: Address, rank: int, replica: Replica, timeout_s: float = 60.0) -> None:

@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import DivergedError, JobError, ScenarioError
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub import serve
@@ -100,7 +100,8 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
         and what was measured up to the last epoch before.
 
     Raises:
-        PolyrhythmError: for a policy that has no way to run on real workers, or if a process fails.
+        UsageError: for a policy that has no way to run on real workers.
+        JobError: if a process fails.
     """
     check_run(run)
     started = time.perf_counter()
@@ -119,7 +120,7 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
     if message:
         result.status, result.message = "diverged", message
     elif len(figures.epochs) < run.epochs(len(task.train)):
-        raise PolyrhythmError(f"the job ended after {len(figures.epochs)} epochs because no worker was left")
+        raise JobError(f"the job ended after {len(figures.epochs)} epochs because no worker was left")
     result.wall_s = time.perf_counter() - started
     return result
 
@@ -216,7 +217,7 @@ class Crew:
         """Until the hub ends, behind the last worker; why the run diverged, or nothing.
 
         Raises:
-            PolyrhythmError: as soon as a process fails; its last words.
+            JobError: as soon as a process fails; its last words.
         """
         over = False
         while not over:
@@ -228,9 +229,9 @@ class Crew:
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
-                    raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+                    raise JobError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
         if self._hub.exitcode:
-            raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
+            raise JobError(f"the hub failed: {self._last_words('hub')}")
         return ""
 
     @property

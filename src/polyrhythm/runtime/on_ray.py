@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import launch, make_parser, read_command, read_processes, split_at_script
 from polyrhythm.runtime.nodes import TOKEN, read_count
 from polyrhythm.runtime.parent_death import dies_with_us
@@ -72,20 +72,20 @@ def read_order(arguments: Sequence[str]) -> Order | None:
     """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray.
 
     Raises:
-        PolyrhythmError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
+        UsageError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
     """
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
     options = parser.parse_args([*flags, script[0]])
     if options.on != "ray":
         if options.worker_gpus:
-            raise PolyrhythmError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
+            raise UsageError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
         return None
     for name in CHOSEN:
         if getattr(options, name) != parser.get_default(name):
-            raise PolyrhythmError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
     if options.worker_gpus < 0:
-        raise PolyrhythmError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
+        raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
     hosts, workers = read_count(options.nnodes), read_processes(options.nproc_per_node)
     resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
     return Order(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8])
@@ -113,7 +113,7 @@ def launch_on_ray(order: Order) -> int:
     """Run a job on the Ray cluster that is running; its exit status.
 
     Raises:
-        PolyrhythmError: without Ray, a cluster, or room on it.
+        UsageError, UnreachableError: without Ray, a cluster, or room on it.
     """
     token = os.environ.get(TOKEN) or secrets.token_hex(16)
     os.environ[TOKEN] = token
@@ -130,7 +130,8 @@ def connected() -> Any:
     """The module of Ray, connected to the cluster of ``RAY_ADDRESS`` or to the one of this host.
 
     Raises:
-        PolyrhythmError: if there is no Ray, or no cluster.
+        UsageError: if there is no Ray.
+        UnreachableError: if there is no cluster.
     """
     ray = ray_part("ray")
     ray_part("ray.util")
@@ -138,7 +139,7 @@ def connected() -> Any:
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
         except ConnectionError:
-            raise PolyrhythmError(
+            raise UnreachableError(
                 "--on ray found no Ray cluster; start one with ray start --head, or name it in RAY_ADDRESS"
             ) from None
     return ray
@@ -148,13 +149,13 @@ def reserve(ray: Any, order: Order) -> Any:
     """Room for all hosts of the job, on as many hosts of the cluster as there are.
 
     Raises:
-        PolyrhythmError: if it does not become free in time.
+        UsageError: if it does not become free in time.
     """
     group = ray.util.placement_group([order.resources] * order.hosts, strategy="SPREAD")
     if not group.wait(PLACED_S):
         ray.util.remove_placement_group(group)
         wanted = ", ".join(f"{count:g} {name}" for name, count in order.resources.items())
-        raise PolyrhythmError(
+        raise UsageError(
             f"the Ray cluster has no room for {order.hosts} times {wanted} within {PLACED_S:g} s; "
             "lower --nnodes or --nproc-per-node, or add hosts"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import DivergedError, GroupError, UsageError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.control import (
     Agreed,
@@ -27,7 +27,6 @@ from polyrhythm.runtime.control import (
     ToWorker,
     Uploaded,
 )
-from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.guard import Guard
 from polyrhythm.runtime.in_lockstep import InLockstep
@@ -41,10 +40,6 @@ from polyrhythm.runtime.venue import venue_of
 from polyrhythm.telemetry.stragglers import Arrival
 
 log = logging.getLogger(__name__)
-
-
-class JobError(PolyrhythmError):
-    """The job cannot go on for this worker: it was refused, removed, or the hub is gone."""
 
 
 class Participant:
@@ -217,7 +212,7 @@ class Participant:
         if isinstance(message, Phase):
             self._enter(message)
         elif isinstance(message, Refused):
-            raise JobError(f"rank {self.rank} cannot take part: {message.reason}")
+            raise UsageError(f"rank {self.rank} cannot take part: {message.reason}")
         elif isinstance(message, Ended):
             raise DivergedError(message.reason)
         elif isinstance(message, EpochDone):

@@ -6,8 +6,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, WireDtype
+from polyrhythm.runtime.frames import WireDtype
 from polyrhythm.runtime.messages import Download, Pull
 from polyrhythm.runtime.slots import SharedVector
 from polyrhythm.training.compression import Compression

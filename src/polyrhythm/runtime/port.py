@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.messages import (
     OF_SHARD,
     Download,

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.channel import connect, listen
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub_settings import HubSettings, hub_address
@@ -36,7 +36,8 @@ def find_hub(
     """This worker's rank and the address of its job's hub.
 
     Raises:
-        PolyrhythmError: if the environment is incomplete or the hub does not come up.
+        UsageError: if the environment is incomplete.
+        UnreachableError: if the hub does not come up.
     """
     rank = read_number("RANK", 0)
     if HUB in os.environ:
@@ -70,14 +71,14 @@ def node_of(workers: int) -> Node:
     """The place of this host in a job that torchrun, or whatever sets its variables, has started on several.
 
     Raises:
-        PolyrhythmError: if the job has no secret, or this host cannot be told from the others.
+        UsageError: if the job has no secret, or this host cannot be told from the others.
     """
     local = read_number("LOCAL_WORLD_SIZE", workers)
     if local >= workers:
         return ALONE
     token = os.environ.get(TOKEN, "")
     if not token:
-        raise PolyrhythmError(
+        raise UsageError(
             f"this job has workers on several hosts; set {TOKEN} to the same secret on each, or use polyrhythm run"
         )
     port = read_number("POLYRHYTHM_PORT", read_number("MASTER_PORT", DEFAULT_PORT) + 1)
@@ -95,7 +96,7 @@ def start_hub(settings: HubSettings, bound: bool = False) -> "subprocess.Popen[b
         bound: whether it ends with this process.
 
     Raises:
-        PolyrhythmError: if a job of this id is running, or a port is taken.
+        UsageError: if a job of this id is running, or a port is taken.
     """
     with ExitStack() as stack:
         descriptors = [door.fileno() for door in open_doors(settings, stack)]
@@ -115,7 +116,7 @@ def open_doors(settings: HubSettings, stack: ExitStack) -> list[socket.socket]:
     """Sockets on which a hub's workers are awaited: that of its host, and others; emulated links are thin from now on.
 
     Raises:
-        PolyrhythmError: if a job of this id is running, or a port is taken.
+        UsageError: if a job of this id is running, or a port is taken.
     """
     addresses = (hub_address(settings.job), *settings.listen)
     doors = [stack.enter_context(listen(address, settings.token)) for address in addresses]
@@ -131,7 +132,7 @@ def wait_for_hub(hub: str) -> None:
     while True:
         try:
             connect(hub, PATIENCE_S).close()
-        except PolyrhythmError:
+        except UnreachableError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
@@ -143,7 +144,7 @@ def read_number(name: str, default: int) -> int:
     """A number from the environment."""
     value = os.environ.get(name, str(default))
     if not value.isdecimal():
-        raise PolyrhythmError(f"environment variable {name} must be a number but is {value!r}")
+        raise UsageError(f"environment variable {name} must be a number but is {value!r}")
     return int(value)
 
 
@@ -157,7 +158,7 @@ def reserve_port(port: int = 0) -> socket.socket:
         port: 0 is any that is free.
 
     Raises:
-        PolyrhythmError: if it is in use.
+        UsageError: if it is in use.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     sock = socket.socket(family)
@@ -168,7 +169,7 @@ def reserve_port(port: int = 0) -> socket.socket:
         sock.bind(("", port))
     except OSError as error:
         sock.close()
-        raise PolyrhythmError(
+        raise UsageError(
             f"port {port} is needed for the store of the workers' process group: {error.strerror}; "
             "give another --master-port, or an --rdzv-endpoint whose next port is free"
         ) from error
@@ -180,7 +181,7 @@ def store_port(node: Node) -> Iterator[int]:
     """The port on which rank 0 opens torch's own store (``MASTER_PORT``), kept for it on its host.
 
     Raises:
-        PolyrhythmError: if it was given, and is in use.
+        UsageError: if it was given, and is in use.
     """
     if node.rank:
         yield node.store_port

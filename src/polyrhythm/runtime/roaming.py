@@ -4,9 +4,9 @@ from collections import deque
 from typing import Any
 
 from polyrhythm.core import Policy
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.averager import Stake
 from polyrhythm.runtime.control import Accepted, Cancelled, Go, LocalStep, Merge, Merged, Phase, ToWorker
-from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.granted import Granted
 from polyrhythm.runtime.station import Station
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.messages import (
     Apply,
     Download,
@@ -193,12 +193,12 @@ class ShardService:
             )
             self._layout, self._optimizer = message.layout, message.optimizer
         elif difference := message.layout.difference(self._layout):
-            raise PolyrhythmError(
+            raise UsageError(
                 f"the model of rank {worker} ('here') differs from that of the first worker ('there'): {difference}; "
                 "start the same model on every rank"
             )
         elif message.optimizer.kind != self._optimizer.kind:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"rank {worker} uses the optimizer {message.optimizer.kind}, the first worker "
                 f"{self._optimizer.kind}; use the same on every rank"
             )

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.channel import Channel, address_of, listen
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.handshake import Door, join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import (

@@ -13,10 +13,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError, GroupError
 from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.epoch import Epoch, GroupError
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.epoch import Epoch
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Add, Hello, Rejected, Summed, Welcome
@@ -84,7 +85,7 @@ class SumThread(threading.Thread):
         shards: addresses of the other servers.
 
     Raises:
-        PolyrhythmError: if a server cannot be reached.
+        UnreachableError: if a server cannot be reached.
     """
 
     def __init__(self, address: Address, rank: int, shards: Sequence[str] = ()) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.channel import Channel
-from polyrhythm.runtime.frames import FrameError, Payload
+from polyrhythm.runtime.frames import Payload
 from polyrhythm.runtime.messages import Add, Summed
 from polyrhythm.runtime.places import as_bytes
 

@@ -110,7 +110,7 @@ def on_ray(function: Function, slots: int) -> Joblib:
     """Trials on the Ray cluster that this process is connected to, or on one that is started here.
 
     Raises:
-        PolyrhythmError: without Ray.
+        UsageError: without Ray.
     """
     ray_part("ray.util.joblib").register_ray()
     return Joblib(function, slots, "ray")

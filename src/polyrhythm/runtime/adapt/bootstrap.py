@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import DivergedError, PolyrhythmError, UsageError
 from polyrhythm.runtime.adapt.patches import install
 from polyrhythm.runtime.adapt.script import Script
 from polyrhythm.runtime.parent_death import tie_forks
@@ -49,7 +49,7 @@ def execute(arguments: Sequence[str]) -> None:
         return
     path = Path(arguments[0])
     if not path.exists():
-        raise PolyrhythmError(f"cannot find the script {path}")
+        raise UsageError(f"cannot find the script {path}")
     sys.argv = list(arguments)
     sys.path[0] = str(path.resolve().parent)
     runpy.run_path(str(path), run_name="__main__")

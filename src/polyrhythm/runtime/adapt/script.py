@@ -10,9 +10,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.adapt.alone import keep_quiet, opening_source, shareable
-from polyrhythm.runtime.adapt.notices import RefusalError, asked_by_us, refuse, script_line, tell
+from polyrhythm.runtime.adapt.notices import asked_by_us, refuse, script_line, tell
 from polyrhythm.runtime.adapt.opening import Opening, check_step
 from polyrhythm.runtime.adapt.order import check_loader
 from polyrhythm.runtime.adapt.passes import Pass, ScriptLoader
@@ -263,6 +263,6 @@ class Script:
             session.__enter__()
         except RefusalError:
             raise
-        except PolyrhythmError as error:
+        except UsageError as error:
             raise refuse(str(error), self.opening.stepped_at) from error
         return session

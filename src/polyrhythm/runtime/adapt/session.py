@@ -9,10 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.adapt.passes import ScriptLoader
 from polyrhythm.runtime.adapt.wrapper import Lane
 from polyrhythm.runtime.collectives import mean_gradients
-from polyrhythm.runtime.epoch import GroupError
 from polyrhythm.runtime.exchange import Exchange, reduce_next
 from polyrhythm.runtime.handover import hand_over_tensors
 from polyrhythm.runtime.rendezvous import read_number
