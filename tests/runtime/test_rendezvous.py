@@ -7,11 +7,13 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.channel import listen
 from polyrhythm.runtime.nodes import Node
 from polyrhythm.runtime.on_ray import reserve_pair
 from polyrhythm.runtime.rendezvous import port_of, reserve_port, store_port
+
+LIMIT = timedelta(seconds=20)
 
 
 def is_free(port: int) -> bool:
@@ -38,8 +40,9 @@ def test_thirty_at_once_choose_thirty_ports() -> None:
 def test_who_is_told_of_a_kept_port_may_use_it_often(use_libuv: bool) -> None:
     with store_port(Node()) as port:
         for number in range(2):
-            options = {"timeout": timedelta(seconds=20), "wait_for_workers": False, "use_libuv": use_libuv}
-            store = TCPStore("127.0.0.1", port, is_master=True, multi_tenant=True, **options)
+            store = TCPStore(
+                "127.0.0.1", port, None, True, LIMIT, wait_for_workers=False, multi_tenant=True, use_libuv=use_libuv
+            )
             assert store.add("opened", 1) == 1, f"keys of the store before are found in number {number}"
             del store
         listen(f"tcp:127.0.0.1:{port}").close()
@@ -48,7 +51,7 @@ def test_who_is_told_of_a_kept_port_may_use_it_often(use_libuv: bool) -> None:
 def test_a_given_port_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = port_of(taken)
-        with pytest.raises(PolyrhythmError, match=f"port {port} .* Address already in use; give another --master-port"):
+        with pytest.raises(UsageError, match=f"port {port} .* Address already in use; give another --master-port"):
             reserve_port(port)
 
 

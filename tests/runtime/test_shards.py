@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError, ServerLostError
+from polyrhythm.errors import PolyrhythmError, ServerLostError, UsageError
 from polyrhythm.runtime.client import ShardClient
 from polyrhythm.runtime.messages import Hello
 from polyrhythm.runtime.shards import ShardProcess, ShardSettings
@@ -43,7 +43,7 @@ def bench(process: ShardProcess) -> Iterator[Bench]:
 def test_a_shard_process_works_dies_and_is_missed(bench: Bench, process: ShardProcess) -> None:
     with pytest.raises(PolyrhythmError, match="is a job with the same id running"):
         ShardProcess(SETTINGS, process.addresses[0])
-    with pytest.raises(PolyrhythmError, match="the token is wrong"):
+    with pytest.raises(UsageError, match="the token is wrong"):
         ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "worker", 2, "guess"), CLIENT)
     worker = bench.worker(3)
     worker.upload(torch.zeros(bench.size), OptimizerState({}, {}), version=0)

@@ -67,7 +67,7 @@ class Boards:
         timeout: how long one waits for another at most.
 
     Raises:
-        RuntimeError, OSError, PolyrhythmError: if they do not meet.
+        RuntimeError, OSError: if they do not meet.
     """
 
     def __init__(self, store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta) -> None:
@@ -212,7 +212,7 @@ def receive_board(connection: socket.socket) -> SharedVector:
     """The board of the member there, to read.
 
     Raises:
-        OSError, UnreachableError: if none comes.
+        OSError, FrameError: if none comes.
     """
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
@@ -224,7 +224,7 @@ def form_boards(store: Store, rank: int, size: int, connect_timeout: timedelta, 
     """Boards of the members that meet at this store, if they can share memory and are not too many.
 
     Raises:
-        RuntimeError, OSError, PolyrhythmError: if they do not meet.
+        RuntimeError, OSError: if they do not meet.
     """
     if size > MOST_MEMBERS:
         return None

@@ -122,6 +122,7 @@ class Applicant:
 
     def __init__(self, channel: Channel, handler: Handler) -> None:
         self.answer: Welcome | Rejected | None = None
+        self.gone = False
         self._channel = channel
         self._handler = handler
 
@@ -163,6 +164,6 @@ def join(
     if isinstance(applicant.answer, Welcome):
         return channel
     channel.close()
-    kind = UnreachableError if applicant.answer is None or applicant.gone else UsageError
+    kind = UsageError if applicant.answer and not applicant.gone else UnreachableError
     reason = applicant.answer.reason if applicant.answer else f"no answer within {timeout_s:g} s"
     raise kind(f"{hello.role} {hello.rank} cannot join job {hello.job!r} at {address}: {reason}")
