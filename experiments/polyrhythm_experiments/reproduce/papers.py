@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm import __version__
-from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm_experiments.reproduce.html import html
 from polyrhythm_experiments.reproduce.lab import Lab, Tell, nobody
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
@@ -56,10 +56,10 @@ def reproduce(request: PaperRequest) -> list[Path]:
         The files: the page as markdown and as HTML, its numbers as JSON, its figures.
 
     Raises:
-        PolyrhythmError: for an unknown name, or a folder that cannot be written.
+        UsageError: for an unknown name, or a folder that cannot be written.
     """
     if request.name not in PAPERS:
-        raise PolyrhythmError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
+        raise UsageError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
     lab = Lab(
         store=ResultStore(request.folder / "runs"),
         seeds=range(request.seeds or (1 if request.quick else 3)),

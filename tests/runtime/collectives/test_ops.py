@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import GroupError, PolyrhythmError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives import ops as collectives
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import Census
 from polyrhythm.runtime.collectives.state_transfer import adopt, hand_over, outline_of
 from polyrhythm.testing.processes import run_workers

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import broadcast
 
@@ -41,7 +41,7 @@ def hand_over(generation: Generation, module: nn.Module, optimizer: Optimizer, s
 
     Raises:
         GroupError: when a member is lost; the state of the others is undefined then.
-        PolyrhythmError: for another optimizer than the source's, or one whose state is more than tensors and numbers
+        UsageError: for another optimizer than the source's, or one whose state is more than tensors and numbers
             for each parameter. The epoch has failed then.
     """
     hand_over_tensors(generation, [*module.parameters(), *module.buffers()], source)
@@ -83,7 +83,7 @@ def outline_of(optimizer: Optimizer) -> OptimizerOutline:
     """The outline of an optimizer.
 
     Raises:
-        PolyrhythmError: if its state is more than tensors and numbers for each parameter.
+        UsageError: if its state is more than tensors and numbers for each parameter.
     """
     groups = [{k: option(k, v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     state = [{k: entry(optimizer, k, v) for k, v in state_of(optimizer, p).items()} for p in parameters_of(optimizer)]
@@ -94,7 +94,7 @@ def option(name: str, value: object) -> Option:
     """An option of a group as the outline has it."""
     if value is None or isinstance(value, bool | int | float | str | tuple):
         return value
-    raise PolyrhythmError(f"optimizer option {name} is a {type(value).__name__}; give a number to let workers join")
+    raise UsageError(f"optimizer option {name} is a {type(value).__name__}; give a number to let workers join")
 
 
 def entry(optimizer: Optimizer, name: str, value: object) -> StateTensor | bool | int | float | None:
@@ -103,7 +103,7 @@ def entry(optimizer: Optimizer, name: str, value: object) -> StateTensor | bool 
         return StateTensor(str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device.type == "cpu")
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise PolyrhythmError(
+    raise UsageError(
         f"optimizer {type(optimizer).__name__} keeps {name}, a {type(value).__name__}, for a parameter; a worker can "
         "only take over tensors and numbers: choose an optimizer such as SGD or Adam"
     )
@@ -113,11 +113,11 @@ def adopt(optimizer: Optimizer, outline: OptimizerOutline) -> None:
     """Give an optimizer the options and, still without values, the state of another.
 
     Raises:
-        PolyrhythmError: if it is another optimizer, or has other parameters.
+        UsageError: if it is another optimizer, or has other parameters.
     """
     mine, theirs = (type(optimizer).__name__, len(parameters_of(optimizer))), (outline.optimizer, len(outline.state))
     if mine != theirs or len(optimizer.param_groups) != len(outline.groups):
-        raise PolyrhythmError(
+        raise UsageError(
             f"this worker has {mine[0]} on {mine[1]} parameters and the others have {theirs[0]} on {theirs[1]}; "
             "start all workers with the same script and arguments"
         )
