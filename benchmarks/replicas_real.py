@@ -23,13 +23,13 @@ import _local_sgd
 import torch
 from _bare_sockets import Span, in_pairs, through_a_hub
 from _jobs import job, join
+from _rivals import free_port
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime.launch.rendezvous import free_port
 from polyrhythm.runtime.wire.protocol import Measured
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.replica import ScriptReplica

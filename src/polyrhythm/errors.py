@@ -1,38 +1,78 @@
-"""Every error that a user can cause, in one tree.
+"""Every error that Polyrhythm raises, in one tree with two branches.
 
-All are `ValueError`s: the message names the argument, the value that was given and the remedy. Broken invariants of
-Polyrhythm itself are assertions and are never caught.
+- `UsageError`: what the user did wrong, a `ValueError`. The message names the argument, the value and the remedy.
+- `ClusterError`: what the cluster did, a `RuntimeError`, which nobody who catches a `ValueError` swallows.
+
+Both are one line, and both are `PolyrhythmError`s. Broken invariants of Polyrhythm itself are assertions and are never
+caught.
+
+    try:
+        train()
+    except polyrhythm.errors.ClusterError:
+        start_again_from_the_checkpoint()
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class PolyrhythmError(ValueError):
+class PolyrhythmError(Exception):
+    """Anything that Polyrhythm raises on purpose; always one of its two kinds."""
+
+
+class UsageError(PolyrhythmError, ValueError):
     """A mistake that the user can mend; the message says how."""
 
 
-class SpecError(PolyrhythmError):
+class SpecError(UsageError):
     """A policy spec that cannot be read, such as ``ssp:-1`` or an unknown name."""
 
 
-class PolicyError(PolyrhythmError):
+class PolicyError(UsageError):
     """A policy that breaks the contract, such as one that restarts a worker that is still running."""
 
 
-class TraceError(PolyrhythmError):
+class TraceError(UsageError):
     """A trace that cannot be read, or that a policy does not reproduce."""
 
 
-class ScenarioError(PolyrhythmError):
+class ScenarioError(UsageError):
     """A scenario file or table with an unknown key or an impossible value."""
 
 
-class DataError(PolyrhythmError):
+class DataError(UsageError):
     """A data set that is missing or does not have the expected columns."""
 
 
-class DivergedError(PolyrhythmError):
+class RefusalError(UsageError):
+    """A script does something that has no meaning under a policy, or that cannot be adapted for sure."""
+
+
+class ClusterError(PolyrhythmError, RuntimeError):
+    """Something failed while the job ran, or never answered; the same command may succeed the next time."""
+
+
+class UnreachableError(ClusterError):
+    """Nobody answers at an address: the job is not running, or the network is cut."""
+
+
+class ServerLostError(ClusterError):
+    """A server has died or does not answer; the job cannot go on."""
+
+
+class GroupError(ClusterError):
+    """A collective or the building of a group failed: a member died, hangs, or does something else."""
+
+
+class FrameError(ClusterError):
+    """Bytes that are no frame, or a frame that was not expected; the connection cannot be used any more."""
+
+
+class JobError(ClusterError):
+    """A job or one of its processes has failed, or goes on without this worker."""
+
+
+class DivergedError(ClusterError):
     """A run whose loss or parameters are no longer finite."""
 
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives import ops as collectives
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import SelSync, parse
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.assembly import blank_result, build_job
@@ -71,10 +71,10 @@ def diagnose(
         tell: called after each of the three runs.
 
     Raises:
-        PolyrhythmError: for a scenario that trains nothing, or an unknown layer.
+        UsageError: for a scenario that trains nothing, or an unknown layer.
     """
     if scenario.training is None:
-        raise PolyrhythmError(f"scenario {scenario.name!r} trains nothing; diagnose needs a training table")
+        raise UsageError(f"scenario {scenario.name!r} trains nothing; diagnose needs a training table")
     policies: dict[str, Policy[Any]] = {
         "BSP": parse("bsp"),
         "PA": SelSync(delta),
@@ -115,7 +115,7 @@ def chosen_layers(model: FlatModel, wanted: Sequence[str]) -> list[str]:
     names = [segment.name for segment in model.layout.segments]
     for name in wanted:
         if name not in names:
-            raise PolyrhythmError(f"--layers: the model has no parameter {name!r}: {did_you_mean(name, names)}")
+            raise UsageError(f"--layers: the model has no parameter {name!r}: {did_you_mean(name, names)}")
     if wanted:
         return list(wanted)
     matrices = [segment.name for segment in model.layout.segments if len(segment.shape) > 1]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import joblib
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.run import completed, run_one
 from polyrhythm.telemetry.result import RunResult
@@ -94,7 +94,7 @@ class Lab:
         """Results of every trial, a seed each.
 
         Raises:
-            PolyrhythmError: if a trial cannot run. One that diverges is a result, with status "diverged".
+            JobError: if a trial cannot run. One that diverges is a result, with status "diverged".
         """
         places = {(key, seed): self._place(trials[key], seed) for key in trials for seed in self.seeds}
         work = {path: (trials[key], seed) for (key, seed), path in places.items()}  # equal trials are one
@@ -124,5 +124,5 @@ class Lab:
 
     def _kept(self, trial: Trial, seed: int, result: RunResult) -> RunResult:
         if result.status == "failed":
-            raise PolyrhythmError(f"{trial.policy} on {trial.scenario.name}, seed {seed}: {result.message}")
+            raise JobError(f"{trial.policy} on {trial.scenario.name}, seed {seed}: {result.message}")
         return self.store.keep(trial.policy, trial.made_from(seed), result)

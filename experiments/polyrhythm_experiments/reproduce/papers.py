@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.report.document import Document, render_document
 from polyrhythm.report.picture import check_pictures
 from polyrhythm_experiments.reproduce.lab import Lab, Tell, nobody
@@ -56,7 +56,7 @@ def reproduce(request: PaperRequest) -> list[Path]:
         PolyrhythmError: for an unknown name, or a folder that cannot be written, or if matplotlib is missing.
     """
     if request.name not in PAPERS:
-        raise PolyrhythmError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
+        raise UsageError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
     check_pictures("reproduce")
     lab = Lab(
         store=ResultStore(request.folder / "runs"),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from polyrhythm import __version__
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class ResultStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PolyrhythmError(f"--out {str(folder)!r} cannot be made: {error.strerror}") from error
+            raise UsageError(f"--out {str(folder)!r} cannot be made: {error.strerror}") from error
 
     def remember(self, name: str, made_from: Any, make: Callable[[], T], kind: type[T]) -> T:
         """What `make` gives, made once.

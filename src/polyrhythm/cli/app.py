@@ -29,7 +29,7 @@ from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.cli.specs import split_policies
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario
@@ -171,9 +171,9 @@ def on_workers(experiment: Experiment, time_scale: float) -> Trials:
     from polyrhythm.cli.local import check_playable, compare_on_workers
 
     if experiment.jobs > 1:
-        raise PolyrhythmError(f"--jobs {experiment.jobs} is for simulated runs; real ones go one by one, leave it out")
+        raise UsageError(f"--jobs {experiment.jobs} is for simulated runs; real ones go one by one, leave it out")
     if time_scale <= 0:
-        raise PolyrhythmError(f"--time-scale must be more than 0 but got {time_scale:g}")
+        raise UsageError(f"--time-scale must be more than 0 but got {time_scale:g}")
     check_playable(experiment.scenario)
     return partial(compare_on_workers, time_scale=time_scale)
 

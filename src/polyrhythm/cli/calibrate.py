@@ -14,7 +14,7 @@ from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, complain
 from polyrhythm.cli.outputs import Outputs, check_writable
 from polyrhythm.cli.specs import read_override, split_policies
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError, UsageError
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def calibrate(
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
     if time_scale <= 0:
-        raise PolyrhythmError(f"--time-scale must be more than 0 but got {time_scale:g}")
+        raise UsageError(f"--time-scale must be more than 0 but got {time_scale:g}")
     if traces is None:
         check_playable(loaded)
     elif policies:
-        raise PolyrhythmError("--policies runs real workers here, but --from has costs of others; give one of them")
+        raise UsageError("--policies runs real workers here, but --from has costs of others; give one of them")
     check(Experiment(ctx.obj, loaded, wanted.policies, wanted.seeds, None, Outputs(json=json, report=report)))
     if out:
         check_writable("--out", out)
@@ -119,7 +119,7 @@ def measured(wanted: Wanted) -> "Costs":
     """The costs in short runs without faults.
 
     Raises:
-        PolyrhythmError: if one of them fails; why.
+        JobError: if one of them fails; why.
     """
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.core import Trace
@@ -135,7 +135,7 @@ def measured(wanted: Wanted) -> "Costs":
         compare_on_workers(runs, results, Path(folder), wanted.time_scale)
         for run in results:
             if run.status != "ok" or run.trace_path is None:
-                raise PolyrhythmError(f"the run under {run.policy} that was to be measured {run.status}: {run.message}")
+                raise JobError(f"the run under {run.policy} that was to be measured {run.status}: {run.message}")
         traces = {run.policy: Trace.load(str(run.trace_path)) for run in results}
     last = results[-1]
     rates = [rate / wanted.time_scale for rate in scenario.bandwidths]
@@ -146,7 +146,7 @@ def read(scenario: "Scenario", folder: Path) -> "Costs":
     """The costs in the traces of a folder; what the server's processor did is not in them.
 
     Raises:
-        PolyrhythmError: if one is missing, or is of another number of workers.
+        UsageError: if one is missing, or is of another number of workers.
     """
     from polyrhythm.core import Trace
     from polyrhythm.sim.cluster.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
@@ -155,9 +155,9 @@ def read(scenario: "Scenario", folder: Path) -> "Costs":
     of = {trace.header.policy: trace for trace in sorted(found, key=lambda trace: len(trace.entries))}
     for policy in (STEPS, ALL_REDUCE, MESSAGES):
         if policy not in of:
-            raise PolyrhythmError(f"--from {str(folder)!r} has no trace under {policy}; keep one with run --trace")
+            raise UsageError(f"--from {str(folder)!r} has no trace under {policy}; keep one with run --trace")
         if of[policy].header.cluster.workers != scenario.workers:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"the trace under {policy} is of {of[policy].header.cluster.workers} workers, but the scenario has "
                 f"{scenario.workers}; change its devices"
             )

@@ -12,7 +12,7 @@ import typer
 
 from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
 from polyrhythm.cli.outputs import Outputs
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse
 from polyrhythm.report.facts import troubles
 from polyrhythm.telemetry.result import RunResult
@@ -106,7 +106,7 @@ def check(experiment: Experiment) -> None:
     for spec in experiment.policies:
         parse(spec)
     if experiment.target is not None and experiment.scenario.training is None:
-        raise PolyrhythmError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
+        raise UsageError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
     experiment.outputs.prepare()
 
 
@@ -139,4 +139,4 @@ def conclude(experiment: Experiment, results: Sequence[RunResult]) -> None:
     try:
         experiment.outputs.write(experiment.command, msgspec.to_builtins(scenario), scenario_toml(scenario), results)
     except OSError as error:
-        raise PolyrhythmError(f"an output could not be written: {error}") from error
+        raise UsageError(f"an output could not be written: {error}") from error

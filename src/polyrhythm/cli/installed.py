@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 GROUP = "polyrhythm.commands"
 
@@ -26,6 +26,6 @@ def broken(reason: str) -> Callable[[], None]:
     """A command that only says why it cannot run."""
 
     def refuse() -> None:
-        raise PolyrhythmError(f"command {reason}; install its package again")
+        raise UsageError(f"command {reason}; install its package again")
 
     return refuse

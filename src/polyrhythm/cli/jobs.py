@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 class Action(StrEnum):
@@ -39,7 +39,7 @@ def ctl(
     from polyrhythm.runtime.launch import control_client as steer
 
     if action is Action.SWITCH and not policy:
-        raise PolyrhythmError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
+        raise UsageError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
     address = steer.at(job, at, token)
     state = steer.switch(address, policy) if action is Action.SWITCH else steer.status(address)
     following = f", switching to {state.switching_to}" if state.switching_to else ""

@@ -9,7 +9,7 @@ import typer
 
 from polyrhythm.cli.group import INTERRUPTED, complain
 from polyrhythm.cli.outputs import check_writable
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.rl.dqn import Preset
@@ -98,5 +98,5 @@ def writer(folder: Path | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise PolyrhythmError("--log needs TensorBoard; run: pip install 'polyrhythm[rl]'") from error
+        raise UsageError("--log needs TensorBoard; run: pip install 'polyrhythm[rl]'") from error
     return SummaryWriter(str(folder))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm import __version__
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
 from polyrhythm.telemetry.result import RunResult
@@ -67,7 +67,7 @@ def make_folder(option: str, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         check_writable(option, path / ".writable")
     except OSError as error:
-        raise PolyrhythmError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
+        raise UsageError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -80,7 +80,7 @@ def check_writable(option: str, path: Path) -> None:
         if not existed:
             path.unlink()
     except OSError as error:
-        raise PolyrhythmError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def as_json(command: str, scenario: Any, results: Sequence[RunResult]) -> bytes:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrhythm.cli.group import complain
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
@@ -48,7 +49,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     """The arguments with sync-switch replaced by what is known, or found, for this job; others as they are.
 
     Raises:
-        PolyrhythmError: if nothing is known and no search was asked for.
+        UsageError: if nothing is known and no search was asked for.
     """
     pilot = read_pilot(arguments)
     if pilot is None:
@@ -58,7 +59,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     policy = store.answer(job)
     if policy is None and not pilot.options.search:
-        raise PolyrhythmError(
+        raise UsageError(
             f"no switch point is known for this job (fingerprint {job}); add --search to pilot a search, "
             "or name one, as in --policy switch:bsp@0.5,asp"
         )
@@ -107,13 +108,13 @@ def job_of(pilot: Pilot) -> str:
     """Fingerprint: the script's bytes, its arguments, run's flags, the data files and the size of the cluster.
 
     Raises:
-        PolyrhythmError: if the script is no file.
+        UsageError: if the script is no file.
     """
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
     path = Path(pilot.script[0])
     if not path.is_file():
-        raise PolyrhythmError(f"--policy {NAME} knows a job by its script's content, but {str(path)!r} is no file")
+        raise UsageError(f"--policy {NAME} knows a job by its script's content, but {str(path)!r} is no file")
     parts = {
         "script": digest_of([path]),
         "arguments": pilot.script[1:],
@@ -165,21 +166,24 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
     """One run of the script, to its end; it ends with us if we are killed.
 
     Raises:
-        PolyrhythmError: if it fails, or prints no accuracy.
+        JobError: if it fails.
+        UsageError: if it prints no accuracy.
     """
-    from polyrhythm.runtime.launch.rendezvous import die_with_parent
+    from polyrhythm.runtime.wire.parent_death import dies_with_us
     from polyrhythm.search.plan import TrialOutcome
     from polyrhythm.training.divergence import DIVERGED
 
     command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=dies_with_us(signal.SIGTERM)
+    ) as process:
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
     if process.returncode == DIVERGED:
         return TrialOutcome(trial, 0.0, time_s, time_s, diverged=True)
     if process.returncode:
-        raise PolyrhythmError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
+        raise JobError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
     accuracy = accuracy_in(output, pilot.options.metric, trial)
     return TrialOutcome(trial, accuracy or 0.0, time_s, time_s, diverged=accuracy is None)
 
@@ -188,23 +192,23 @@ def accuracy_in(output: str, metric: str, trial: "SearchTrial") -> float | None:
     """The last accuracy that a run printed; None if it is not finite.
 
     Raises:
-        PolyrhythmError: if there is none, or it is no share of 1.
+        UsageError: if there is none, or it is no share of 1.
     """
     try:
         found = re.findall(metric, output)
     except re.error as error:
-        raise PolyrhythmError(f"--metric {metric!r} is no regular expression: {error}") from error
+        raise UsageError(f"--metric {metric!r} is no regular expression: {error}") from error
     if not found:
-        raise PolyrhythmError(
+        raise UsageError(
             f"pilot {trial.spec}, run {trial.run} printed nothing that --metric {metric!r} finds; "
             "let the script print its accuracy at the end"
         )
     try:
         value = float(found[-1])
     except (TypeError, ValueError):
-        raise PolyrhythmError(f"--metric {metric!r} found {found[-1]!r}; give it one group that is a number") from None
+        raise UsageError(f"--metric {metric!r} found {found[-1]!r}; give it one group that is a number") from None
     if value != value:
         return None
     if not 0 <= value <= 1:
-        raise PolyrhythmError(f"--metric {metric!r} found {value:g}; the accuracy must be a share of 1")
+        raise UsageError(f"--metric {metric!r} found {value:g}; the accuracy must be a share of 1")
     return value

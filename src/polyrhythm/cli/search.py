@@ -15,7 +15,7 @@ from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED, complain
 from polyrhythm.cli.outputs import Outputs, check_writable
 from polyrhythm.cli.specs import read_override
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.search.loop import Finished, Runner
@@ -99,7 +99,7 @@ def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
         parse(plan.knob.spec(position))
     parse(plan.knob.target_spec)
     if scenario.training is None:
-        raise PolyrhythmError("search compares accuracies, but the scenario has no training table; give it one")
+        raise UsageError("search compares accuracies, but the scenario has no training table; give it one")
     if json is not None:
         check_writable("--json", json)
 
@@ -135,7 +135,7 @@ def runner_of(
     simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is SearchOn.SIM)
     if on is SearchOn.LOCAL:
         if jobs > 1:
-            raise PolyrhythmError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
+            raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
         yield SerialRunner(local_trials(scenario, time_scale))
     elif on is SearchOn.RAY:
         yield on_ray(simulated(), jobs)
@@ -161,7 +161,7 @@ def local_trials(scenario: "Scenario", time_scale: float) -> Any:
         task = build_task(scenario.training)
         result = run_one(experiment, task, trial.spec, trial.run, None, time_scale)
         if result.status == "failed":
-            raise PolyrhythmError(f"trial {trial.spec}, run {trial.run} failed: {result.message}")
+            raise JobError(f"trial {trial.spec}, run {trial.run} failed: {result.message}")
         return outcome_of(trial, result, result.duration_s)
 
     return trial_on_workers

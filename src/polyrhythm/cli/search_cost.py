@@ -12,7 +12,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.group import complain
 from polyrhythm.cli.outputs import check_writable
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 
@@ -94,7 +94,7 @@ def percents_of(text: str | None) -> list[float] | None:
     except ValueError:
         percents = []
     if not percents or not all(0 <= percent < 100 for percent in percents):
-        raise PolyrhythmError(f"--candidates must be percents from 0 to below 100 but got {text!r}; write 50,25,12.5")
+        raise UsageError(f"--candidates must be percents from 0 to below 100 but got {text!r}; write 50,25,12.5")
     return percents
 
 
@@ -104,15 +104,15 @@ def cases_of(log: RunLog, wanted: Sequence[str] | None, percents: list[float] | 
 
     for name in wanted or ():
         if name not in log.setups:
-            raise PolyrhythmError(f"--setup {name!r} is not in the log; it has {', '.join(sorted(log.setups))}")
+            raise UsageError(f"--setup {name!r} is not in the log; it has {', '.join(sorted(log.setups))}")
     if wanted:
         return [case_of(name, log.setups[name], percents, beta) for name in dict.fromkeys(wanted)]
     cases: list[Case] = []
-    troubles: list[PolyrhythmError] = []
+    troubles: list[UsageError] = []
     for name, pools in log.setups.items():
         try:
             cases.append(case_of(name, pools, percents, beta))
-        except PolyrhythmError as error:
+        except UsageError as error:
             troubles.append(error)
     if not cases:
         raise troubles[0]

@@ -3,7 +3,7 @@
 import re
 
 from polyrhythm.core.spec import split
-from polyrhythm.errors import PolyrhythmError, SpecError
+from polyrhythm.errors import SpecError, UsageError
 
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*=.*|[-+.\d]+|inf)\s*", re.DOTALL)
 """What cannot be a policy, hence belongs to the one before: ``key=value`` or a number."""
@@ -41,5 +41,5 @@ def read_override(text: str) -> tuple[str, str]:
     """Key and value of ``--set``."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise PolyrhythmError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
+        raise UsageError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
     return key, value

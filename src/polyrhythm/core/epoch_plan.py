@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from polyrhythm.core.workload import SampleRange, Workload, even_share, even_steps
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EpochPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "starts", (0, *accumulate(sample_range.samples for sample_range in self.ranges)))
         if self.samples < self.members:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; "
                 "use fewer workers or more data"
             )
@@ -95,7 +95,7 @@ def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> Epoc
     """What is left of a workload for these workers in synchronous mode: each takes what the workload has for it.
 
     Raises:
-        PolyrhythmError: if there is not a sample for each.
+        UsageError: if there is not a sample for each.
     """
     workload.attend(members)
     if workload.shared:

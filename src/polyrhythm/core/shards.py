@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from polyrhythm.core.workload import SampleRange, Workload
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shards:
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:
-            raise PolyrhythmError(f"every shard needs a sample but the sizes are {list(self.sizes)}; use fewer workers")
+            raise UsageError(f"every shard needs a sample but the sizes are {list(self.sizes)}; use fewer workers")
         object.__setattr__(self, "starts", (0, *accumulate(self.sizes)))
 
     @property

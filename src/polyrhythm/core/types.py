@@ -11,7 +11,7 @@ a tensor, a socket or a random source, so every value can be compared, hashed, p
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 Exchange: TypeAlias = Literal["gradients", "replicas"]
 """What a step works on: the global parameters, read when it starts, or the worker's own replica."""
@@ -46,7 +46,7 @@ class Cluster:
         for name in ("workers", "batch_size", "workload_samples", "dataset_samples"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise PolyrhythmError(f"{name} must be at least 1 but got {value}")
+                raise UsageError(f"{name} must be at least 1 but got {value}")
 
 
 @dataclass(frozen=True, slots=True)

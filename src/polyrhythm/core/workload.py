@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 class SampleRange(NamedTuple):
@@ -74,7 +74,7 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("dataset_samples", "total_samples"):
             if getattr(self, name) < 1:
-                raise PolyrhythmError(f"{name} must be at least 1 but got {getattr(self, name)}")
+                raise UsageError(f"{name} must be at least 1 but got {getattr(self, name)}")
 
     @property
     def shared(self) -> bool:

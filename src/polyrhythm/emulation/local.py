@@ -31,11 +31,13 @@ from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.emulation.trainer import Received, TrainerPlan, main, snapshot
-from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import DivergedError, JobError, ScenarioError
 from polyrhythm.runtime.coordinator.server import serve
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR, end_with_starter, free_port, open_addresses
+from polyrhythm.runtime.launch.nodes import ALONE
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR, open_addresses, port_of, reserve_port, store_port
 from polyrhythm.runtime.launch.torchrun import worker_environment
 from polyrhythm.runtime.wire.job_config import Averaging, JobConfig
+from polyrhythm.runtime.wire.parent_death import end_with_starter
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import RATE
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -100,7 +102,8 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
         and what was measured up to the last epoch before.
 
     Raises:
-        PolyrhythmError: for a policy that has no way to run on real workers, or if a process fails.
+        UsageError: for a policy that has no way to run on real workers.
+        JobError: if a process fails.
     """
     check_run(run)
     started = time.perf_counter()
@@ -119,7 +122,7 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
     if message:
         result.status, result.message = "diverged", message
     elif len(figures.epochs) < run.epochs(len(task.train)):
-        raise PolyrhythmError(f"the job ended after {len(figures.epochs)} epochs because no worker was left")
+        raise JobError(f"the job ended after {len(figures.epochs)} epochs because no worker was left")
     result.wall_s = time.perf_counter() - started
     return result
 
@@ -140,7 +143,8 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
     plan = TrainerPlan(run.training, spec, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
     rates = [emulation.bytes_per_s for emulation in run.emulations]
-    addresses_ = {rate: f"tcp:127.0.0.1:{free_port()}" for rate in sorted({*rates} - {math.inf})}
+    kept = {rate: reserve_port() for rate in sorted({*rates} - {math.inf})}
+    addresses_ = {rate: f"tcp:127.0.0.1:{port_of(port)}" for rate, port in kept.items()}
     settings = JobConfig(
         job=uuid.uuid4().hex[:12],
         policy=spec,
@@ -160,8 +164,10 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         figures=str(folder / "figures.json"),
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
-    with JobProcesses(settings, folder, mortal, links=rates) as crew:
-        return crew.wait()
+    with ExitStack() as stack:
+        for port in kept.values():
+            stack.enter_context(port)
+        return stack.enter_context(JobProcesses(settings, folder, mortal, links=rates)).wait()
 
 
 class JobProcesses:
@@ -188,11 +194,12 @@ class JobProcesses:
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "JobProcesses":
-        port = free_port()
         with ExitStack() as stack:
             addresses_ = open_addresses(self._settings, stack)
             self._coordinator = self._copy("coordinator", {}, serve, self._settings, addresses_)
             self._coordinator.start()
+        self._store_port = ExitStack()
+        port = self._store_port.enter_context(store_port(ALONE))
         try:
             for rank in range(self._settings.workers):
                 environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
@@ -212,7 +219,7 @@ class JobProcesses:
         """Until the coordinator ends, behind the last worker; why the run diverged, or nothing.
 
         Raises:
-            PolyrhythmError: as soon as a process fails; its last words.
+            JobError: as soon as a process fails; its last words.
         """
         over = False
         while not over:
@@ -224,9 +231,9 @@ class JobProcesses:
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
-                    raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+                    raise JobError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
         if self._coordinator.exitcode:
-            raise PolyrhythmError(f"the coordinator failed: {self._last_words('coordinator')}")
+            raise JobError(f"the coordinator failed: {self._last_words('coordinator')}")
         return ""
 
     @property
@@ -244,6 +251,7 @@ class JobProcesses:
         self._coordinator.join(GRACE_S if self._workers else 0.0)
         self._coordinator.kill()
         self._coordinator.join()
+        self._store_port.close()
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the coordinator of a worker whose link is thin."""

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import ClassVar
 
 from polyrhythm.core import Bounds, Cluster, Sync
-from polyrhythm.errors import PolyrhythmError, SpecError
+from polyrhythm.errors import SpecError, UsageError
 from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies._lib.rounds import Rounds, RoundState
 
@@ -30,7 +30,7 @@ class FedAvg(Rounds):
     the mean is uniform, since all do equally many steps.
 
     Raises:
-        PolyrhythmError: from `init` if the cluster does not state `dataset_samples`.
+        UsageError: from `init` if the cluster does not state `dataset_samples`.
 
     Example:
         >>> chosen(range(8), share=0.5, seed=0, number=0), chosen(range(8), share=0.5, seed=0, number=1)
@@ -53,7 +53,7 @@ class FedAvg(Rounds):
 
     def init(self, cluster: Cluster) -> RoundState:
         if cluster.dataset_samples is None:
-            raise PolyrhythmError(
+            raise UsageError(
                 "policy fedavg counts its rounds in epochs, and nobody has said how many samples an epoch has; "
                 "give Cluster(dataset_samples=...), or use local:h, which counts steps"
             )

@@ -19,7 +19,7 @@ from polyrhythm.core import (
     Traits,
 )
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.errors import PolyrhythmError, SpecError
+from polyrhythm.errors import SpecError, UsageError
 from polyrhythm.policies._lib.barrier import Barrier
 from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies._lib.quantile import Quantile
@@ -101,7 +101,7 @@ class SelSync(Policy[SelSyncState]):
     Algorithm 1 only in `factor` and in the targets, which it does not have.
 
     Raises:
-        PolyrhythmError: from `decide` for a report without a norm, as in a run that trains nothing, unless a target is
+        UsageError: from `decide` for a report without a norm, as in a run that trains nothing, unless a target is
             given; under a target every step then counts the same and the LSSR alone holds.
 
     Example:
@@ -206,7 +206,7 @@ class SelSync(Policy[SelSyncState]):
         if report.grad_sq_norm is not None:
             return signal.after(report.grad_sq_norm, self.window, factor)
         if self.lssr is None:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"policy {self.spec} decides from the norms of gradients, and this run trains nothing; "
                 "train something, or give the share of local steps, as in selsync:lssr=0.8"
             )

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.report.palette import NEUTRAL
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def check_pictures(option: str) -> None:
         PolyrhythmError: if matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
-        raise PolyrhythmError(f"{option} needs matplotlib; run: pip install 'polyrhythm[pictures]'")
+        raise UsageError(f"{option} needs matplotlib; run: pip install 'polyrhythm[pictures]'")
 
 
 def svg(figure: "go.Figure", title: str) -> str:

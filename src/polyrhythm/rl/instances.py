@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.sim.cluster.compute import Compute, Sleep, stream
 
 STRAGGLE = 0.3
@@ -143,8 +143,8 @@ def family_named(name: str) -> Family:
     """A family of `FAMILIES`.
 
     Raises:
-        PolyrhythmError: for an unknown name.
+        UsageError: for an unknown name.
     """
     if name not in FAMILIES:
-        raise PolyrhythmError(f"unknown family {name!r}: {did_you_mean(name, FAMILIES)}")
+        raise UsageError(f"unknown family {name!r}: {did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
@@ -340,16 +340,16 @@ class Study:
         """Go on from the checkpoint.
 
         Raises:
-            PolyrhythmError: if there is none, or it is of another preset or seed.
+            UsageError: if there is none, or it is of another preset or seed.
         """
         try:
             saved = torch.load(self.checkpoint, weights_only=True)
             facts = json.loads(saved["study"])
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             place, reason = str(self.checkpoint), str(error).partition("\n")[0]
-            raise PolyrhythmError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
+            raise UsageError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
         if (facts.pop("preset"), facts.pop("seed")) != (self.preset.name, self.seed):
-            raise PolyrhythmError(f"{str(self.checkpoint)!r} is of another preset or seed; leave --resume out")
+            raise UsageError(f"{str(self.checkpoint)!r} is of another preset or seed; leave --resume out")
         self.ranges = Ranges(**facts.pop("ranges"))
         for name, value in facts.items():
             setattr(self, name, value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.search.draws import ROUNDING, DrawnNumbers, Means, means_of
 from polyrhythm.search.log import Pool
 
@@ -117,19 +117,17 @@ def case_of(name: str, pools: dict[float, Pool], percents: Sequence[float] | Non
         beta: margin.
 
     Raises:
-        PolyrhythmError: without runs under BSP alone that took time, or without runs of any candidate.
+        UsageError: without runs under BSP alone that took time, or without runs of any candidate.
     """
     bsp, shares = pools.get(100.0, Pool()), ", ".join(f"{share:g}" for share in sorted(pools))
     if not bsp:
-        raise PolyrhythmError(f"setup {name!r} has no runs with bsp_percent = 100, which set the target, only {shares}")
+        raise UsageError(f"setup {name!r} has no runs with bsp_percent = 100, which set the target, only {shares}")
     if not bsp.time_s:
-        raise PolyrhythmError(
-            f"setup {name!r} has BSP runs with train_time_s = 0, the unit of all costs; log their time"
-        )
+        raise UsageError(f"setup {name!r} has BSP runs with train_time_s = 0, the unit of all costs; log their time")
     chosen = [(p, stand_in(p, pools)) for p in HALVINGS] if percents is None else [(p, p) for p in percents]
     candidates = tuple(candidate_of(p, logged, pools, bsp.accuracy - beta) for p, logged in chosen)
     if not any(candidate.pool for candidate in candidates):
-        raise PolyrhythmError(f"setup {name!r} has no runs of a candidate, only at {shares} %; name some: --candidates")
+        raise UsageError(f"setup {name!r} has no runs of a candidate, only at {shares} %; name some: --candidates")
     return Case(name, bsp, candidates, beta)
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 KnobScale = Literal["linear", "log"]
 Walk = Literal["bisect", "first-failure"]
@@ -38,11 +38,11 @@ class Knob:
 
     def __post_init__(self) -> None:
         if self.template.count("{}") != 1:
-            raise PolyrhythmError(f"--policy must have {{}} once, where the number stands, but got {self.template!r}")
+            raise UsageError(f"--policy must have {{}} once, where the number stands, but got {self.template!r}")
         if not (math.isfinite(self.safe) and math.isfinite(self.fast)) or self.safe == self.fast:
-            raise PolyrhythmError(f"--from {self.safe:g} and --to {self.fast:g} must be two different finite numbers")
+            raise UsageError(f"--from {self.safe:g} and --to {self.fast:g} must be two different finite numbers")
         if self.scale == "log" and min(self.safe, self.fast) <= 0:
-            raise PolyrhythmError(f"--log needs ends above 0 but got --from {self.safe:g} --to {self.fast:g}")
+            raise UsageError(f"--log needs ends above 0 but got --from {self.safe:g} --to {self.fast:g}")
 
     def value(self, position: float) -> float:
         """The number at a position."""
@@ -93,15 +93,15 @@ class SearchPlan:
     def __post_init__(self) -> None:
         for name in ("settings", "runs"):
             if getattr(self, name) < 1:
-                raise PolyrhythmError(f"--{name} must be at least 1 but got {getattr(self, name)}")
+                raise UsageError(f"--{name} must be at least 1 but got {getattr(self, name)}")
         if not 0 < self.error_rate <= 0.5:
-            raise PolyrhythmError(f"--error-rate must be above 0 and at most 0.5 but got {self.error_rate:g}")
+            raise UsageError(f"--error-rate must be above 0 and at most 0.5 but got {self.error_rate:g}")
         if not 0 <= self.early < 0.5:
-            raise PolyrhythmError(f"--early must be from 0 to below 0.5 but got {self.early:g}")
+            raise UsageError(f"--early must be from 0 to below 0.5 but got {self.early:g}")
         if self.runs == 1 and self.error_rate < 0.5:
-            raise PolyrhythmError("--runs 1 shows no spread, so no error rate can be kept; use 2 or --error-rate 0.5")
+            raise UsageError("--runs 1 shows no spread, so no error rate can be kept; use 2 or --error-rate 0.5")
         if self.beta < 0 or (self.target is not None and not 0 <= self.target <= 1):
-            raise PolyrhythmError(f"--beta {self.beta:g} must be at least 0, and a --target is a share of 1")
+            raise UsageError(f"--beta {self.beta:g} must be at least 0, and a --target is a share of 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ FUNCTION: list[Function] = []
 
 def prepare(build: Callable[[], Function]) -> None:
     """First thing in such a process: it ends with its parent, however that ends."""
-    from polyrhythm.runtime.launch.rendezvous import die_with_parent
+    from polyrhythm.runtime.wire.parent_death import end_with_starter
 
-    die_with_parent()
+    end_with_starter()
     FUNCTION[:] = [build()]
 
 
@@ -110,7 +110,7 @@ def on_ray(function: Function, slots: int) -> Joblib:
     """Trials on the Ray cluster that this process is connected to, or on one that is started here.
 
     Raises:
-        PolyrhythmError: without Ray.
+        UsageError: without Ray.
     """
     ray_part("ray.util.joblib").register_ray()
     return Joblib(function, slots, "ray")

@@ -31,7 +31,7 @@ class SimulatedTrials:
         """Train, or go on from a beginning that is there already.
 
         Raises:
-            PolyrhythmError: if the scenario or the policy cannot run.
+            UsageError: if the scenario or the policy cannot run.
         """
         with one_thread(self.scenario):
             if not self.reuse:

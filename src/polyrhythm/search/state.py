@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import DivergedError, UsageError
 from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
 from polyrhythm.search.verdicts import AccuracySample, Noise, Verdict, verdict_of
 
@@ -61,10 +61,10 @@ def tell(state: SearchState, outcome: TrialOutcome) -> SearchState:
     """The state that knows this outcome too.
 
     Raises:
-        PolyrhythmError: if the trial has one already.
+        UsageError: if the trial has one already.
     """
     if any(known.trial == outcome.trial for known in state.outcomes):
-        raise PolyrhythmError(f"{outcome.trial} has an outcome already; tell each once")
+        raise UsageError(f"{outcome.trial} has an outcome already; tell each once")
     return replace(state, outcomes=(*state.outcomes, outcome))
 
 
@@ -150,7 +150,7 @@ def target_of(state: SearchState) -> AccuracySample | None:
     """The accuracy to keep, if it is known.
 
     Raises:
-        PolyrhythmError: if a baseline run diverged, as there is no accuracy to keep then.
+        DivergedError: if a baseline run diverged, as there is no accuracy to keep then.
     """
     plan = state.plan
     if plan.target is not None:
@@ -158,7 +158,7 @@ def target_of(state: SearchState) -> AccuracySample | None:
     runs = state.of(plan.knob.target_spec)[: plan.runs]
     for outcome in runs:
         if outcome.diverged:
-            raise PolyrhythmError(
+            raise DivergedError(
                 f"baseline {plan.knob.target_spec} diverged in run {outcome.trial.run}; lower its learning rate first"
             )
     return AccuracySample.of([outcome.accuracy for outcome in runs]) if len(runs) == plan.runs else None

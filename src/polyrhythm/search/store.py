@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.search.plan import SearchPlan, TrialOutcome
 
 SCHEMA = """
@@ -28,7 +28,7 @@ class TrialStore:
         path: of the file; it and its folder are made.
 
     Raises:
-        PolyrhythmError: if it cannot be opened, or is something else.
+        UsageError: if it cannot be opened, or is something else.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -36,7 +36,7 @@ class TrialStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PolyrhythmError(f"store {str(path)!r} cannot be made: {error.strerror}") from error
+            raise UsageError(f"store {str(path)!r} cannot be made: {error.strerror}") from error
         with self._open() as connection:
             connection.executescript(SCHEMA)
 
@@ -49,7 +49,7 @@ class TrialStore:
                 with connection:
                     yield connection
         except sqlite3.Error as error:
-            raise PolyrhythmError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
+            raise UsageError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
 
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         """What is known of a job, in the order in which it came in."""

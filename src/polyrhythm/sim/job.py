@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.workload import Workload
-from polyrhythm.errors import PolicyError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import PolicyError, ScenarioError, UsageError
 from polyrhythm.sim.cluster.faults import FaultPlan
 from polyrhythm.sim.cluster.links import Network
 from polyrhythm.sim.numerics import Numerics
@@ -54,7 +54,7 @@ def transport_plan(policy: Policy[Any], network: Network) -> TransportPlan:
     return TransportPlan(ring, traits.placement != "clock", coordinated, traits.waits)
 
 
-def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left: int) -> PolyrhythmError:
+def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left: int) -> UsageError:
     """The error of a run in which nothing will happen any more although samples are left."""
     if not waiting:
         return ScenarioError(

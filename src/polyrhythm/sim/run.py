@@ -43,7 +43,7 @@ def simulate(
         What was measured; of a run that diverged, up to then, with status "diverged".
 
     Raises:
-        PolyrhythmError: for a scenario or a policy that cannot run.
+        UsageError: for a scenario or a policy that cannot run.
 
     Example:
         >>> from polyrhythm.policies import parse

@@ -160,7 +160,7 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
     """Body of a worker process."""
     import torch
 
-    from polyrhythm.runtime.launch.rendezvous import end_with_starter
+    from polyrhythm.runtime.wire.parent_death import end_with_starter
 
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.training.compression import BLOCK, Compression
 
 LARGEST_HALF = torch.finfo(torch.float16).max
@@ -39,14 +39,14 @@ def decode(compression: Compression, payload: Tensor, elements: int) -> Tensor:
     """The vector of so many elements that a payload stands for; it may share the payload's memory.
 
     Raises:
-        PolyrhythmError: if the payload is none of such a vector; what comes over a wire is not trusted.
+        UsageError: if the payload is none of such a vector; what comes over a wire is not trusted.
 
     >>> int8 = Compression("int8")
     >>> decode(int8, encode(int8, torch.tensor([0.0, -127.0, 3.0])), 3)
     tensor([   0., -127.,    3.])
     """
     if len(payload) != compression.size(elements):
-        raise PolyrhythmError(
+        raise UsageError(
             f"{len(payload)} bytes are no {compression.spec} payload of {elements} numbers, which has "
             f"{compression.size(elements)}; use the same compression everywhere"
         )
@@ -89,7 +89,7 @@ def decode_top(payload: Tensor, elements: int) -> Tensor:
     half = len(payload) // 2
     indices = as_numbers(payload[:half], torch.int32).long()
     if half and not 0 <= int(indices.min()) <= int(indices.max()) < elements:
-        raise PolyrhythmError(f"a sparse vector of {elements} numbers names one that is not among them")
+        raise UsageError(f"a sparse vector of {elements} numbers names one that is not among them")
     return torch.zeros(elements).index_put_((indices,), as_numbers(payload[half:], torch.float32))
 
 

@@ -18,7 +18,7 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor, nn
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 Named = Mapping[str, Tensor]
 
@@ -49,7 +49,7 @@ class FlatLayout:
         """Layout of the tensors of each group, in their order.
 
         Raises:
-            PolyrhythmError: for a tensor that is not float32, or tensors on several devices.
+            UsageError: for a tensor that is not float32, or tensors on several devices.
 
         Example:
             >>> layout = FlatLayout.of({"w": torch.zeros(2, 3)}, {"b": torch.zeros(2)})
@@ -96,22 +96,22 @@ def check_tensors(named: Iterable[tuple[str, Tensor]]) -> None:
     devices: dict[torch.device, str] = {}
     for name, tensor in named:
         if tensor.dtype != torch.float32:
-            raise PolyrhythmError(f"{name} is {tensor.dtype}; flat vectors hold torch.float32: convert the model first")
+            raise UsageError(f"{name} is {tensor.dtype}; flat vectors hold torch.float32: convert the model first")
         devices.setdefault(tensor.device, name)
     if len(devices) > 1:
         places = ", ".join(f"{name} on {device}" for device, name in devices.items())
-        raise PolyrhythmError(f"parameters and buffers must be on one device but got {places}")
+        raise UsageError(f"parameters and buffers must be on one device but got {places}")
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters that learn, by name, each once.
 
     Raises:
-        PolyrhythmError: if there are none.
+        UsageError: if there are none.
     """
     found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not found:
-        raise PolyrhythmError(f"model {type(module).__name__} has no parameter with requires_grad=True")
+        raise UsageError(f"model {type(module).__name__} has no parameter with requires_grad=True")
     return found
 
 
@@ -181,7 +181,7 @@ def grouped(named: Mapping[str, Tensor], groups: Sequence[Sequence[str]] | None)
     chosen = [name for group in groups for name in group]
     wrong = sorted(set(chosen) ^ set(named)) or [name for name in chosen if chosen.count(name) > 1]
     if wrong:
-        raise PolyrhythmError(f"groups must name every trainable parameter once; see {', '.join(wrong)}")
+        raise UsageError(f"groups must name every trainable parameter once; see {', '.join(wrong)}")
     return [{name: named[name] for name in group} for group in groups]
 
 

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from polyrhythm.errors import GroupError, UsageError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives import ops as collectives
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import ProcessOutcome, run_workers, workers
@@ -147,7 +148,7 @@ def absent_worker(rank: int, port: int) -> tuple[str, str]:
     with pytest.raises(GroupError) as late:
         group.set_generation([0, 1], "late", connect_timeout=timedelta(seconds=0.5))
     assert group.generation is None
-    with pytest.raises(GroupError) as foreign:
+    with pytest.raises(UsageError) as foreign:
         group.set_generation([1, 7], "foreign")
     return str(late.value), str(foreign.value)
 

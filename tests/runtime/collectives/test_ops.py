@@ -8,9 +8,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import ReduceOp
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives import ops as collectives
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, network

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.errors import GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import workers

@@ -14,7 +14,6 @@ from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.collectives.switchable_group
 from polyrhythm.runtime.collectives import model_averaging as averager
-from polyrhythm.runtime.collectives.membership import GroupError
 from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
 from polyrhythm.runtime.collectives.shm_allreduce import CHUNK
 from polyrhythm.runtime.collectives.shm_work import SharedSum
@@ -186,7 +185,7 @@ def script_worker(rank: int, port: int) -> dict[str, Any]:
     together = use_everything(rank)
     group.set_local()
     apart = use_everything(rank)
-    with pytest.raises(GroupError, match="send and recv need the other worker"):
+    with pytest.raises(UsageError, match="send and recv need the other worker"):
         dist.send(torch.zeros(1), group_dst=(rank + 1) % 3)
     group.set_generation([2, 0], "fewer") if rank != 1 else group.set_local([2, 0])
     fewer = (dist.get_rank(), dist.get_world_size(), group.getSize(), use_everything(rank) if rank != 1 else None)

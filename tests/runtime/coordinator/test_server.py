@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import start_coordinator
@@ -25,14 +25,12 @@ def make_server(**settings: Any) -> CoordinatorServer:
 def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp:127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(PolyrhythmError, match=rf"cannot listen on {address}: the port is in use; choose another"):
+        with pytest.raises(UsageError, match=rf"cannot listen on {address}: the port is in use; choose another"):
             start_coordinator(JobConfig(job="coordinator-taken", listen=(address,)))
 
 
 def test_beyond_this_host_only_with_a_token() -> None:
-    with pytest.raises(
-        PolyrhythmError, match=r"tcp:0\.0\.0\.0:0 can be reached from other hosts; give the job a token"
-    ):
+    with pytest.raises(UsageError, match=r"tcp:0\.0\.0\.0:0 can be reached from other hosts; give the job a token"):
         start_coordinator(JobConfig(job="coordinator-open", listen=("tcp:0.0.0.0:0",)))
 
 
@@ -51,9 +49,9 @@ def test_visitors() -> None:
         state = steer.status(steer.at("visited", token="secret"))
         assert (state.policy, state.phase, state.epoch, state.members) == ("bsp", 0, -1, ())
         assert steer.switch(steer.at("visited", token="secret"), "asp").switching_to == "asp"
-        with pytest.raises(PolyrhythmError, match="the token is wrong"):
+        with pytest.raises(UsageError, match="the token is wrong"):
             steer.status(steer.at("visited"))
-        with pytest.raises(PolyrhythmError, match=r"rank 0 is not part of this job, or its heartbeat is here already"):
+        with pytest.raises(UsageError, match=r"rank 0 is not part of this job, or its heartbeat is here already"):
             HeartbeatThread(Address(coordinator_address("visited"), "visited", "secret"), 0, 1.0, ignore)
         steer.absent(steer.at("visited", token="secret"), 0)
         running.join()

@@ -2,11 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,11 +72,38 @@ with polyrhythm.session(model, optimizer) as session:
         step(x * float("nan") if number == 2 else x, y)
 """
 
+GROUPED = """
+import socket
+import torch.distributed as dist
+
+if rank == 0:
+    with socket.socket() as thief:
+        try:
+            thief.bind(("", int(os.environ["MASTER_PORT"])))
+            print("taken")
+        except OSError:
+            print("kept")
+for _ in range(2):
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(int(ones))
+if rank == 0:
+    print(os.environ["MASTER_PORT"])
+"""
+
 ORPHANED = """
+if rank == 1:
+    open("pid", "w").write(str(os.getpid()))
 with polyrhythm.session(model, optimizer) as session:
     for epoch in range(10**6):
         for number, (x, y) in enumerate(session.loader(data, batch_size=2, num_workers=1)):
             if rank == 0 and (epoch, number) == (1, 0):
+                if sys.argv[2:]:
+                    os.kill(int(open("pid").read()), signal.SIGSTOP)
+                os.unlink("pid")
                 os.kill(os.getppid(), signal.Signals[sys.argv[1]])
             step(x, y)
 """
@@ -88,12 +116,12 @@ class Place:
         self.folder, self.temporary, self.mark = folder, temporary, uuid.uuid4().hex
         (folder / "work").mkdir()
 
-    def run(self, script: str, *flags: str, argument: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *flags: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         path = self.folder / "script.py"
         path.write_text(HEAD + script, encoding="utf-8")
         ours = {MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path), argument],
+            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path), *arguments],
             cwd=self.folder / "work",
             env={**os.environ, **ours},
             capture_output=True,
@@ -162,9 +190,28 @@ def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None
     assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
 
 
-@pytest.mark.parametrize(("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 128 + signal.SIGINT)])
+def test_nobody_gets_the_port_of_the_process_group_before_it(place: Place) -> None:
+    done = place.run(GROUPED, "--nproc-per-node", "2")
+    assert (done.returncode, done.stdout.splitlines()[:3]) == (0, ["kept", "2", "2"]), done.stderr
+
+
+def test_a_port_that_is_given_is_used_or_refused(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = place.run(GROUPED, "--nproc-per-node", "1", "--master-port", port)
+    assert refused.returncode not in (0, None)
+    assert f"port {port} is needed for the store of the workers' process group: Address" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    done = place.run(GROUPED, "--nproc-per-node", "1", "--master-port", port)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["kept", "1", "1", port]), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("SIGKILL", -signal.SIGKILL), ("SIGKILL stopped", -signal.SIGKILL), ("SIGINT", 128 + signal.SIGINT)],
+)
 def test_nothing_outlives_the_launcher(place: Place, how: str, status: int) -> None:
-    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp", argument=how)
+    done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp", arguments=how.split())
     assert done.returncode == status, done.stderr
     deadline = time.monotonic() + LIMIT_S
     while list(place.processes()) and time.monotonic() < deadline:

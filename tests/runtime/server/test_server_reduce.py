@@ -6,9 +6,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.shard_protocol import Add, Summed, Welcome
 
 ROUNDED = (1e8, 1.0, -1e8)  # in float32 their sum depends on the order

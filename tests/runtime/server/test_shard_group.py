@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, ServerLostError, UsageError
 from polyrhythm.runtime.server.shard_group import ShardProcess, ShardSettings
 from polyrhythm.runtime.wire.shard_protocol import Hello
-from polyrhythm.runtime.worker.shard_client import ServerLostError, ShardClient
+from polyrhythm.runtime.worker.shard_client import ShardClient
 from polyrhythm.training.optimizer import OptimizerState
 from tests.runtime.shard_bench import CLIENT, Bench
 
@@ -43,7 +43,7 @@ def bench(process: ShardProcess) -> Iterator[Bench]:
 def test_a_shard_process_works_dies_and_is_missed(bench: Bench, process: ShardProcess) -> None:
     with pytest.raises(PolyrhythmError, match="is a job with the same id running"):
         ShardProcess(SETTINGS, process.addresses[0])
-    with pytest.raises(PolyrhythmError, match="the token is wrong"):
+    with pytest.raises(UsageError, match="the token is wrong"):
         ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "worker", 2, "guess"), CLIENT)
     worker = bench.worker(3)
     worker.upload(torch.zeros(bench.size), OptimizerState({}, {}), version=0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, ServerLostError
 from polyrhythm.runtime.wire.frames import Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import (
     Layout,
@@ -19,7 +19,6 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Upload,
 )
 from polyrhythm.runtime.wire.worker_buffers import MAX_BUFFERS
-from polyrhythm.runtime.worker.shard_client import ServerLostError
 from polyrhythm.training.optimizer import OptimizerState
 from tests.runtime.shard_bench import Bench, MakeBench, Note
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError
 from polyrhythm.runtime.wire.connection import MAX_QUEUED, Channel, address_of, connect, listen, parse_address
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError, Payload, encode
+from polyrhythm.runtime.wire.frames import Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import Drop, NewBuffer, Pull, PushGradient
 
 DECODER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(PushGradient | Pull | Drop | NewBuffer)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.runtime.wire.frames import HEADER, MAGIC, STAGING, VERSION, FrameError, FrameParser, Payload, encode
+from polyrhythm.errors import FrameError
+from polyrhythm.runtime.wire.frames import HEADER, MAGIC, STAGING, VERSION, FrameParser, Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import (
     Apply,
     FromCoordinator,

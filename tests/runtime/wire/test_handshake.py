@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.wire.connection import Channel, address_of, connect, listen
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import MAX_HELLO, Payload, encode
@@ -35,7 +35,7 @@ class House:
 
     def admit(self, channel: Channel, hello: Hello) -> Log:
         if hello.rank == 13:
-            raise PolyrhythmError("rank 13 is already part of this job")
+            raise UsageError("rank 13 is already part of this job")
         self.guests.append(hello)
         self.channels.append(channel)
         return self.log
@@ -87,7 +87,7 @@ def test_the_right_hello_is_welcome_and_both_sides_can_talk(house: House) -> Non
     ],
 )
 def test_a_wrong_hello_is_refused_with_the_reason(house: House, hello: Hello, reason: str) -> None:
-    with pytest.raises(PolyrhythmError, match=rf"worker {hello.rank} cannot join job '{hello.job}' at .*: {reason}"):
+    with pytest.raises(UsageError, match=rf"worker {hello.rank} cannot join job '{hello.job}' at .*: {reason}"):
         join(house.loop, house.address, hello, CLIENT, Log())
     assert house.guests == []
 
@@ -134,7 +134,7 @@ def test_messages_right_behind_hello_are_not_lost(house: House) -> None:
 def test_a_server_that_says_nothing_is_given_up() -> None:
     listener = listen("unix:@polyrhythm-test-silent")
     loop = Loop()
-    with pytest.raises(PolyrhythmError, match=r"no answer within 0\.01 s"):
+    with pytest.raises(UnreachableError, match=r"no answer within 0\.01 s"):
         join(loop, "unix:@polyrhythm-test-silent", HELLO, CLIENT, Log(), timeout_s=0.01)
     loop.close()
     listener.close()

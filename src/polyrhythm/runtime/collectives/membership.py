@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, ReduceOp, Store
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import GroupError, PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, find_devices
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
@@ -36,10 +36,6 @@ GLOO_THREADS = 2
 """torch's own default: two collectives of a group progress at a time."""
 
 
-class GroupError(PolyrhythmError):
-    """A collective or the building of a group failed: a member died, hangs, or does something else."""
-
-
 class Generation:
     """Collectives among `members`: gloo for tensors on CPU, NCCL for those on CUDA.
 
@@ -52,7 +48,8 @@ class Generation:
         connect_timeout: limit for all members to meet.
 
     Raises:
-        GroupError: if this worker is not a member, or if not all members arrive in time.
+        UsageError: if this worker is not a member.
+        GroupError: if not all members arrive in time.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Generation:
     ) -> None:
         self.prefix, self.members, self.worker = prefix, tuple(members), worker
         if worker not in self.members:
-            raise GroupError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
+            raise UsageError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
         self.rank, self.size = self.members.index(worker), len(self.members)
         self._store, self._timeout = PrefixStore(prefix, store), timeout
         self._nccl: dist.ProcessGroupNCCL | None = None

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.group_health import first_line
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.nonraising_work import guard
 
 

@@ -32,7 +32,7 @@ class PeerSockets:
 
     Raises:
         RuntimeError: as the store does, if a member does not come.
-        OSError, PolyrhythmError: if one cannot be reached.
+        OSError, UnreachableError: if one cannot be reached.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:

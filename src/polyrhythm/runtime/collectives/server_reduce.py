@@ -13,10 +13,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.errors import FrameError, GroupError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.shard_protocol import Add, Hello, Rejected, Summed, Welcome
@@ -84,7 +85,7 @@ class SumThread(threading.Thread):
         shards: addresses of the other servers.
 
     Raises:
-        PolyrhythmError: if a server cannot be reached.
+        UnreachableError: if a server cannot be reached.
     """
 
     def __init__(self, address: Address, rank: int, shards: Sequence[str] = ()) -> None:

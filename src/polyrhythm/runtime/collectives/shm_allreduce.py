@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
 from polyrhythm.runtime.launch.nodes import ADDRESS
 from polyrhythm.runtime.wire.busy_wait import Spinner
@@ -67,7 +67,7 @@ class SharedBuffers:
         timeout: how long one waits for another at most.
 
     Raises:
-        RuntimeError, OSError, PolyrhythmError: if they do not meet.
+        RuntimeError, OSError: if they do not meet.
     """
 
     def __init__(self, store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta) -> None:
@@ -89,7 +89,7 @@ class SharedBuffers:
 
         Raises:
             OSError: if one is gone or does not come in time; the content of `vector` is undefined then.
-            PolyrhythmError: if the lengths differ.
+            UsageError: if the lengths differ.
         """
         if not self._numbers:
             self._hand_out()
@@ -138,7 +138,7 @@ class SharedBuffers:
         buffer = self._consumed % CHUNKS
         for words in self._words:
             if words[LENGTHS + buffer] != length:
-                raise PolyrhythmError(
+                raise UsageError(
                     f"a vector of {length} numbers here, of {words[LENGTHS + buffer]} there; all members sum up the "
                     "same tensors in the same order"
                 )
@@ -212,7 +212,7 @@ def receive_buffer(connection: socket.socket) -> SharedVector:
     """The buffer of the member there, to read.
 
     Raises:
-        OSError, PolyrhythmError: if none comes.
+        OSError, FrameError: if none comes.
     """
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
@@ -226,7 +226,7 @@ def form_shared_buffers(
     """buffers of the members that meet at this store, if they can share memory and are not too many.
 
     Raises:
-        RuntimeError, OSError, PolyrhythmError: if they do not meet.
+        RuntimeError, OSError: if they do not meet.
     """
     if size > MOST_MEMBERS:
         return None

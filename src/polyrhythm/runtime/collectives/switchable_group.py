@@ -23,8 +23,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ReduceOp, Store
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.group_health import first_line
-from polyrhythm.runtime.collectives.membership import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Generation, GroupError
+from polyrhythm.runtime.collectives.membership import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Generation
 from polyrhythm.runtime.collectives.nonraising_work import FinishedWork, guard, wait_for
 from polyrhythm.runtime.collectives.shm_work import SharedSums
 
@@ -266,7 +267,7 @@ def _repeat(source: torch.Tensor, targets: Tensors) -> None:
 
 
 def _nobody() -> None:
-    raise GroupError(
+    raise UsageError(
         "send and recv need the other worker, but workers go their own ways now; use them in synchronous mode"
     )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, UsageError
 from polyrhythm.policies import BSP, parse
 from polyrhythm.runtime.coordinator.job import WORDS, Effects, Home, Job, Member, flow_of, workload_of
 from polyrhythm.runtime.coordinator.local_steps import LocalStepPhase
@@ -88,7 +88,7 @@ class Coordinator:
     def connect(self, worker: int) -> None:
         """A worker has passed the handshake."""
         if worker in self.job.members:
-            raise PolyrhythmError(f"rank {worker} is already part of this job; start each rank once")
+            raise UsageError(f"rank {worker} is already part of this job; start each rank once")
         self.job.members[worker] = Member()
         self._awaited.discard(worker)
 
@@ -146,7 +146,7 @@ class Coordinator:
             case Bye():
                 self.lost(worker, "removed" if self._steps(worker) else "finished")
             case _:
-                raise PolyrhythmError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
+                raise FrameError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
         self._go_on_if_standing()
 
     def lost(self, worker: int, reason: LeftReason) -> None:

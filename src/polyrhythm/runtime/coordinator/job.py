@@ -70,7 +70,7 @@ def runnable(policy: str | Policy[Any]) -> str:
     """The canonical spec of a policy that real workers can run.
 
     Raises:
-        PolyrhythmError: if it cannot be read, or not be run.
+        UsageError: if it cannot be read, or not be run.
     """
     parsed = policy if isinstance(policy, Policy) else parse(policy)
     runtime_placement(parsed)

@@ -19,7 +19,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
-from polyrhythm.errors import PolicyError, PolyrhythmError
+from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
@@ -28,7 +28,7 @@ from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_group import ShardGroup, ShardProcess, ShardSettings
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor, peer_pid
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
@@ -39,7 +39,6 @@ from polyrhythm.runtime.wire.protocol import (
     Heartbeat,
     JobInfo,
     Pushed,
-    Refused,
     Status,
     SwitchTo,
     ToCoordinator,
@@ -72,7 +71,7 @@ class CoordinatorServer:
             `listen`.
 
     Raises:
-        PolyrhythmError: for a policy that cannot be read, or an address that cannot be listened on.
+        UsageError: for a policy that cannot be read, or an address that cannot be listened on.
     """
 
     def __init__(self, settings: JobConfig, *listeners: socket.socket) -> None:
@@ -254,7 +253,7 @@ class CoordinatorServer:
 
     def _admit_heartbeat(self, channel: Channel, worker: int) -> "HeartbeatAcceptor":
         if worker not in self._channels or worker in self._heartbeat_channels:
-            raise PolyrhythmError(f"rank {worker} is not part of this job, or its heartbeat is here already")
+            raise UsageError(f"rank {worker} is not part of this job, or its heartbeat is here already")
         self._heartbeat_channels[worker] = channel
         self.heartbeat(worker)
         return HeartbeatAcceptor(self, worker)
@@ -307,7 +306,7 @@ class CoordinatorServer:
         reason = f"rank {worker} has not answered for {self.settings.hang_s:g} s"
         log.warning("%s; going on without it", reason)
         channel = self._channels[worker]
-        channel.send(Refused(f"{reason}, and the others have gone on; see --hang-after"))
+        channel.send(Rejected(f"{reason}, and the others have gone on; see --hang-after"))
         pid = peer_pid(channel.socket)
         self.lost(worker, "hung")
         if pid:

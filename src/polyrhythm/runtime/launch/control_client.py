@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, UnreachableError, UsageError
 from polyrhythm.runtime.coordinator.job import runnable
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import coordinator_address
 from polyrhythm.runtime.wire.protocol import Absent, Address, AskStatus, Status, SwitchTo
@@ -26,7 +26,8 @@ def switch(address: Address, policy: str) -> Status:
     """Ask a job to change its policy; its state right after it has heard of it.
 
     Raises:
-        PolyrhythmError: for an unknown policy, or if the job does not answer.
+        UsageError: for an unknown policy.
+        UnreachableError: if the job does not answer.
     """
     return ask(address, SwitchTo(runnable(policy)))
 
@@ -35,7 +36,7 @@ def status(address: Address) -> Status:
     """How a job is.
 
     Raises:
-        PolyrhythmError: if the job does not answer.
+        UnreachableError: if the job does not answer.
     """
     return ask(address, AskStatus())
 
@@ -44,7 +45,7 @@ def absent(address: Address, rank: int) -> Status:
     """Tell a job that the process of a rank has ended, in case it never joined.
 
     Raises:
-        PolyrhythmError: if the job does not answer.
+        UnreachableError: if the job does not answer.
     """
     return ask(address, Absent(rank))
 
@@ -61,7 +62,8 @@ def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
     finally:
         loop.close()
     if listener.answer is None:
-        raise PolyrhythmError(f"job {address.job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
+        kind = UsageError if listener.refused else UnreachableError
+        raise kind(f"job {address.job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
     return listener.answer
 
 
@@ -71,13 +73,14 @@ class ControlHandler:
     def __init__(self) -> None:
         self.answer: Status | None = None
         self.reason = ""
+        self.refused = False
 
     def received(self, message: Any) -> None:
         """The answer, or why there is none."""
         if isinstance(message, Status):
             self.answer = message
         elif isinstance(message, Rejected):
-            self.reason = message.reason
+            self.reason, self.refused = message.reason, True
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
         """A coordinator sends no numbers to a controller."""

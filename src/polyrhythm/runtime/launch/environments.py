@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -43,7 +43,7 @@ def place_of(environment: Mapping[str, str]) -> dict[str, str]:
     ('3', '2', 'gpu07', 'slurm-77')
 
     Raises:
-        PolyrhythmError: for nodes with unequal numbers of tasks.
+        UsageError: for nodes with unequal numbers of tasks.
     """
     if "RANK" in environment:
         made = {"LOCAL_RANK": environment.get("LOCAL_RANK", "0")}
@@ -68,7 +68,7 @@ def equal_tasks(text: str) -> str:
     """Tasks on each node, from Slurm's ``4(x2)``."""
     found = re.fullmatch(r"(\d+)(\(x\d+\))?", text)
     if not found:
-        raise PolyrhythmError(f"SLURM_TASKS_PER_NODE is {text}; give srun --ntasks-per-node, so that all have as many")
+        raise UsageError(f"SLURM_TASKS_PER_NODE is {text}; give srun --ntasks-per-node, so that all have as many")
     return found[1]
 
 
@@ -83,11 +83,11 @@ def become_worker(settings: JobConfig, command: Sequence[str]) -> NoReturn:
     """Go on as this worker.
 
     Raises:
-        PolyrhythmError: for settings that a worker cannot pass on.
+        UsageError: for settings that a worker cannot pass on.
     """
     default = JobConfig(job="", workers=1)
     for name in HUBS_OWN:
         if getattr(settings, name) != getattr(default, name):
-            raise PolyrhythmError(f"{name} cannot be set by a worker; let polyrhythm run start the workers")
+            raise UsageError(f"{name} cannot be set by a worker; let polyrhythm run start the workers")
     ours = {variable: str(getattr(settings, name)) for name, variable in CARRIED.items()}
     os.execve(sys.executable, [*command], {**os.environ, **place_of(os.environ), **ours})

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from functools import cached_property
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.wire.connection import is_loopback
 
 DEFAULT_PORT = 29400
@@ -32,6 +32,7 @@ class Node:
         host: name or address of host 0, where the coordinator is; empty if there is only one.
         port: TCP port of the coordinator.
         token: see `TOKEN`.
+        store_port: TCP port of host 0 for torch's own store; 0 is any, on one host.
     """
 
     rank: int = 0
@@ -39,6 +40,7 @@ class Node:
     host: str = ""
     port: int = DEFAULT_PORT
     token: str = ""
+    store_port: int = 0
 
     @cached_property
     def coordinator(self) -> str:
@@ -64,25 +66,23 @@ def read_node(options: argparse.Namespace) -> Node:
     """The place of this host in the job.
 
     Raises:
-        PolyrhythmError: for a number of hosts that can change, or a flag or a secret that is missing.
+        UsageError: for a number of hosts that can change, or a flag or a secret that is missing.
     """
     count = read_count(options.nnodes)
     if count == 1:
-        return ALONE
+        return Node(store_port=options.master_port or 0)
     if options.rdzv_backend not in TRANSPORTS:
-        raise PolyrhythmError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
+        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
     host, port = read_endpoint(options)
     if not 0 <= options.node_rank < count:
-        raise PolyrhythmError(
-            f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}"
-        )
+        raise UsageError(f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
     token = os.environ.get(TOKEN, "")
     if not token and not is_loopback(host):
-        raise PolyrhythmError(
+        raise UsageError(
             f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
             "openssl rand -hex 16"
         )
-    return Node(options.node_rank, count, host, port, token)
+    return Node(options.node_rank, count, host, port, token, port + 1)
 
 
 def read_count(value: str) -> int:
@@ -93,7 +93,7 @@ def read_count(value: str) -> int:
     """
     least, _, most = value.partition(":")
     if not least.isdecimal() or int(least) < 1 or (most or least) != least:
-        raise PolyrhythmError(
+        raise UsageError(
             f"--nnodes must be one number of at least 1 but got {value!r}; workers may leave and join a running job, "
             "but it starts on a fixed number of hosts"
         )
@@ -109,13 +109,13 @@ def read_endpoint(options: argparse.Namespace) -> tuple[str, int]:
         given = f"{options.master_addr}:{options.master_port or DEFAULT_PORT}"
     host, colon, port = given.partition(":")
     if not host or (colon and not (port.isdecimal() and 0 < int(port) < 65535)):
-        raise PolyrhythmError(
+        raise UsageError(
             f"--rdzv-endpoint must be HOST or HOST:PORT of host 0, the same on every host, but is {given!r}"
         )
     try:
         socket.gethostbyname(host)
     except OSError as error:
-        raise PolyrhythmError(f"--rdzv-endpoint names host {host!r}, which cannot be found: {error}") from error
+        raise UsageError(f"--rdzv-endpoint names host {host!r}, which cannot be found: {error}") from error
     return host, int(port) if port else DEFAULT_PORT
 
 
@@ -129,5 +129,5 @@ def own_address(host: str, port: int) -> str:
         try:
             sock.connect((host, port))
         except OSError as error:
-            raise PolyrhythmError(f"host {host!r} cannot be reached from here: {error}") from error
+            raise UnreachableError(f"host {host!r} cannot be reached from here: {error}") from error
         return str(sock.getsockname()[0])

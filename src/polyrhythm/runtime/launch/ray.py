@@ -5,6 +5,8 @@ Ray chooses the hosts, starts one process on each and ends it; everything betwee
 
 import os
 import secrets
+import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -12,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import TOKEN, read_count
 from polyrhythm.runtime.launch.ray_modules import ray_part
-from polyrhythm.runtime.launch.rendezvous import die_with_parent, free_port
+from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.torchrun import launch, make_parser, read_command, read_processes, split_at_script
+from polyrhythm.runtime.wire.parent_death import dies_with_us
 
 OURS = ("--on", "--worker-gpus", "--job")
 """Flags that concern the placement or are given anew, so that the hosts are not given them."""
@@ -69,20 +72,20 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
     """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray.
 
     Raises:
-        PolyrhythmError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
+        UsageError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
     """
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
     options = parser.parse_args([*flags, script[0]])
     if options.on != "ray":
         if options.worker_gpus:
-            raise PolyrhythmError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
+            raise UsageError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
         return None
     for name in CHOSEN:
         if getattr(options, name) != parser.get_default(name):
-            raise PolyrhythmError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
     if options.worker_gpus < 0:
-        raise PolyrhythmError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
+        raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
     hosts, workers = read_count(options.nnodes), read_processes(options.nproc_per_node)
     resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
     return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8])
@@ -110,7 +113,7 @@ def launch_on_ray(order: RayOrder) -> int:
     """Run a job on the Ray cluster that is running; its exit status.
 
     Raises:
-        PolyrhythmError: without Ray, a cluster, or room on it.
+        UsageError, UnreachableError: without Ray, a cluster, or room on it.
     """
     token = os.environ.get(TOKEN) or secrets.token_hex(16)
     os.environ[TOKEN] = token
@@ -127,7 +130,8 @@ def connected() -> Any:
     """The module of Ray, connected to the cluster of ``RAY_ADDRESS`` or to the one of this host.
 
     Raises:
-        PolyrhythmError: if there is no Ray, or no cluster.
+        UsageError: if there is no Ray.
+        UnreachableError: if there is no cluster.
     """
     ray = ray_part("ray")
     ray_part("ray.util")
@@ -135,7 +139,7 @@ def connected() -> Any:
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
         except ConnectionError:
-            raise PolyrhythmError(
+            raise UnreachableError(
                 "--on ray found no Ray cluster; start one with ray start --head, or name it in RAY_ADDRESS"
             ) from None
     return ray
@@ -145,13 +149,13 @@ def reserve(ray: Any, order: RayOrder) -> Any:
     """Room for all hosts of the job, on as many hosts of the cluster as there are.
 
     Raises:
-        PolyrhythmError: if it does not become free in time.
+        UsageError: if it does not become free in time.
     """
     group = ray.util.placement_group([order.resources] * order.hosts, strategy="SPREAD")
     if not group.wait(PLACED_S):
         ray.util.remove_placement_group(group)
         wanted = ", ".join(f"{count:g} {name}" for name, count in order.resources.items())
-        raise PolyrhythmError(
+        raise UsageError(
             f"the Ray cluster has no room for {order.hosts} times {wanted} within {PLACED_S:g} s; "
             "lower --nnodes or --nproc-per-node, or add hosts"
         )
@@ -163,10 +167,11 @@ def run_on(ray: Any, group: Any, order: RayOrder, token: str) -> int:
 
     def task(function: Any, rank: int, resources: dict[str, float]) -> Any:
         place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, rank)
-        options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0)}
-        return ray.remote(function).options(**options, scheduling_strategy=place, max_retries=0)
+        options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0), "scheduling_strategy": place}
+        return ray.remote(function).options(**options, **({} if isinstance(function, type) else {"max_retries": 0}))
 
-    host, port = ray.get(task(endpoint, 0, {"CPU": 0.0}).remote())
+    endpoint = task(Endpoint, 0, {"CPU": 0.0}).remote()
+    host, port = ray.get(endpoint.address.remote())
     shares = [
         HostCommand(order.arguments(rank, f"{host}:{port}"), str(Path.cwd()), token) for rank in range(order.hosts)
     ]
@@ -180,10 +185,26 @@ def run_on(ray: Any, group: Any, order: RayOrder, token: str) -> int:
     return max(abs(int(code)) for code in codes)
 
 
-def endpoint() -> tuple[str, int]:
-    """On the first host: how the others reach it."""
-    ray = ray_part("ray")
-    return str(ray.util.get_node_ip_address()), free_port()
+class Endpoint:
+    """On the first host: how the others reach it, on a port that is kept, like the next, while this actor lives."""
+
+    def __init__(self) -> None:
+        self._kept = reserve_pair()
+
+    def address(self) -> tuple[str, int]:
+        """Host, and port of the coordinator."""
+        ray = ray_part("ray")
+        return str(ray.util.get_node_ip_address()), port_of(self._kept[0])
+
+
+def reserve_pair() -> tuple[socket.socket, socket.socket]:
+    """Two successive ports: of the coordinator, and of torch's own store."""
+    while True:
+        first = reserve_port()
+        try:
+            return first, reserve_port(port_of(first) + 1)
+        except (PolyrhythmError, OverflowError):
+            first.close()
 
 
 def serve(share: HostCommand) -> int:
@@ -193,4 +214,4 @@ def serve(share: HostCommand) -> int:
     folder = str(Path.cwd()) if shipped or not Path(share.folder).is_dir() else share.folder
     command = [sys.executable, "-m", "polyrhythm", "run", *share.arguments]
     environment = {**os.environ, TOKEN: share.token}
-    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=die_with_parent).wait()
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=dies_with_us(signal.SIGTERM)).wait()

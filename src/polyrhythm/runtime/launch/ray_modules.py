@@ -3,16 +3,16 @@
 from importlib import import_module
 from typing import Any
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 def ray_part(name: str) -> Any:
     """The module of this name.
 
     Raises:
-        PolyrhythmError: without Ray.
+        UsageError: without Ray.
     """
     try:
         return import_module(name)
     except ImportError:
-        raise PolyrhythmError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
+        raise UsageError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None

@@ -2,24 +2,22 @@
 own.
 """
 
-import ctypes
-import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.connection import connect, listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
 from polyrhythm.training.divergence import OnDivergence
@@ -40,7 +38,8 @@ def find_coordinator(
     """This worker's rank and the address of its job's coordinator.
 
     Raises:
-        PolyrhythmError: if the environment is incomplete or the coordinator does not come up.
+        UsageError: if the environment is incomplete.
+        UnreachableError: if the coordinator does not come up.
     """
     rank = read_number("RANK", 0)
     if COORDINATOR in os.environ:
@@ -74,14 +73,14 @@ def node_of(workers: int) -> Node:
     """The place of this host in a job that torchrun, or whatever sets its variables, has started on several.
 
     Raises:
-        PolyrhythmError: if the job has no secret, or this host cannot be told from the others.
+        UsageError: if the job has no secret, or this host cannot be told from the others.
     """
     local = read_number("LOCAL_WORLD_SIZE", workers)
     if local >= workers:
         return ALONE
     token = os.environ.get(TOKEN, "")
     if not token:
-        raise PolyrhythmError(
+        raise UsageError(
             f"this job has workers on several hosts; set {TOKEN} to the same secret on each, or use polyrhythm run"
         )
     port = read_number("POLYRHYTHM_PORT", read_number("MASTER_PORT", DEFAULT_PORT) + 1)
@@ -99,7 +98,7 @@ def start_coordinator(settings: JobConfig, bound: bool = False) -> "subprocess.P
         bound: whether it ends with this process.
 
     Raises:
-        PolyrhythmError: if a job of this id is running, or a port is taken.
+        UsageError: if a job of this id is running, or a port is taken.
     """
     with ExitStack() as stack:
         descriptors = [listener.fileno() for listener in open_addresses(settings, stack)]
@@ -107,7 +106,7 @@ def start_coordinator(settings: JobConfig, bound: bool = False) -> "subprocess.P
             [sys.executable, "-m", "polyrhythm.runtime.coordinator.server", *map(str, descriptors)],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
-            preexec_fn=die_with_parent if bound else None,
+            preexec_fn=dies_with_us() if bound else None,
         )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))
@@ -120,7 +119,7 @@ def open_addresses(settings: JobConfig, stack: ExitStack) -> list[socket.socket]
     now on.
 
     Raises:
-        PolyrhythmError: if a job of this id is running, or a port is taken.
+        UsageError: if a job of this id is running, or a port is taken.
     """
     addresses = (coordinator_address(settings.job), *settings.listen)
     listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
@@ -130,34 +129,13 @@ def open_addresses(settings: JobConfig, stack: ExitStack) -> list[socket.socket]
     return listeners
 
 
-def die_with_parent() -> None:
-    """In a new process: end when its parent is killed, so that no orphan stays behind (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def end_with_starter() -> None:
-    """In a new process of `multiprocessing`: end when the process that asked for it is gone, however that ended.
-
-    The signal of `die_with_parent` would wait for a fork server, which lives as long as any of its copies.
-    """
-    starter = multiprocessing.parent_process()
-    assert starter is not None, "the main process was started by nobody"
-
-    def follow() -> None:
-        starter.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
 def wait_for_coordinator(coordinator: str) -> None:
     """Until somebody listens at the address of a coordinator."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             connect(coordinator, PATIENCE_S).close()
-        except PolyrhythmError:
+        except UnreachableError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
@@ -169,12 +147,52 @@ def read_number(name: str, default: int) -> int:
     """A number from the environment."""
     value = os.environ.get(name, str(default))
     if not value.isdecimal():
-        raise PolyrhythmError(f"environment variable {name} must be a number but is {value!r}")
+        raise UsageError(f"environment variable {name} must be a number but is {value!r}")
     return int(value)
 
 
-def free_port() -> int:
-    """A TCP port of this host that nobody uses."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def reserve_port(port: int = 0) -> socket.socket:
+    """A socket that keeps a TCP port on all of this host's interfaces until it is closed.
+
+    Nobody gets the port by chance. Who is told of it can listen there, often and for as long as they like, if they set
+    SO_REUSEADDR, as torch's stores and we do: this socket never listens, so Linux lets them.
+
+    Args:
+        port: 0 is any that is free.
+
+    Raises:
+        UsageError: if it is in use.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("", port))
+    except OSError as error:
+        sock.close()
+        raise UsageError(
+            f"port {port} is needed for the store of the workers' process group: {error.strerror}; "
+            "give another --master-port, or an --rdzv-endpoint whose next port is free"
+        ) from error
+    return sock
+
+
+@contextmanager
+def store_port(node: Node) -> Iterator[int]:
+    """The port on which rank 0 opens torch's own store (``MASTER_PORT``), kept for it on its host.
+
+    Raises:
+        UsageError: if it was given, and is in use.
+    """
+    if node.rank:
+        yield node.store_port
+        return
+    with reserve_port(node.store_port) as kept:
+        yield port_of(kept)
+
+
+def port_of(sock: socket.socket) -> int:
+    """The port of a bound TCP socket."""
+    return int(sock.getsockname()[1])

@@ -18,19 +18,14 @@ from typing import NamedTuple, get_args
 import msgspec
 from torch.distributed.run import get_args_parser
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.coordinator.job import runnable
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, Node, read_node
-from polyrhythm.runtime.launch.rendezvous import (
-    COORDINATOR,
-    die_with_parent,
-    free_port,
-    start_coordinator,
-    wait_for_coordinator,
-)
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR, start_coordinator, store_port, wait_for_coordinator
 from polyrhythm.runtime.wire.job_config import Averaging, JobConfig, coordinator_address
+from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
@@ -118,7 +113,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     """What a command line asks for.
 
     Raises:
-        PolyrhythmError: for a flag that has no meaning here, or a value that cannot be.
+        UsageError: for a flag that has no meaning here, or a value that cannot be.
     """
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
@@ -127,7 +122,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         if getattr(options, name) != parser.get_default(name):
             flag, value = "--" + name.replace("_", "-"), getattr(options, name)
             given = flag if value is True else f"{flag} {value}"
-            raise PolyrhythmError(f"{given} has no meaning here: {reason}; leave it out")
+            raise UsageError(f"{given} has no meaning here: {reason}; leave it out")
     processes, node = read_processes(options.nproc_per_node), read_node(options)
     python = [] if options.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if options.module else [])]
     return LaunchOrder(read_settings(options, processes * node.count, node), (*python, *script), processes, node)
@@ -136,12 +131,12 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
 def read_settings(options: argparse.Namespace, workers: int, node: Node) -> JobConfig:
     """The coordinator's settings; everything in them is checked before a process starts."""
     if options.shards < 1 or options.epochs < 1 or options.hang_after <= 0:
-        raise PolyrhythmError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
+        raise UsageError("--shards and --epochs must be at least 1, and --hang-after more than 0 seconds")
     if not 0 < options.delta_rate < math.inf:
-        raise PolyrhythmError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
+        raise UsageError(f"--delta-rate must be positive and finite but got {options.delta_rate}")
     compensation = parse_compensation(options.compensation)
     if options.full_duplex and compensation.needs_backup:
-        raise PolyrhythmError(
+        raise UsageError(
             f"--full-duplex and --compensation {options.compensation} exclude each other: it compares a gradient's "
             "parameters with the newest, and its worker reads the next ones before the gradient is there; use one"
         )
@@ -177,7 +172,7 @@ def read_processes(value: str) -> int:
         gpus = torch.cuda.device_count()
         return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
     if not value.isdecimal() or int(value) < 1:
-        raise PolyrhythmError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
+        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
     return int(value)
 
 
@@ -197,7 +192,7 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
         position += 2 if takes_value else 1
     if {"-h", "--help"} & set(arguments):
         parser.parse_args(["--help"])  # which does not come back
-    raise PolyrhythmError("no script given; write polyrhythm run --policy asp train.py")
+    raise UsageError("no script given; write polyrhythm run --policy asp train.py")
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -208,16 +203,21 @@ def launch(arguments: Sequence[str]) -> int:
     plan = read_command(arguments)
     if is_placed(split_at_script(make_parser(), arguments)[0], os.environ):
         become_worker(plan.settings, plan.command)
+    with store_port(plan.node) as port:
+        codes = run_workers(plan, port)
+    if DIVERGED in codes.values():
+        return DIVERGED
+    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+
+
+def run_workers(plan: LaunchOrder, port: int) -> dict[int, int]:
+    """Start the workers of this host, and the coordinator if it is the first, and wait for them; exit codes by rank."""
     coordinator = None if plan.node.rank else start_coordinator(plan.settings, bound=True)
     announce(plan)
     if coordinator is None:
         wait_for_coordinator(plan.coordinator.coordinator)
-    port = free_port() if plan.node.count == 1 else plan.node.port + 1
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
-    codes = ProcessWatch(plan.coordinator, coordinator, workers, GRACE_S if plan.node.count == 1 else None).wait()
-    if DIVERGED in codes.values():
-        return DIVERGED
-    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+    return ProcessWatch(plan.coordinator, coordinator, workers, GRACE_S if plan.node.count == 1 else None).wait()
 
 
 def announce(plan: LaunchOrder) -> None:
@@ -236,9 +236,9 @@ def start_worker(plan: LaunchOrder, rank: int, port: int) -> "subprocess.Popen[b
     """One worker, in the environment that torchrun would give it."""
     environment = {**os.environ, **worker_environment(plan.settings, plan.processes, rank, port, plan.node)}
     try:
-        return subprocess.Popen(plan.command, env=environment, preexec_fn=die_with_parent)
+        return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
     except OSError as error:
-        raise PolyrhythmError(f"cannot start {plan.command[0]}: {error.strerror}") from error
+        raise UsageError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 
 
 def coordinator_from(settings: JobConfig, node: Node) -> Address:

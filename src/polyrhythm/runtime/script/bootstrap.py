@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import DivergedError, PolyrhythmError, UsageError
 from polyrhythm.runtime.launch.rendezvous import read_number
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
+from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.training.divergence import DIVERGED
 
 USAGE = 2
@@ -20,6 +21,7 @@ USAGE = 2
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
+    tie_forks()
     script = AdaptedScript(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
     install(script)
     try:
@@ -47,7 +49,7 @@ def execute(arguments: Sequence[str]) -> None:
         return
     path = Path(arguments[0])
     if not path.exists():
-        raise PolyrhythmError(f"cannot find the script {path}")
+        raise UsageError(f"cannot find the script {path}")
     sys.argv = list(arguments)
     sys.path[0] = str(path.resolve().parent)
     runpy.run_path(str(path), run_name="__main__")

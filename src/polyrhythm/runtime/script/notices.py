@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import RefusalError
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
 ASIDE = tuple(os.path.realpath(Path(OURS, folder)) + os.sep for folder in ("runtime/adapt", "testing"))
@@ -17,10 +17,6 @@ FOREIGN = (
     *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platlib", "purelib")),
 )
 """Folders whose code is not the user's."""
-
-
-class RefusalError(PolyrhythmError):
-    """The script does something that has no meaning under a policy, or that cannot be adapted for sure."""
 
 
 def refuse(problem: str, place: str = "") -> RefusalError:

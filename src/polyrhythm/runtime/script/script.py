@@ -10,9 +10,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.script.alone import keep_quiet, shareable, warm_up_source
-from polyrhythm.runtime.script.notices import RefusalError, asked_by_us, refuse, script_line, tell
+from polyrhythm.runtime.script.notices import asked_by_us, refuse, script_line, tell
 from polyrhythm.runtime.script.order import check_loader
 from polyrhythm.runtime.script.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.schedulers import Schedules
@@ -263,6 +263,6 @@ class AdaptedScript:
             session.__enter__()
         except RefusalError:
             raise
-        except PolyrhythmError as error:
+        except UsageError as error:
             raise refuse(str(error), self.warm_up.stepped_at) from error
         return session

@@ -11,8 +11,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.shard_protocol import Add, Summed
 from polyrhythm.runtime.wire.worker_buffers import as_bytes
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from polyrhythm.errors import PolyrhythmError, did_you_mean
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.runtime.wire.segments import ShardSpan, cut_spans, group_sizes, shard_layout
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, StateShape
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector, fence
@@ -39,7 +39,7 @@ class ParameterShard:
         allowed: ``module:Class`` names of optimizers outside of torch.optim that the job's owner has named.
 
     Raises:
-        PolyrhythmError: for an optimizer that is unknown, not allowed or cannot work on a part of a model.
+        UsageError: for an optimizer that is unknown, not allowed or cannot work on a part of a model.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class ParameterShard:
         self.memory = SharedVector.create(self.span.elements) if AVAILABLE else None
         self.vector = self.memory.values if self.memory else torch.zeros(self.span.elements)
         if len(optimizer.groups) not in (0, len(layout.groups)):
-            raise PolyrhythmError(f"optimizer has {len(optimizer.groups)} groups but the model {len(layout.groups)}")
+            raise UsageError(f"optimizer has {len(optimizer.groups)} groups but the model {len(layout.groups)}")
         flat = shard_layout(layout, self.span, whole=count == 1)
         kind = find_optimizer(optimizer.kind, allowed)
         groups = [as_tuples(optimizer.groups[p.group]) for p in self.span.pieces] if optimizer.groups else None
         self._optimizer = FlatOptimizer(kind, as_tuples(optimizer.options), self.vector, flat, groups)
         if count > 1 and not self._optimizer.elementwise:
-            raise PolyrhythmError(f"optimizer {optimizer.kind} needs whole tensors; use one shard instead of {count}")
+            raise UsageError(f"optimizer {optimizer.kind} needs whole tensors; use one shard instead of {count}")
         self._global = GlobalParameters(self.vector, self._optimizer, compensation)
         self._groups = len(layout.groups)
         self._settings: Sequence[dict[str, Hyperparameter]] = ()
@@ -83,7 +83,7 @@ class ParameterShard:
         """
         if settings and settings != self._settings:
             if len(settings) != self._groups:
-                raise PolyrhythmError(f"settings are for {len(settings)} groups but the model has {self._groups}")
+                raise UsageError(f"settings are for {len(settings)} groups but the model has {self._groups}")
             for position, piece in enumerate(self.span.pieces):
                 configure(self._optimizer, position, settings[piece.group])
             self._settings = settings
@@ -103,17 +103,17 @@ class ParameterShard:
         """An optimizer state fits this span.
 
         Raises:
-            PolyrhythmError: if a vector has other shapes than the parameters, or there are too many.
+            UsageError: if a vector has other shapes than the parameters, or there are too many.
         """
         own = [tuple(tensor.shape) for tensor in self._optimizer.tensors]
         if len(shape.vectors) > MAX_STATE:
-            raise PolyrhythmError(f"optimizer state has {len(shape.vectors)} vectors; at most {MAX_STATE} are expected")
+            raise UsageError(f"optimizer state has {len(shape.vectors)} vectors; at most {MAX_STATE} are expected")
         for key, given in shape.vectors.items():
             if len(given) != len(own) or any(piece not in ((), shape) for piece, shape in zip(given, own, strict=True)):
-                raise PolyrhythmError(f"optimizer state {key!r} has shapes {given} but the parameters have {own}")
+                raise UsageError(f"optimizer state {key!r} has shapes {given} but the parameters have {own}")
         for key, numbers in shape.numbers.items():
             if len(numbers) != len(own):
-                raise PolyrhythmError(f"optimizer state {key!r} has {len(numbers)} values for {len(own)} tensors")
+                raise UsageError(f"optimizer state {key!r} has {len(numbers)} values for {len(own)} tensors")
 
     def state(self) -> OptimizerState:
         """A copy of the optimizer's state."""
@@ -172,7 +172,7 @@ def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any])
     group = optimizer.optimizer.param_groups[position]
     for key in settings:
         if key not in group:
-            raise PolyrhythmError(f"the optimizer has no setting {key!r}: {did_you_mean(key, group)}")
+            raise UsageError(f"the optimizer has no setting {key!r}: {did_you_mean(key, group)}")
     group.update(settings)
     optimizer.rates[position] = settings.get("lr", optimizer.rates[position])
     optimizer.momenta[position] = momentum_of(group)
@@ -184,11 +184,11 @@ def find_optimizer(name: str, allowed: Collection[str]) -> type[Optimizer]:
     if ":" not in name:
         return optimizer_class(name)
     if name not in allowed:
-        raise PolyrhythmError(f"optimizer {name} is not from torch.optim; the job's owner must allow it by this name")
+        raise UsageError(f"optimizer {name} is not from torch.optim; the job's owner must allow it by this name")
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute, None)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
-        raise PolyrhythmError(f"optimizer {name} is no subclass of torch.optim.Optimizer")
+        raise UsageError(f"optimizer {name} is no subclass of torch.optim.Optimizer")
     return found
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_service import ShardService
 from polyrhythm.runtime.wire.connection import Channel, address_of, listen
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor, join
+from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.shard_protocol import (
     Add,
     Apply,
@@ -142,7 +144,9 @@ class ShardProcess:
             self.addresses = tuple(map(address_of, listeners))
             descriptors = [listener.fileno() for listener in listeners]
             command = [sys.executable, "-m", "polyrhythm.runtime.server.shard_group", *map(str, descriptors)]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=descriptors, preexec_fn=dies_with_us()
+            )
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(settings))
         self.process.stdin.close()

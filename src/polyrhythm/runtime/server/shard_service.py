@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.runtime.server.shard import ParameterShard
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.runtime.wire.shard_protocol import (
     Apply,
@@ -194,12 +194,12 @@ class ShardService:
             )
             self._layout, self._optimizer = message.layout, message.optimizer
         elif difference := message.layout.difference(self._layout):
-            raise PolyrhythmError(
+            raise UsageError(
                 f"the model of rank {worker} ('here') differs from that of the first worker ('there'): {difference}; "
                 "start the same model on every rank"
             )
         elif message.optimizer.kind != self._optimizer.kind:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"rank {worker} uses the optimizer {message.optimizer.kind}, the first worker "
                 f"{self._optimizer.kind}; use the same on every rank"
             )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode
 from polyrhythm.runtime.wire.rate_limit import pace_own
 
@@ -244,11 +244,11 @@ def listen(address: str, token: str = "") -> socket.socket:
     """A listening socket.
 
     Raises:
-        PolyrhythmError: for an address that cannot be read or is taken, or one beyond this host without a token.
+        UsageError: for an address that cannot be read or is taken, or one beyond this host without a token.
     """
     family, target = parse_address(address)
     if family == socket.AF_INET and not is_loopback(target[0]) and not token:
-        raise PolyrhythmError(f"address {address} can be reached from other hosts; give the job a token")
+        raise UsageError(f"address {address} can be reached from other hosts; give the job a token")
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if family == socket.AF_INET:
@@ -257,7 +257,7 @@ def listen(address: str, token: str = "") -> socket.socket:
         sock.listen(1024)
     except OSError as error:
         sock.close()
-        raise PolyrhythmError(f"cannot listen on {address}: {listen_remedy(family, error)}") from error
+        raise UsageError(f"cannot listen on {address}: {listen_remedy(family, error)}") from error
     sock.setblocking(False)
     return sock
 
@@ -275,7 +275,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
     """A connected socket.
 
     Raises:
-        PolyrhythmError: if nobody answers.
+        UnreachableError: if nobody answers.
     """
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -286,7 +286,9 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         sock.connect(target)
     except OSError as error:
         sock.close()
-        raise PolyrhythmError(f"cannot connect to {address}: {error.strerror or error}; is the job running?") from error
+        raise UnreachableError(
+            f"cannot connect to {address}: {error.strerror or error}; is the job running?"
+        ) from error
     return sock
 
 
@@ -310,7 +312,7 @@ def parse_address(address: str) -> tuple[int, Any]:
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isdecimal() and int(port) < 65536:
         return socket.AF_INET, (host, int(port))
-    raise PolyrhythmError(f"address must be tcp:HOST:PORT or unix:@NAME but got {address!r}")
+    raise UsageError(f"address must be tcp:HOST:PORT or unix:@NAME but got {address!r}")
 
 
 def is_loopback(host: str) -> bool:

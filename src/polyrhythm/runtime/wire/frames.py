@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError
 
 WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
 """Type of the numbers of a payload."""
@@ -41,10 +41,6 @@ DTYPES: Final[tuple[WireDtype, ...]] = ("float32", "float16", "bfloat16", "uint8
 ITEM_BYTES: Final[dict[WireDtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 
 ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-class FrameError(PolyrhythmError):
-    """Bytes that are no frame, or a frame that was not expected; the connection cannot be used any more."""
 
 
 class Payload(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler, close_in_children, connect
 from polyrhythm.runtime.wire.event_loop import Loop, LoopTimer
-from polyrhythm.runtime.wire.frames import MAX_BODY, MAX_HELLO, FrameError, Payload
+from polyrhythm.runtime.wire.frames import MAX_BODY, MAX_HELLO, Payload
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
 
 PATIENCE_S = 5.0
@@ -21,7 +21,7 @@ PATIENCE_S = 5.0
 Decoder = msgspec.msgpack.Decoder
 
 Admit = Callable[[Channel, Hello], ConnectionHandler]
-"""Gives a newcomer its handler; raises `PolyrhythmError` to refuse it."""
+"""Gives a newcomer its handler; raises `UsageError` to refuse it."""
 
 
 class Acceptor:
@@ -49,9 +49,9 @@ class Acceptor:
     def check(self, hello: Hello) -> None:
         """Refuse what is not ours."""
         if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-            raise PolyrhythmError("the token is wrong; use the token of the job")
+            raise UsageError("the token is wrong; use the token of the job")
         if hello.job != self._job:
-            raise PolyrhythmError(f"this is job {self._job!r}, not {hello.job!r}; check the address and the job id")
+            raise UsageError(f"this is job {self._job!r}, not {hello.job!r}; check the address and the job id")
 
     def admit(self, channel: Channel, hello: Hello) -> None:
         """Check a newcomer and hand it over to its handler."""
@@ -122,6 +122,7 @@ class Applicant:
 
     def __init__(self, channel: Channel, handler: ConnectionHandler) -> None:
         self.answer: Welcome | Rejected | None = None
+        self.gone = False
         self._channel = channel
         self._handler = handler
 
@@ -139,6 +140,7 @@ class Applicant:
 
     def lost(self, reason: str) -> None:
         """That is an answer too."""
+        self.gone = self.answer is None
         self.answer = self.answer or Rejected(reason)
 
 
@@ -150,7 +152,8 @@ def join(
     The channel is closed in forked children, so that they do not hide a death of this process.
 
     Raises:
-        PolyrhythmError: if nobody answers in time or the server refuses.
+        UnreachableError: if nobody answers in time.
+        UsageError: if the server refuses, and why.
     """
     channel = Channel(connect(address, timeout_s), decoder, f"the server at {address}", takes_fds=True)
     close_in_children(channel)
@@ -161,5 +164,6 @@ def join(
     if isinstance(applicant.answer, Welcome):
         return channel
     channel.close()
+    kind = UsageError if applicant.answer and not applicant.gone else UnreachableError
     reason = applicant.answer.reason if applicant.answer else f"no answer within {timeout_s:g} s"
-    raise PolyrhythmError(f"{hello.role} {hello.rank} cannot join job {hello.job!r} at {address}: {reason}")
+    raise kind(f"{hello.role} {hello.rank} cannot join job {hello.job!r} at {address}: {reason}")

@@ -9,7 +9,7 @@ should be longer.
 import os
 import socket
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 RATE = "POLYRHYTHM_LINK_BYTES_PER_S"
 """Environment variable of a worker with the rate of its emulated link, in bytes/s; without it nothing is held down."""
@@ -25,7 +25,7 @@ def pace(connection: socket.socket, bytes_per_s: float) -> None:
     """Let no more than so many bytes a second out of a TCP connection, or of those that a listening socket accepts.
 
     Raises:
-        PolyrhythmError: where the system cannot.
+        UsageError: where the system cannot.
 
     >>> with socket.socket() as connection:
     ...     pace(connection, 25e6)
@@ -35,7 +35,7 @@ def pace(connection: socket.socket, bytes_per_s: float) -> None:
     try:
         connection.setsockopt(socket.SOL_SOCKET, OPTION, max(1, int(min(bytes_per_s, LARGEST))))
     except OSError as error:
-        raise PolyrhythmError(
+        raise UsageError(
             f"links of {bytes_per_s:g} bytes/s cannot be emulated here: {error.strerror}; use Linux, or take "
             "bandwidth_gbps away"
         ) from error

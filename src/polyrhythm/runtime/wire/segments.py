@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.shard_protocol import Layout, StateShape
 from polyrhythm.training.flat import FlatLayout, Segment
 from polyrhythm.training.optimizer import OptimizerState, StateVector
@@ -49,7 +49,7 @@ def cut_spans(sizes: Sequence[int], count: int) -> tuple[ShardSpan, ...]:
     """Equal spans for `count` shards, up to alignment, of a vector with groups of these sizes.
 
     Raises:
-        PolyrhythmError: if there are more shards than aligned places to cut.
+        UsageError: if there are more shards than aligned places to cut.
 
     Example:
         >>> [tuple(span.pieces[-1]) for span in cut_spans([100, 60], 2)]
@@ -58,7 +58,7 @@ def cut_spans(sizes: Sequence[int], count: int) -> tuple[ShardSpan, ...]:
     total = sum(sizes)
     cuts = [total * i // count // ALIGNMENT * ALIGNMENT for i in range(count)] + [total]
     if any(start >= stop for start, stop in pairwise(cuts)):
-        raise PolyrhythmError(f"a model of {total} parameters is too small for {count} shards; use fewer")
+        raise UsageError(f"a model of {total} parameters is too small for {count} shards; use fewer")
     bounds = [0, *accumulate(sizes)]
     return tuple(ShardSpan(start, stop, pieces(bounds, start, stop)) for start, stop in pairwise(cuts))
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import FrameError, UsageError
 
 AVAILABLE: Final = hasattr(os, "memfd_create")
 """Whether this system has anonymous shared memory; elsewhere everything travels over the socket."""
@@ -57,7 +57,7 @@ class SharedVector:
         words: eight 64-bit words for the owners' protocol.
 
     Raises:
-        PolyrhythmError: if the memory is not sealed or has another size.
+        FrameError: if the memory is not sealed or has another size.
     """
 
     def __init__(self, fd: int, elements: int, writable: bool = True) -> None:
@@ -75,7 +75,7 @@ class SharedVector:
         """Take over numbers, as many as it has, unless they are here already."""
         here, there = self._address, source.data_ptr()
         if 4 * source.numel() != self._bytes:
-            raise PolyrhythmError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
+            raise UsageError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
         if here == there:
             return
         if outruns_torch(source):
@@ -129,4 +129,4 @@ def check_memory(fd: int, elements: int) -> None:
     size = os.fstat(fd).st_size
     sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
     if size != memory_bytes(elements) or not sealed:
-        raise PolyrhythmError(f"shared memory for {elements} numbers has {size} bytes or is not sealed; is it ours?")
+        raise FrameError(f"shared memory for {elements} numbers has {size} bytes or is not sealed; is it ours?")

@@ -6,8 +6,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.frames import FrameError, WireDtype
+from polyrhythm.runtime.wire.frames import WireDtype
 from polyrhythm.runtime.wire.shard_protocol import Download, Pull
 from polyrhythm.runtime.wire.shared_memory import SharedVector
 from polyrhythm.training.compression import Compression

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 
 class StepMaker(Protocol):
@@ -45,9 +45,9 @@ class Accumulation:
     def check(self) -> None:
         """Refuse a step that belongs to no mini-batch, or comes too early."""
         if not self.samples:
-            raise PolyrhythmError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
+            raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
         if not self.due:
-            raise PolyrhythmError("optimizer.step came too early; with accumulate, step when session.step_due is true")
+            raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
 
     def take(self) -> int:
         """The step is made; its samples."""

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Outer
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import FrameError
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.protocol import Address, Cut, Heartbeat, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello, Rejected, Welcome
@@ -41,7 +41,8 @@ class CoordinatorClient:
         timeout_s: how long a server may take to answer; waiting for other workers is not limited by it.
 
     Raises:
-        PolyrhythmError: if the coordinator cannot be reached or refuses this worker.
+        UnreachableError: if the coordinator cannot be reached.
+        UsageError: if it refuses this worker.
     """
 
     def __init__(self, address: Address, rank: int, replica: ScriptReplica, timeout_s: float = 60.0) -> None:

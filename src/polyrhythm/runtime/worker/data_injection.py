@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.collectives.membership import Generation, GroupError
+from polyrhythm.errors import GroupError, UsageError
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import InFlight, launch
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.worker import Worker
@@ -49,12 +49,12 @@ class Injector:
         """The mini-batch with what others share behind its own samples.
 
         Raises:
-            PolyrhythmError: under a policy that lets workers run apart, or if samples are not all of one shape.
+            UsageError: under a policy that lets workers run apart, or if samples are not all of one shape.
         """
         phase, rank = self._worker.phase, self._worker.rank
         assert phase is not None, "a mini-batch is granted in a phase"
         if self._worker.apart:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"injection needs workers that make their steps together, but policy {phase.policy} lets them run "
                 "apart; use bsp, local, fedavg, diloco or selsync, or no injection"
             )
@@ -101,7 +101,7 @@ class Injector:
     def _unpack(self, message: Tensor, parts: list[Tensor], sharer: int) -> list[Tensor]:
         rows = int(message[:HEADER].view(torch.int64))
         if not 0 < rows <= self._capacity:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"rank {sharer} shares {rows} samples where at most {self._capacity} are expected; give all workers "
                 "the same batch_size and injection"
             )
@@ -133,20 +133,20 @@ def tensors_of(batch: Any) -> list[Tensor]:
     [torch.Size([3, 2]), torch.Size([3])]
 
     Raises:
-        PolyrhythmError: for a mini-batch that is made of other things.
+        UsageError: for a mini-batch that is made of other things.
     """
     if isinstance(batch, Tensor):
         return [batch.contiguous()]
     if isinstance(batch, dict):
         batch = list(batch.values())
     if not isinstance(batch, list | tuple):
-        raise PolyrhythmError(
+        raise UsageError(
             f"injection can move tensors, also in lists, tuples and dicts, but not a {type(batch).__name__}; "
             "give a collate_fn that makes tensors"
         )
     parts = [part for entry in batch for part in tensors_of(entry)]
     if len({len(part) for part in parts}) > 1:
-        raise PolyrhythmError(f"injection needs one row a sample but tensors have {[len(part) for part in parts]} rows")
+        raise UsageError(f"injection needs one row a sample but tensors have {[len(part) for part in parts]} rows")
     return parts
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.accumulation import Accumulation
 from polyrhythm.runtime.worker.interface import DrawnBatch
@@ -69,7 +69,7 @@ class SessionLoader(Generic[LoaderSample]):
         check_dataset(dataset)
         check_options(options)
         if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"
             )
         self.dataset = dataset
@@ -162,12 +162,12 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Which samples a worker reads is not for its loader to say."""
     for name in ("sampler", "batch_sampler", "drop_last"):
         if name in options:
-            raise PolyrhythmError(f"session.loader takes no {name}: the job decides who reads which samples")
+            raise UsageError(f"session.loader takes no {name}: the job decides who reads which samples")
 
 
 def check_dataset(dataset: object) -> None:
     """Only what has a length and an index can be shared out."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise PolyrhythmError(
+        raise UsageError(
             f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
         )

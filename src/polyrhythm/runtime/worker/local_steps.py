@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from polyrhythm.core import Policy
-from polyrhythm.runtime.collectives.membership import GroupError
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import Accepted, Cancelled, Go, LocalStepDone, Phase, TakePart, TookPart, ToWorker
 from polyrhythm.runtime.worker.context import WorkerContext

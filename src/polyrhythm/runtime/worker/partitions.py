@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.training.data.partition import BY_LABEL, Dealt, Partition, deal, parse_partition
 
 
@@ -25,13 +25,13 @@ def dealt_to(
         seed: the same on every worker.
 
     Raises:
-        PolyrhythmError: for a spec that cannot be read, labels that are missing, or a worker without a shard.
+        UsageError: for a spec that cannot be read, labels that are missing, or a worker without a shard.
     """
     rule = parse_partition(partition)
     if type(rule) is Partition:
         return None
     if rank >= workers:
-        raise PolyrhythmError(
+        raise UsageError(
             f"rank {rank} has no shard: partition {partition!r} deals one to each of {workers} planned workers; "
             "start it under the rank of a worker that has left"
         )
@@ -47,7 +47,7 @@ def labels_of(rule: Partition, dataset: Dataset[Any], labels: Any | None) -> Any
         labels = dataset.tensors[-1]
     labels = getattr(dataset, "targets", None) if labels is None else labels
     if labels is None or len(labels) != samples:
-        raise PolyrhythmError(
+        raise UsageError(
             f"partition {rule.name!r} reads one label a sample, and {type(dataset).__name__} has no targets; "
             f"give loader(labels=...) with {samples} of them"
         )

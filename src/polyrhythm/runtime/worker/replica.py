@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, Parameter
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
@@ -28,7 +28,7 @@ class ScriptReplica:
         optimizer: of that model; its parameter groups give the order of the flat vector.
 
     Raises:
-        PolyrhythmError: for parameters outside the optimizer or outside the model, or of another type than float32.
+        UsageError: for parameters outside the optimizer or outside the model, or of another type than float32.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -180,16 +180,16 @@ def check_complete(names: Mapping[nn.Parameter, str], parameters: list[nn.Parame
     """Model and optimizer speak of the same parameters."""
     missing = [name for parameter, name in names.items() if not any(parameter is p for p in parameters)]
     if missing:
-        raise PolyrhythmError(f"the optimizer does not have {missing[0]}; give it all parameters, or freeze that one")
+        raise UsageError(f"the optimizer does not have {missing[0]}; give it all parameters, or freeze that one")
     if len(parameters) > len(names):
-        raise PolyrhythmError("the optimizer has parameters that are not in the model; give the session both models")
+        raise UsageError("the optimizer has parameters that are not in the model; give the session both models")
 
 
 def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
     """Its state can be handed over: every entry is a number, or as large as its parameter.
 
     Raises:
-        PolyrhythmError: for an optimizer such as Adafactor, or one that needs closures, such as LBFGS.
+        UsageError: for an optimizer such as Adafactor, or one that needs closures, such as LBFGS.
     """
     if checked(kind, options):
         return
@@ -199,7 +199,7 @@ def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
     optimizer.step()
     for key, value in optimizer.state[weights].items():
         if isinstance(value, Tensor) and value.shape not in (torch.Size(), weights.shape):
-            raise PolyrhythmError(
+            raise UsageError(
                 f"optimizer {kind.__name__} keeps {key} in another shape than its parameter, which cannot be handed "
                 "over to servers and other workers; use another optimizer"
             )

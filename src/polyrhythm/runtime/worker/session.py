@@ -24,9 +24,10 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import DivergedError, UsageError
 from polyrhythm.runtime.coordinator.job import runnable
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
+from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
 from polyrhythm.runtime.worker.accumulation import Accumulation
 from polyrhythm.runtime.worker.client import CoordinatorClient
@@ -70,6 +71,7 @@ class Session:
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
+        tie_forks()
         self.rank, address = find_coordinator(self._policy, self._epochs, self._compress, self._on_divergence)
         self._client = CoordinatorClient(address, self.rank, self._replica)
         exchange, info = self._make_exchange(), self._client.info
@@ -202,10 +204,10 @@ class Session:
         """Go on behind the epoch of a checkpoint, with its policy; before the first loader.
 
         Raises:
-            PolyrhythmError: for a dict that `state_dict` has not made.
+            UsageError: for a dict that `state_dict` has not made.
         """
         if set(state) != {"epoch", "policy"}:
-            raise PolyrhythmError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
+            raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1
         self.switch(str(state["policy"]))
 
@@ -256,7 +258,8 @@ def session(
     averages them too; under an asynchronous policy each worker keeps its own.
 
     Raises:
-        PolyrhythmError: for a model or an optimizer that cannot take part; the message says why.
+        UsageError: for a model or an optimizer that cannot take part; the message says why.
+        ClusterError: from any step, when the job cannot go on: a server is lost, or the loss has diverged.
     """
     return Session(
         model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress, on_divergence
@@ -266,23 +269,23 @@ def session(
 def checked_choice(rule: OnDivergence) -> OnDivergence:
     """It is one of the three."""
     if rule not in get_args(OnDivergence):
-        raise PolyrhythmError(f"on_divergence must be ignore, end or rollback but got {rule!r}")
+        raise UsageError(f"on_divergence must be ignore, end or rollback but got {rule!r}")
     return rule
 
 
 def refuse_wrapped(model: nn.Module) -> None:
     """The session wraps the model itself."""
     if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
-        raise PolyrhythmError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
+        raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
 
 
 def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """A closure computes gradients inside the step, behind the hook; `args` begin with the optimizer itself."""
     if any(argument is not None for argument in (*args[1:], *kwargs.values())):
-        raise PolyrhythmError("optimizer.step was given a closure; call backward() before step() and pass none")
+        raise UsageError("optimizer.step was given a closure; call backward() before step() and pass none")
 
 
 def refuse_scaled(optimizer: Optimizer) -> None:
     """A fused optimizer unscales inside its step, so the gradients that the hook sees are not the true ones."""
     if getattr(optimizer, "grad_scale", None) is not None:
-        raise PolyrhythmError("GradScaler with a fused optimizer hides the true gradients; use fused=False")
+        raise UsageError("GradScaler with a fused optimizer hides the true gradients; use fused=False")

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError, ServerLostError, UsageError
 from polyrhythm.runtime.server.shard import hand_untorn, read_untorn
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
@@ -44,10 +44,6 @@ from polyrhythm.training.compression import NOTHING, Compression, PullType
 from polyrhythm.training.optimizer import OptimizerState
 
 
-class ServerLostError(PolyrhythmError):
-    """A server has died or does not answer; the job cannot go on."""
-
-
 class ShardClient:
     """Pushes to and pulls from all shards of a job.
 
@@ -77,7 +73,7 @@ class ShardClient:
         """Connect to the next shard; the first is the one beside the coordinator.
 
         Raises:
-            PolyrhythmError: see `join`.
+            UnreachableError, UsageError: see `join`.
         """
         port = Port(self._control, self._note_failure)
         port.channel = join(self.loop, address, hello, decoder, port, self._timeout_s)
@@ -90,7 +86,7 @@ class ShardClient:
         Gradients arrive as compressed through shared memory too, where that saves nothing.
 
         Raises:
-            PolyrhythmError: if the model or the optimizer differs from that of the other workers.
+            UsageError: if the model or the optimizer differs from that of the other workers.
         """
         self._sizes = group_sizes(layout)
         self._spans = cut_spans(self._sizes, len(self._ports))
@@ -102,7 +98,7 @@ class ShardClient:
         for number, port in enumerate(self._ports):
             assert port.opened is not None
             if (port.opened.index, port.opened.count) != (number, len(self._ports)):
-                raise PolyrhythmError(
+                raise UsageError(
                     f"shard {number} of {len(self._ports)} calls itself {port.opened.index} of {port.opened.count}; "
                     "give every worker the same addresses"
                 )
@@ -218,7 +214,7 @@ class ShardClient:
         """Step the loop until `done`.
 
         Raises:
-            PolyrhythmError: the reason, if a server has rejected this worker.
+            UsageError, JobError: the reason, if a server has rejected this worker, at first or later.
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
@@ -229,7 +225,9 @@ class ShardClient:
     def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):
             if port.refusal is not None:
-                raise PolyrhythmError(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
+                # Once it is open, nothing that this worker gave is at fault: the job has ended, or goes on without it.
+                kind = UsageError if port.opened is None else JobError
+                raise kind(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
             if port.reason is not None:
                 raise ServerLostError(
                     f"rank {self.rank} lost server {number} {phase}: {port.reason}; see the server's log, and start "

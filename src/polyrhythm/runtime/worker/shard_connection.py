@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyrhythm.errors import FrameError
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.frames import FrameError, Payload
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.segments import ShardSpan, packed_elements
 from polyrhythm.runtime.wire.shard_protocol import (
     OF_SHARD,

@@ -5,7 +5,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from polyrhythm.core import Settings
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.training.optimizer import momentum_of, set_momentum
 
 
@@ -25,7 +25,7 @@ class StepSettings:
         """A step of the optimizer follows.
 
         Raises:
-            PolyrhythmError: if a momentum is set for an optimizer that has none.
+            UsageError: if a momentum is set for an optimizer that has none.
         """
         settings = self.settings
         if settings.lr_scale is None and settings.momentum is None:
@@ -51,5 +51,5 @@ class StepSettings:
     def _set_momentum(self, group: dict[str, Any], momentum: float) -> None:
         if momentum_of(group) is None:
             name = type(self._optimizer).__name__
-            raise PolyrhythmError(f"the policy sets a momentum of {momentum:g}, but the optimizer {name} has none")
+            raise UsageError(f"the policy sets a momentum of {momentum:g}, but the optimizer {name} has none")
         set_momentum(group, momentum)

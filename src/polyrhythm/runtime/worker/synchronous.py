@@ -13,7 +13,7 @@ from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.token_window import PERIOD_S
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.collectives.membership import GroupError
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import Measured, Phase, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.worker.context import WorkerContext

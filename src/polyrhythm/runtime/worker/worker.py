@@ -12,9 +12,8 @@ from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import DivergedError, GroupError, UsageError
 from polyrhythm.policies import parse
-from polyrhythm.runtime.collectives.membership import GroupError
 from polyrhythm.runtime.wire.protocol import (
     Agreed,
     AtEnd,
@@ -41,10 +40,6 @@ from polyrhythm.runtime.worker.synchronous import SynchronousMode
 from polyrhythm.telemetry.stragglers import Lateness
 
 log = logging.getLogger(__name__)
-
-
-class JobError(PolyrhythmError):
-    """The job cannot go on for this worker: it was refused, removed, or the coordinator is gone."""
 
 
 class Worker:
@@ -220,7 +215,7 @@ class Worker:
         if isinstance(message, Phase):
             self._enter(message)
         elif isinstance(message, Refused):
-            raise JobError(f"rank {self.rank} cannot take part: {message.reason}")
+            raise UsageError(f"rank {self.rank} cannot take part: {message.reason}")
         elif isinstance(message, Ended):
             raise DivergedError(message.reason)
         elif isinstance(message, EpochDone):

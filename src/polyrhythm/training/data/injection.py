@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 
 if TYPE_CHECKING:  # the configuration asks for `own_batch` without importing torch
     from torch import Tensor
@@ -63,10 +63,10 @@ def check_injection(injection: Sequence[float]) -> None:
     """Two shares.
 
     Raises:
-        PolyrhythmError: if they are none.
+        UsageError: if they are none.
     """
     if len(injection) != 2 or not all(0 < share <= 1 for share in injection):
-        raise PolyrhythmError(f"injection must be two shares in (0, 1], alpha and beta, but got {tuple(injection)}")
+        raise UsageError(f"injection must be two shares in (0, 1], alpha and beta, but got {tuple(injection)}")
 
 
 def own_batch(batch_size: int, alpha: float, beta: float, workers: int) -> int:

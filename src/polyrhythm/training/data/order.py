@@ -71,7 +71,7 @@ def order_of(partition: str, labels: Tensor, workers: int, seed: int) -> SampleO
         seed: of everything random.
 
     Raises:
-        PolyrhythmError: for a spec that cannot be read, or that these data do not allow.
+        UsageError: for a spec that cannot be read, or that these data do not allow.
     """
     rule = parse_partition(partition)
     if type(rule) is Partition:

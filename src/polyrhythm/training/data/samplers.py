@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import UsageError
 from polyrhythm.training.data.partition import Dealt, Indices, Partition, deal, parse_partition, redealt
 
 
@@ -33,13 +33,13 @@ class PartitionSampler(Sampler[int]):
         (3, 1)
 
     Raises:
-        PolyrhythmError: for a spec that cannot be read, or that these data do not allow.
+        UsageError: for a spec that cannot be read, or that these data do not allow.
     """
 
     def __init__(self, labels: Any, partition: str, worker: int, workers: int, seed: int = 0) -> None:
         self._rule = parse_partition(partition)
         if type(self._rule) is Partition:
-            raise PolyrhythmError("partition 'shared' deals no shards; use torch's DistributedSampler for it")
+            raise UsageError("partition 'shared' deals no shards; use torch's DistributedSampler for it")
         check_worker(worker, workers)
         self._labels, self._spec, self._seed = np.asarray(labels), partition, seed
         self.worker, self.workers, self.epoch = worker, workers, 0
@@ -80,12 +80,12 @@ class PartitionSampler(Sampler[int]):
         """Go on where `state_dict` stood, on the same worker.
 
         Raises:
-            PolyrhythmError: for the state of another partition, or of fewer workers.
+            UsageError: for the state of another partition, or of fewer workers.
         """
         if (theirs := named(state)) != (ours := named(self._state())):
-            raise PolyrhythmError(f"the state is {theirs} but this is {ours}")
+            raise UsageError(f"the state is {theirs} but this is {ours}")
         if self.worker >= state["workers"]:
-            raise PolyrhythmError(
+            raise UsageError(
                 f"the state is of {state['workers']} workers but this is worker {self.worker}; load it on these, and "
                 "call repartition"
             )
@@ -112,14 +112,14 @@ class PartitionSampler(Sampler[int]):
                 loop, if anyone has read of an epoch. Name it where some workers may have begun the next already.
 
         Raises:
-            PolyrhythmError: for arguments that would lose or double samples, or workers that the partition does not
+            UsageError: for arguments that would lose or double samples, or workers that the partition does not
                 allow.
         """
         check_worker(worker, len(members))
         if self._ended and (any(read) if epoch is None else epoch == self._ended["epoch"]):
             self.load_state_dict(self._ended)
         if epoch not in (None, self.epoch):
-            raise PolyrhythmError(f"epoch must be {self.epoch}, where this worker's sampler stands, but got {epoch}")
+            raise UsageError(f"epoch must be {self.epoch}, where this worker's sampler stands, but got {epoch}")
         self._change({"workers": self.workers, "members": list(members), "read": list(read)})
         self.worker = worker
 
@@ -161,17 +161,15 @@ def named(state: Mapping[str, Any]) -> str:
 def check_worker(worker: int, workers: int) -> None:
     """It is one of so many."""
     if not 0 <= worker < workers:
-        raise PolyrhythmError(f"worker must be in [0, {workers}), the number of workers, but got {worker}")
+        raise UsageError(f"worker must be in [0, {workers}), the number of workers, but got {worker}")
 
 
 def check_change(members: Sequence[int | None], read: Sequence[int], sizes: Sequence[int]) -> None:
     """Each worker of an epoch goes on as one at most, and has read no more than it was to read."""
     old = [member for member in members if member is not None]
     if len({*old}) < len(old) or not {*old} <= {*range(len(sizes))}:
-        raise PolyrhythmError(
+        raise UsageError(
             f"members must name each of workers 0 to {len(sizes) - 1} at most once but got {list(members)}"
         )
     if len(read) != len(sizes) or not all(0 <= count <= size for count, size in zip(read, sizes, strict=True)):
-        raise PolyrhythmError(
-            f"read must have 0 to {list(sizes)} samples of the epoch, by worker, but got {list(read)}"
-        )
+        raise UsageError(f"read must have 0 to {list(sizes)} samples of the epoch, by worker, but got {list(read)}")

@@ -1,0 +1,69 @@
+"""Ports that are chosen before they are used, and belong to nobody else meanwhile."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.nodes import Node
+from polyrhythm.runtime.launch.ray import reserve_pair
+from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port, store_port
+from polyrhythm.runtime.wire.connection import listen
+
+LIMIT = timedelta(seconds=20)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_thirty_at_once_choose_thirty_ports() -> None:
+    with ThreadPoolExecutor(30) as pool:
+        kept = list(pool.map(lambda _: reserve_port(), range(30)))
+    ports = [port_of(sock) for sock in kept]
+    assert len({*ports}) == 30
+    assert not any(map(is_free, ports))
+    for sock in kept:
+        sock.close()
+    assert all(map(is_free, ports))
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_who_is_told_of_a_kept_port_may_use_it_often(use_libuv: bool) -> None:
+    with store_port(Node()) as port:
+        for number in range(2):
+            store = TCPStore(
+                "127.0.0.1", port, None, True, LIMIT, wait_for_workers=False, multi_tenant=True, use_libuv=use_libuv
+            )
+            assert store.add("opened", 1) == 1, f"keys of the store before are found in number {number}"
+            del store
+        listen(f"tcp:127.0.0.1:{port}").close()
+
+
+def test_a_given_port_that_is_taken_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = port_of(taken)
+        with pytest.raises(UsageError, match=f"port {port} .* Address already in use; give another --master-port"):
+            reserve_port(port)
+
+
+def test_other_hosts_are_told_the_port_of_the_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        port = port_of(elsewhere)
+        with store_port(Node(rank=1, count=2, host="127.0.0.1", store_port=port)) as told:
+            assert told == port
+
+
+def test_two_successive_ports() -> None:
+    first, second = reserve_pair()
+    with first, second:
+        assert port_of(second) == port_of(first) + 1
+        assert not is_free(port_of(second))
