@@ -20,13 +20,27 @@ LAYERS = (
     ("policies",),
     ("training", "telemetry"),
     ("sim", "runtime"),
+    ("emulation",),
     ("report", "search", "rl"),
-    ("reproduce", "diagnose"),
     ("cli", "testing"),
 )
 LAYER = {package: number for number, row in enumerate(LAYERS) for package in row}
 STANDARD_ONLY = ("errors", "core", "policies")
+
+ROOMS = {
+    "wire": set[str](),
+    "server": {"wire"},
+    "collectives": {"wire"},
+    "coordinator": {"wire", "server"},
+    "launch": {"wire"},
+    "worker": {"wire", "collectives", "launch"},
+    "script": {"worker", "collectives", "launch"},
+}
+"""The rooms of the runtime, and which others each may import: what it calls, and never the floor below that."""
+
 MAX_LINES = 400
+MAX_FILES = 16
+"""Of a package, without its ``__init__``; `policies` holds one policy a file, however many there are."""
 
 
 def module_name(path: Path) -> str:
@@ -76,6 +90,32 @@ def test_imports_go_one_way(module: str) -> None:
     assert not above, f"{module} imports {above}, which do not stand below {own}"
 
 
+def room_of(module: str) -> str:
+    """The room of the runtime that a module stands in, or nothing."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["polyrhythm", "runtime"] and len(parts) > 2 else ""
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room_of(name)])
+def test_rooms_of_the_runtime_import_what_stands_below(module: str) -> None:
+    own = room_of(module)
+    others = {room for name in imports_of(module) if (room := room_of(name)) not in ("", own)}
+    assert others <= ROOMS[own], f"{module} imports {others - ROOMS[own]}"
+
+
+def test_no_package_is_crowded() -> None:
+    crowds: dict[str, int] = {}
+    for name, path in MODULES.items():
+        if path.name != "__init__.py":
+            crowds[name.rpartition(".")[0]] = crowds.get(name.rpartition(".")[0], 0) + 1
+    del crowds["polyrhythm.policies"]
+    assert {package: files for package, files in crowds.items() if files > MAX_FILES} == {}
+
+
+def test_the_library_does_not_know_its_experiments() -> None:
+    assert [name for name in MODULES if any(one.startswith("polyrhythm_experiments") for one in imports_of(name))] == []
+
+
 def test_every_package_has_a_layer() -> None:
     assert {package_of(name) for name in MODULES} - set(LAYER) <= {None, "__main__"}
 
@@ -102,7 +142,7 @@ def test_every_module_says_what_it_is(module: str) -> None:
     assert ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "examples", "docs"])
+@pytest.mark.parametrize("folder", ["src", "experiments", "tests", "benchmarks", "examples", "docs"])
 def test_files_fit_a_readers_head(folder: str) -> None:
     lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in (ROOT / folder).rglob("*.py")}
     assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}

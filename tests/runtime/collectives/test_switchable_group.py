@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.join import Join
 
 import polyrhythm.runtime.collectives.switchable_group
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
 from polyrhythm.runtime.collectives.shm_allreduce import CHUNK
