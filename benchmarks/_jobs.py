@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.rendezvous import start_hub
 from polyrhythm.testing.processes import run_workers
 
 
 def job(name: str, work: Callable[..., Any], workers: int, policy: str, *arguments: Any) -> list[Any]:
     """Results of `work(rank, address, *arguments)` on the workers of one job."""
-    settings = HubSettings(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
+    settings = JobConfig(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
     hub = start_hub(settings)
     address = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
     try:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import polyrhythm
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.rendezvous import start_hub
 from polyrhythm.testing.processes import run_workers
 
@@ -158,7 +158,7 @@ def main() -> bool:
     for case in CASES:
         for size in (2, 4):
             store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            settings = HubSettings(job=f"benchmark-{os.getpid()}-{len(table.rows)}", workers=size)
+            settings = JobConfig(job=f"benchmark-{os.getpid()}-{len(table.rows)}", workers=size)
             hub = start_hub(settings)
             address = msgspec.json.encode(Address(hub_address(settings.job), settings.job)).decode()
             times = run_workers(measure, size, size, store.port, address, case, timeout_s=300)[0]

@@ -28,7 +28,7 @@ from polyrhythm.runtime import steer
 from polyrhythm.runtime.channel import listen
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub import Hub
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.rendezvous import wait_for_hub
 from polyrhythm.testing.processes import workers
 
@@ -84,7 +84,7 @@ def arrays(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Any]:
     return [torch.stack(column).numpy() for column in zip(*rows, strict=True)]
 
 
-def serve(_: int, settings: HubSettings) -> None:
+def serve(_: int, settings: JobConfig) -> None:
     """The hub; that it loses workers is no news here."""
     logging.disable(logging.WARNING)
     Hub(settings, listen(hub_address(settings.job))).run()
@@ -93,7 +93,7 @@ def serve(_: int, settings: HubSettings) -> None:
 def lose_one(case: Case, number: int) -> tuple[float, float]:
     """Seconds until the loss is noticed, and until the others have gone on."""
     job = f"benchmark-{os.getpid()}-{number}-{CASES.index(case)}"
-    settings = HubSettings(job=job, policy=case.policy, workers=WORKERS, hang_s=HANG_S, pulse_s=PULSE_S)
+    settings = JobConfig(job=job, policy=case.policy, workers=WORKERS, hang_after=HANG_S, pulse_s=PULSE_S)
     address = msgspec.json.encode(Address(hub_address(job), job)).decode()
     with workers(serve, 1, settings) as hub:
         wait_for_hub(hub_address(job))

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from polyrhythm.runtime.channel import listen
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.hub import Hub
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.rendezvous import HUB
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.testing.processes import Outcome, Workers, workers
@@ -31,7 +31,7 @@ LIMIT_S = 60.0
 class Job:
     """A job that runs."""
 
-    settings: HubSettings
+    settings: JobConfig
     hub: Workers
     ranks: Workers
 
@@ -46,7 +46,8 @@ class Job:
 @contextmanager
 def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
     """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
-    made = HubSettings(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, **settings})
+    given = dict.fromkeys(settings, "the test")
+    made = JobConfig(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, "given": given, **settings})
     with listen(hub_address(made.job)) as listener, workers(serve, 1, made, listener) as hub:
         listener.close()
         with workers(take_part, count, made, hub.processes[0].pid, script, args) as ranks:
@@ -61,14 +62,14 @@ def run_job(script: Callable[..., Any], count: int, *args: Any, **settings: Any)
     return [outcome.value for outcome in outcomes]
 
 
-def serve(_: int, settings: HubSettings, listener: Any) -> None:
+def serve(_: int, settings: JobConfig, listener: Any) -> None:
     """Body of the hub."""
     hub = Hub(settings, listener)
     warm_up()
     hub.run()
 
 
-def take_part(rank: int, settings: HubSettings, hub: int, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def take_part(rank: int, settings: JobConfig, hub: int, script: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Body of a worker, in the environment that a launcher makes."""
     address = Address(hub_address(settings.job), settings.job, settings.token)
     os.environ |= {"RANK": str(rank), HUB: msgspec.json.encode(address).decode(), HUB_PID: str(hub)}

@@ -11,14 +11,14 @@ from polyrhythm.runtime import steer
 from polyrhythm.runtime.channel import listen
 from polyrhythm.runtime.control import Address, Cut
 from polyrhythm.runtime.hub import Hub
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.link import PulseThread
 from polyrhythm.runtime.rendezvous import start_hub
 from tests.runtime.jobs import job
 
 
 def make_hub(**settings: Any) -> Hub:
-    made = HubSettings(**{"job": f"hub-{id(settings)}", **settings})
+    made = JobConfig(**{"job": f"hub-{id(settings)}", **settings})
     return Hub(made, listen(hub_address(made.job)))
 
 
@@ -26,14 +26,14 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp:127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PolyrhythmError, match=rf"cannot listen on {address}: the port is in use; choose another"):
-            start_hub(HubSettings(job="hub-taken", listen=(address,)))
+            start_hub(JobConfig(job="hub-taken", listen=(address,)))
 
 
 def test_beyond_this_host_only_with_a_token() -> None:
     with pytest.raises(
         PolyrhythmError, match=r"tcp:0\.0\.0\.0:0 can be reached from other hosts; give the job a token"
     ):
-        start_hub(HubSettings(job="hub-open", listen=("tcp:0.0.0.0:0",)))
+        start_hub(JobConfig(job="hub-open", listen=("tcp:0.0.0.0:0",)))
 
 
 def test_a_hub_to_which_nobody_comes_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.emulation import Death, Emulation
-from polyrhythm.runtime.hub_settings import HubSettings
+from polyrhythm.runtime.job_config import JobConfig
 from polyrhythm.runtime.local import Crew, LocalRun, read_figures, run_local
 from polyrhythm.telemetry import RunResult
 from polyrhythm.testing.processes import workers
@@ -107,7 +107,7 @@ def test_a_run_that_goes_back_has_lost_samples(task: Task) -> None:
 
 def crew(folder: Path, work: Callable[[Path], int]) -> Crew:
     """A hub, and a worker that does something else than training."""
-    settings = HubSettings(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
+    settings = JobConfig(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))
     return Crew(settings, folder, (), work)
 
 

@@ -21,7 +21,7 @@ def test_each_host_is_started_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
     made = ordered(*words, "--on", "here")
     assert (made.hosts, made.resources) == (2, {"CPU": 3.0, "GPU": 1.5})
     plan = read_command(made.arguments(1, "127.0.0.1:7000"))
-    assert (plan.settings.workers, plan.ranks, plan.settings.job) == (6, range(3, 6), made.job)
+    assert (plan.config.workers, plan.ranks, plan.config.job) == (6, range(3, 6), made.job)
     assert plan.command[-3:] == ("train.py", "--on", "here")
     assert plan.node.port == 7000
 

@@ -15,11 +15,9 @@ import msgspec
 
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.hub_settings import Averaging
+from polyrhythm.runtime.job_config import JobConfig
 from polyrhythm.runtime.messages import Value
 from polyrhythm.telemetry.stragglers import Arrival
-from polyrhythm.training.config import StateRule
-from polyrhythm.training.divergence import EXPLODED, OnDivergence
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -38,18 +36,11 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobInfo(Message):
-    """The hub's first words to a worker: where the other shards and the meeting point are, and how often to beat."""
+    """The hub's first words to a worker: where the other shards and the meeting point are, and how the job is set."""
 
     shards: tuple[str, ...]
     store: tuple[str, int]
-    pulse_s: float
-    compress: str = "none"
-    averaging: Averaging = "ring"
-    averaged_state: StateRule = "keep"
-    delta_rate: float = 1.0
-    full_duplex: bool = False
-    on_divergence: OnDivergence = "ignore"
-    divergence: float = EXPLODED
+    config: JobConfig
 
 
 class Pulse(Message):

@@ -8,9 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import Lease, Workload
-from polyrhythm.policies import parse
 from polyrhythm.runtime.control import Ready, StateFlow, ToWorker
-from polyrhythm.runtime.venue import venue_of
 
 Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
@@ -63,17 +61,6 @@ def flow_of(home: Home, on_servers: bool) -> StateFlow:
     if on_servers == (home == "servers"):
         return "keep"
     return "upload" if on_servers else "pull"
-
-
-def runnable(policy: str | Policy[Any]) -> str:
-    """The canonical spec of a policy that real workers can run.
-
-    Raises:
-        PolyrhythmError: if it cannot be read, or not be run.
-    """
-    parsed = policy if isinstance(policy, Policy) else parse(policy)
-    venue_of(parsed)
-    return parsed.spec
 
 
 @dataclass(slots=True)

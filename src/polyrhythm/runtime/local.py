@@ -31,7 +31,7 @@ from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub import serve
-from polyrhythm.runtime.hub_settings import Averaging, HubSettings
+from polyrhythm.runtime.job_config import Averaging, JobConfig
 from polyrhythm.runtime.launch import worker_environment
 from polyrhythm.runtime.pacing import RATE
 from polyrhythm.runtime.rendezvous import HUB, end_with_starter, free_port, open_doors
@@ -135,11 +135,11 @@ def check_run(run: LocalRun) -> None:
 def train(run: LocalRun, folder: Path, epochs: int) -> str:
     """Run the job to its end; why it diverged, or nothing."""
     spec = run.policy.spec
-    plan = Plan(run.training, spec, run.seed, epochs, list(run.emulations))
+    plan = Plan(run.training, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
     rates = [emulation.bytes_per_s for emulation in run.emulations]
     doors = {rate: f"tcp:127.0.0.1:{free_port()}" for rate in sorted({*rates} - {math.inf})}
-    settings = HubSettings(
+    config = JobConfig(
         job=uuid.uuid4().hex[:12],
         policy=spec,
         workers=len(run.emulations),
@@ -158,7 +158,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         figures=str(folder / "figures.json"),
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
-    with Crew(settings, folder, mortal, links=rates) as crew:
+    with Crew(config, folder, mortal, links=rates) as crew:
         return crew.wait()
 
 
@@ -166,34 +166,34 @@ class Crew:
     """The processes of one job; none is left when the ``with`` block ends, however it does.
 
     Args:
-        settings: of the hub, and how many workers there are.
+        config: of the job.
         folder: what the workers are given, and where each process logs.
         mortal: ranks that may be killed: by themselves, or by the hub when they hang.
         work: what each worker runs; its exit code.
-        links: rate of each worker's link, if they are not all unlimited; the settings' `rates` have a door for each.
+        links: rate of each worker's link, if they are not all unlimited; the config's `rates` have a door for each.
     """
 
     def __init__(
         self,
-        settings: HubSettings,
+        config: JobConfig,
         folder: Path,
         mortal: Collection[int],
         work: Callable[[Path], int] = main,
         links: Sequence[float] = (),
     ) -> None:
         self._links = links
-        self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
+        self._config, self._folder, self._mortal, self._work = config, folder, mortal, work
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "Crew":
         port = free_port()
         with ExitStack() as stack:
-            doors = open_doors(self._settings, stack)
-            self._hub = self._copy("hub", {}, serve, self._settings, doors)
+            doors = open_doors(self._config, stack)
+            self._hub = self._copy("hub", {}, serve, self._config, doors)
             self._hub.start()
         try:
-            for rank in range(self._settings.workers):
-                environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
+            for rank in range(self._config.workers):
+                environment = worker_environment(self._config, self._config.workers, rank, port) | self._link(rank)
                 self._workers[rank] = self._copy(f"worker-{rank}", environment, self._work, self._folder)
                 self._workers[rank].start()
         except BaseException:
@@ -243,11 +243,11 @@ class Crew:
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the hub of a worker whose link is thin."""
-        doors = {rate: door for door, rate in self._settings.rates.items()}
+        doors = {rate: door for door, rate in self._config.rates.items()}
         rate = self._links[rank] if self._links else math.inf
         if rate not in doors:
             return {}
-        address = Address(doors[rate], self._settings.job, self._settings.token)
+        address = Address(doors[rate], self._config.job, self._config.token)
         return {HUB: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
     def _copy(self, name: str, *given: Any) -> BaseProcess:

@@ -22,12 +22,13 @@ class Message(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Hello(Message):
-    """First message on every connection."""
+    """First message on every connection. `arguments` are those that a worker's script has given to its session."""
 
     job: str
     role: Role
     rank: int
     token: str = ""
+    arguments: dict[str, str | int] = {}
 
 
 class Welcome(Message):

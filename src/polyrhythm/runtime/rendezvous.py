@@ -10,17 +10,19 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import msgspec
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.channel import connect, listen
+from polyrhythm.runtime.config_sources import handed_on, with_session
 from polyrhythm.runtime.control import Address
-from polyrhythm.runtime.hub_settings import HubSettings, hub_address
+from polyrhythm.runtime.job_config import JobConfig, hub_address
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.pacing import pace
-from polyrhythm.training.divergence import OnDivergence
 
 HUB = "POLYRHYTHM_HUB"
 """Environment variable with the hub's `Address` as JSON, set by ``polyrhythm run``."""
@@ -32,17 +34,26 @@ PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the hub that the first of them starts."""
 
 
-def find_hub(
-    policy: str, epochs: int, compress: str = "none", on_divergence: OnDivergence = "ignore"
-) -> tuple[int, Address]:
-    """This worker's rank and the address of its job's hub.
+class Found(NamedTuple):
+    """This worker's rank, the address of its job's hub, and what the hub has yet to be told of the session."""
+
+    rank: int
+    hub: Address
+    arguments: Mapping[str, Any]
+
+
+def find_hub(arguments: Mapping[str, Any]) -> Found:
+    """This worker's job; rank 0 starts its hub if nobody has.
+
+    Args:
+        arguments: those of the session that the script has given.
 
     Raises:
         PolyrhythmError: if the environment is incomplete or the hub does not come up.
     """
     rank = read_number("RANK", 0)
     if HUB in os.environ:
-        return rank, msgspec.json.decode(os.environ[HUB].encode(), type=Address)
+        return Found(rank, msgspec.json.decode(os.environ[HUB].encode(), type=Address), arguments)
     job = (
         "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
         if "TORCHELASTIC_RUN_ID" in os.environ
@@ -51,21 +62,13 @@ def find_hub(
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
     if rank == 0:
-        start_hub(
-            HubSettings(
-                job=job,
-                policy=policy,
-                workers=workers,
-                epochs=epochs,
-                compress=compress,
-                on_divergence=on_divergence,
-                token=node.token,
-                listen=node.listen,
-            )
-        )
+        config, overruled = with_session(handed_on(os.environ), arguments)
+        for line in overruled:
+            print(f"polyrhythm: {line}", file=sys.stderr)
+        start_hub(msgspec.structs.replace(config, job=job, workers=workers, token=node.token, listen=node.listen))
     address = Address(node.hub if node.rank else hub_address(job), job, node.token)
     wait_for_hub(address.hub)
-    return rank, address
+    return Found(rank, address, {})
 
 
 def node_of(workers: int) -> Node:
@@ -89,18 +92,18 @@ def node_of(workers: int) -> Node:
     return node
 
 
-def start_hub(settings: HubSettings, bound: bool = False) -> "subprocess.Popen[bytes]":
+def start_hub(config: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
     """Start a hub process; it ends by itself behind the last worker.
 
     Args:
-        settings: see `HubSettings`.
+        config: of the job.
         bound: whether it ends with this process.
 
     Raises:
         PolyrhythmError: if a job of this id is running, or a port is taken.
     """
     with ExitStack() as stack:
-        descriptors = [door.fileno() for door in open_doors(settings, stack)]
+        descriptors = [door.fileno() for door in open_doors(config, stack)]
         process = subprocess.Popen(
             [sys.executable, "-m", "polyrhythm.runtime.hub", *map(str, descriptors)],
             stdin=subprocess.PIPE,
@@ -108,22 +111,22 @@ def start_hub(settings: HubSettings, bound: bool = False) -> "subprocess.Popen[b
             preexec_fn=die_with_parent if bound else None,
         )
     assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.write(msgspec.json.encode(config))
     process.stdin.close()
     return process
 
 
-def open_doors(settings: HubSettings, stack: ExitStack) -> list[socket.socket]:
+def open_doors(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
     """Sockets on which a hub's workers are awaited: that of its host, and others; emulated links are thin from now on.
 
     Raises:
         PolyrhythmError: if a job of this id is running, or a port is taken.
     """
-    addresses = (hub_address(settings.job), *settings.listen)
-    doors = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+    addresses = (hub_address(config.job), *config.listen)
+    doors = [stack.enter_context(listen(address, config.token)) for address in addresses]
     for door, address in zip(doors, addresses, strict=True):
-        if address in settings.rates:
-            pace(door, settings.rates[address])
+        if address in config.rates:
+            pace(door, config.rates[address])
     return doors
 
 

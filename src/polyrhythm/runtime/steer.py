@@ -8,8 +8,7 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.control import Absent, Address, AskStatus, Status, SwitchTo
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import join
-from polyrhythm.runtime.hub_settings import hub_address
-from polyrhythm.runtime.job import runnable
+from polyrhythm.runtime.job_config import hub_address, runnable
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import Hello, Rejected, Welcome
 
