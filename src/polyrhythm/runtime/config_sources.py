@@ -169,5 +169,5 @@ def handed_on(environment: Mapping[str, str]) -> JobConfig:
         return make_config(from_environment(environment))
     try:
         return msgspec.json.decode(environment[HANDED_ON].encode(), type=JobConfig)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise PolyrhythmError(f"{HANDED_ON} is not what polyrhythm run has set: {error}; unset it") from None

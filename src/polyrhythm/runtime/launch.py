@@ -17,12 +17,13 @@ import msgspec
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime import steer
+from polyrhythm.runtime.config_sources import VARIABLES
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.job_config import TYPES, JobConfig, hub_address, make_config
 from polyrhythm.runtime.nodes import ADDRESS, ALONE, Node, read_node
 from polyrhythm.runtime.placed import become_worker, is_placed
 from polyrhythm.runtime.rendezvous import HUB, die_with_parent, free_port, start_hub, wait_for_hub
-from polyrhythm.runtime.run_flags import from_call, make_parser, split_at_script
+from polyrhythm.runtime.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.training.divergence import DIVERGED
 
 ADAPT = "polyrhythm.runtime.adapt"
@@ -98,7 +99,7 @@ def launch(arguments: Sequence[str]) -> int:
     In a process that torchrun, Slurm or an operator has started as a worker, go on as that worker.
     """
     plan = read_command(arguments)
-    if is_placed(split_at_script(make_parser(), arguments)[0], os.environ):
+    if is_placed([flag_of(name) for name, where in plan.config.given.items() if where != VARIABLES[name]], os.environ):
         become_worker(plan.config, plan.command, plan.overruled)
     config = msgspec.structs.replace(plan.config, patience_s=PATIENCE_S)
     hub = None if plan.node.rank else start_hub(config, bound=True)

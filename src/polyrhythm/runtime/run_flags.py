@@ -9,7 +9,7 @@ from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.config_sources import Choice, Layer, combined, from_environment
-from polyrhythm.runtime.job_config import Averaging, Given, label
+from polyrhythm.runtime.job_config import Averaging, Given
 from polyrhythm.runtime.job_file import IDLE, REFUSED, read_job_file
 from polyrhythm.training.config import StateRule
 from polyrhythm.training.divergence import OnDivergence
@@ -83,7 +83,7 @@ def given_flags(parser: argparse.ArgumentParser, flags: Sequence[str]) -> dict[s
     """Values of the flags that were given, by name; those at their default too.
 
     >>> given_flags(make_parser(), ["--policy", "bsp", "--nnodes=2"])
-    {'policy': 'bsp', 'nnodes': '2'}
+    {'nnodes': '2', 'policy': 'bsp'}
     """
     unset = argparse.Namespace(**{action.dest: None for action in parser._actions})
     read = vars(parser.parse_args([*flags, "script"], unset))
@@ -161,6 +161,6 @@ def refuse_meaningless(parser: argparse.ArgumentParser, layer: Layer) -> None:
     """No setting of torchrun that would do nothing here, but at its default."""
     for name, (value, where) in layer.items():
         if name in REFUSED and value != parser.get_default(name):
-            flag = label(name, where)
-            shown = flag if value is True else f"{flag} {value}"
+            flag = where if value is True else f"{where} {value}"
+            shown = flag if where == flag_of(name) else f"{name} = {value} in {where}"
             raise PolyrhythmError(f"{shown} has no meaning here: {REFUSED[name]}; leave it out")
