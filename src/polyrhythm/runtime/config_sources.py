@@ -38,7 +38,7 @@ Layer: TypeAlias = Mapping[str, Given]
 SESSION = "the script's session"
 """The second place in the order."""
 
-HANDED_ON = "POLYRHYTHM_CONFIG"
+HANDED_ON = "POLYRHYTHM_JOB_CONFIG"
 """Environment variable with the config as JSON, for workers that somebody else has started."""
 
 VARIABLES = {
@@ -148,8 +148,8 @@ class Completion:
     def heed(self, rank: int, arguments: Mapping[str, Any]) -> bool:
         """A worker's session has these arguments; whether they have completed `config`, as those of the first do."""
         if self._first is None:
-            self._first = rank, arguments
             self.config, lines = with_session(self.config, arguments)
+            self._first = rank, arguments
             for line in lines:
                 self._tell(line)
             return True
