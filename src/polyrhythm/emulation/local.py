@@ -137,11 +137,11 @@ def check_run(run: LocalRun) -> None:
 def train(run: LocalRun, folder: Path, epochs: int) -> str:
     """Run the job to its end; why it diverged, or nothing."""
     spec = run.policy.spec
-    plan = TrainerPlan(run.training, spec, run.seed, epochs, list(run.emulations))
+    plan = TrainerPlan(run.training, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
     rates = [emulation.bytes_per_s for emulation in run.emulations]
     addresses_ = {rate: f"tcp:127.0.0.1:{free_port()}" for rate in sorted({*rates} - {math.inf})}
-    settings = JobConfig(
+    config = JobConfig(
         job=uuid.uuid4().hex[:12],
         policy=spec,
         workers=len(run.emulations),
@@ -160,7 +160,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         figures=str(folder / "figures.json"),
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
-    with JobProcesses(settings, folder, mortal, links=rates) as crew:
+    with JobProcesses(config, folder, mortal, links=rates) as crew:
         return crew.wait()
 
 
@@ -168,34 +168,34 @@ class JobProcesses:
     """The processes of one job; none is left when the ``with`` block ends, however it does.
 
     Args:
-        settings: of the coordinator, and how many workers there are.
+        config: of the job.
         folder: what the workers are given, and where each process logs.
         mortal: ranks that may be killed: by themselves, or by the coordinator when they hang.
         work: what each worker runs; its exit code.
-        links: rate of each worker's link, if they are not all unlimited; the settings' `rates` have a door for each.
+        links: rate of each worker's link, if they are not all unlimited; the config's `rates` have a door for each.
     """
 
     def __init__(
         self,
-        settings: JobConfig,
+        config: JobConfig,
         folder: Path,
         mortal: Collection[int],
         work: Callable[[Path], int] = main,
         links: Sequence[float] = (),
     ) -> None:
         self._links = links
-        self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
+        self._config, self._folder, self._mortal, self._work = config, folder, mortal, work
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "JobProcesses":
         port = free_port()
         with ExitStack() as stack:
-            addresses_ = open_addresses(self._settings, stack)
-            self._coordinator = self._copy("coordinator", {}, serve, self._settings, addresses_)
+            addresses_ = open_addresses(self._config, stack)
+            self._coordinator = self._copy("coordinator", {}, serve, self._config, addresses_)
             self._coordinator.start()
         try:
-            for rank in range(self._settings.workers):
-                environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
+            for rank in range(self._config.workers):
+                environment = worker_environment(self._config, self._config.workers, rank, port) | self._link(rank)
                 self._workers[rank] = self._copy(f"worker-{rank}", environment, self._work, self._folder)
                 self._workers[rank].start()
         except BaseException:
@@ -247,11 +247,11 @@ class JobProcesses:
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the coordinator of a worker whose link is thin."""
-        addresses_ = {rate: address_ for address_, rate in self._settings.rates.items()}
+        addresses_ = {rate: address_ for address_, rate in self._config.rates.items()}
         rate = self._links[rank] if self._links else math.inf
         if rate not in addresses_:
             return {}
-        address = Address(addresses_[rate], self._settings.job, self._settings.token)
+        address = Address(addresses_[rate], self._config.job, self._config.token)
         return {COORDINATOR: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
     def _copy(self, name: str, *given: Any) -> BaseProcess:
