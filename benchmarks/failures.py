@@ -93,7 +93,7 @@ def serve(_: int, settings: JobConfig) -> None:
 def lose_one(case: Case, number: int) -> tuple[float, float]:
     """Seconds until the loss is noticed, and until the others have gone on."""
     job = f"benchmark-{os.getpid()}-{number}-{CASES.index(case)}"
-    settings = JobConfig(job=job, policy=case.policy, workers=WORKERS, hang_s=HANG_S, heartbeat_s=PULSE_S)
+    settings = JobConfig(job=job, policy=case.policy, workers=WORKERS, hang_after=HANG_S, heartbeat_s=PULSE_S)
     address = msgspec.json.encode(Address(coordinator_address(job), job)).decode()
     with workers(serve, 1, settings) as coordinator:
         wait_for_coordinator(coordinator_address(job))

@@ -8,6 +8,7 @@ import pytest
 from polyrhythm.cli import pilot
 from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, resolved
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from tests.search.jobs import knee
 
@@ -57,6 +58,21 @@ def test_a_job_is_piloted_once_and_then_known(
     Path(words[6]).write_text("print('another script')\n", encoding="utf-8")
     with pytest.raises(PolyrhythmError, match="no switch point is known"):
         resolved(words)
+
+
+def test_a_job_file_may_ask_for_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pilot, "piloted_trial", lambda pilot, trial: knee(0.3)(trial))
+    text = "policy = 'sync-switch'\nsearch = true\nsettings = 3\nerror-rate = 0.5\nnproc-per-node = 2\nepochs = 3\n"
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8")
+    file = ["--config", str(tmp_path / "job.toml")]
+    ready = resolved([*file, "--epochs", "4", *words[6:]])
+    assert ready == ["--nproc-per-node=2", "--epochs", "4", "--policy", "switch:bsp@0.375,asp", words[6], "--seed", "0"]
+    assert f"epochs 4 of --epochs holds; 3 of {file[1]} is overruled" in capsys.readouterr().err
+    asp = [*file, "--policy", "asp", *words[6:]]
+    assert resolved(asp) == asp
+    assert read_command(asp).config.policy == "asp"
 
 
 def test_data_are_part_of_the_job(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 import typer
+from torch.distributed.run import get_args_parser
 
 from polyrhythm import __version__
 from polyrhythm.cli.app import app
+from polyrhythm.runtime.launch.run_flags import make_parser
 
 SURFACE = {
     "": {"--version", "--help"},
@@ -79,6 +81,14 @@ SURFACE = {
 }
 
 
+RUN = {
+    *("--config", "--show-config", "--policy", "--on", "--worker-gpus", "--job", "--epochs", "--lr-convention"),
+    *("--compensation", "--compress", "--full-duplex", "--averaging", "--averaged-state", "--delta-rate"),
+    *("--on-divergence", "--shards", "--hang-after", "--trace"),
+}
+"""Flags of ``polyrhythm run`` beside torchrun's."""
+
+
 def surface(command: object, name: str = "") -> dict[str, set[str]]:
     """Options and arguments of a command and of all below it."""
     context = typer.Context(command)  # type: ignore[arg-type]
@@ -90,6 +100,10 @@ def surface(command: object, name: str = "") -> dict[str, set[str]]:
 
 def test_commands_and_options_are_these() -> None:
     assert surface(typer.main.get_command(app)) == SURFACE
+
+
+def test_flags_of_run_are_these() -> None:
+    assert set(make_parser()._option_string_actions) - set(get_args_parser()._option_string_actions) == RUN
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ class Job:
 
 def trainer(**changes: Any) -> Trainer:
     config = msgspec.structs.replace(TRAINING, **changes)
-    return Trainer(TrainerPlan(config, "asp", 0, 2, [QUICK, QUICK, QUICK]), 0, TASK)
+    return Trainer(TrainerPlan(config, 0, 2, [QUICK, QUICK, QUICK]), 0, TASK)
 
 
 def rate_after(one: Trainer, samples: int) -> float:

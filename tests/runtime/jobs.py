@@ -48,7 +48,8 @@ class Job:
 @contextmanager
 def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
     """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
-    made = JobConfig(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, **settings})
+    given = dict.fromkeys(settings, "the test")
+    made = JobConfig(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, "given": given, **settings})
     with listen(coordinator_address(made.job)) as listener, workers(serve, 1, made, listener) as coordinator:
         listener.close()
         with workers(take_part, count, made, coordinator.processes[0].pid, script, args) as ranks:

@@ -60,7 +60,7 @@ def come_to_grief(what: str) -> None:
 def test_the_others_finish(policy: str, what: str) -> None:
     name = f"failing-{os.getpid()}-{policy}-{what}"
     when = LOCKSTEP if parse(policy).traits.placement == "clock" else ARBITRATED
-    with job(train, 3, name, what, when, name=name, policy=policy, hang_s=0.8, heartbeat_s=0.2) as running:
+    with job(train, 3, name, what, when, name=name, policy=policy, hang_after=0.8, heartbeat_s=0.2) as running:
         first, second, lost = running.join()
     assert first.ok, first.traceback
     assert second.ok, second.traceback

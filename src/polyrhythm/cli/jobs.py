@@ -21,8 +21,12 @@ def run(ctx: typer.Context) -> None:
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
     from polyrhythm.cli.pilot import resolved
+    from polyrhythm.cli.show_config import config_table
     from polyrhythm.runtime.launch.ray import launch_anywhere
 
+    if (table := config_table(ctx.args)) is not None:
+        typer.echo(table)
+        return
     raise typer.Exit(launch_anywhere(resolved(ctx.args)))
 
 

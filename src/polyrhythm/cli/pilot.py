@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polyrhythm.search.store import TrialStore
 
 NAME = "sync-switch"
+VARIABLE = "POLYRHYTHM_POLICY"
 WATCHED = ("--on-divergence", "end")
 """Flags of a pilot in front of those that are given: one that diverges fails at once."""
 METRIC = r"accuracy[ =:]+([0-9.]+|nan)"
@@ -33,11 +34,13 @@ class Pilot:
         options: ours, beside those of run.
         flags: those of run, without the policy.
         script: the script and its arguments.
+        overruled: a line for each setting about which two places differ.
     """
 
     options: argparse.Namespace
     flags: tuple[str, ...]
     script: tuple[str, ...]
+    overruled: tuple[str, ...] = ()
 
     def command(self, policy: str, run: int | None = None) -> list[str]:
         """Arguments of ``polyrhythm run``; of a trial the word {run} in the script's arguments is its number."""
@@ -56,6 +59,9 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     from polyrhythm.search.store import TrialStore
 
+    for line in pilot.overruled:
+        complain(line)
+    os.environ.pop(VARIABLE, None)  # it asks for a search, not for the policy of a run
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     policy = store.answer(job)
     if policy is None and not pilot.options.search:
@@ -78,16 +84,23 @@ def default_store() -> str:
 
 def read_pilot(arguments: Sequence[str]) -> Pilot | None:
     """The command line, if it asks for sync-switch."""
-    if NAME not in arguments and f"--policy={NAME}" not in arguments:
+    if not may_be_asked_for(arguments):
         return None
-    from polyrhythm.runtime.launch.torchrun import make_parser, split_at_script
+    from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script
 
     both = add_options(make_parser())
-    flags, script = split_at_script(both, arguments)
+    given, script = split_at_script(both, arguments)
+    flags, overruled = expanded(both, given)
     ours = add_options(argparse.ArgumentParser(prog="polyrhythm run", allow_abbrev=False))
     ours.add_argument("--policy", default="")
     options, rest = ours.parse_known_args(flags)
-    return Pilot(options, tuple(rest), tuple(script)) if options.policy == NAME else None
+    return Pilot(options, tuple(rest), tuple(script), overruled) if options.policy == NAME else None
+
+
+def may_be_asked_for(arguments: Sequence[str]) -> bool:
+    """Whether the flags, a job file or the environment may name it."""
+    named = NAME in arguments or f"--policy={NAME}" in arguments
+    return named or any(word.startswith("--config") for word in arguments) or os.environ.get(VARIABLE) == NAME
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

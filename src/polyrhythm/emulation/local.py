@@ -140,12 +140,12 @@ def check_run(run: LocalRun) -> None:
 def train(run: LocalRun, folder: Path, epochs: int) -> str:
     """Run the job to its end; why it diverged, or nothing."""
     spec = run.policy.spec
-    plan = TrainerPlan(run.training, spec, run.seed, epochs, list(run.emulations))
+    plan = TrainerPlan(run.training, run.seed, epochs, list(run.emulations))
     (folder / "plan").write_bytes(msgspec.msgpack.encode(plan))
     rates = [emulation.bytes_per_s for emulation in run.emulations]
     kept = {rate: reserve_port() for rate in sorted({*rates} - {math.inf})}
     addresses_ = {rate: f"tcp:127.0.0.1:{port_of(port)}" for rate, port in kept.items()}
-    settings = JobConfig(
+    config = JobConfig(
         job=uuid.uuid4().hex[:12],
         policy=spec,
         workers=len(run.emulations),
@@ -167,42 +167,42 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
     with ExitStack() as stack:
         for port in kept.values():
             stack.enter_context(port)
-        return stack.enter_context(JobProcesses(settings, folder, mortal, links=rates)).wait()
+        return stack.enter_context(JobProcesses(config, folder, mortal, links=rates)).wait()
 
 
 class JobProcesses:
     """The processes of one job; none is left when the ``with`` block ends, however it does.
 
     Args:
-        settings: of the coordinator, and how many workers there are.
+        config: of the job.
         folder: what the workers are given, and where each process logs.
         mortal: ranks that may be killed: by themselves, or by the coordinator when they hang.
         work: what each worker runs; its exit code.
-        links: rate of each worker's link, if they are not all unlimited; the settings' `rates` have a door for each.
+        links: rate of each worker's link, if they are not all unlimited; the config's `rates` have a door for each.
     """
 
     def __init__(
         self,
-        settings: JobConfig,
+        config: JobConfig,
         folder: Path,
         mortal: Collection[int],
         work: Callable[[Path], int] = main,
         links: Sequence[float] = (),
     ) -> None:
         self._links = links
-        self._settings, self._folder, self._mortal, self._work = settings, folder, mortal, work
+        self._config, self._folder, self._mortal, self._work = config, folder, mortal, work
         self._workers: dict[int, BaseProcess] = {}
 
     def __enter__(self) -> "JobProcesses":
         with ExitStack() as stack:
-            addresses_ = open_addresses(self._settings, stack)
-            self._coordinator = self._copy("coordinator", {}, serve, self._settings, addresses_)
+            addresses_ = open_addresses(self._config, stack)
+            self._coordinator = self._copy("coordinator", {}, serve, self._config, addresses_)
             self._coordinator.start()
         self._store_port = ExitStack()
         port = self._store_port.enter_context(store_port(ALONE))
         try:
-            for rank in range(self._settings.workers):
-                environment = worker_environment(self._settings, self._settings.workers, rank, port) | self._link(rank)
+            for rank in range(self._config.workers):
+                environment = worker_environment(self._config, self._config.workers, rank, port) | self._link(rank)
                 self._workers[rank] = self._copy(f"worker-{rank}", environment, self._work, self._folder)
                 self._workers[rank].start()
         except BaseException:
@@ -255,11 +255,11 @@ class JobProcesses:
 
     def _link(self, rank: int) -> dict[str, str]:
         """The way to the coordinator of a worker whose link is thin."""
-        addresses_ = {rate: address_ for address_, rate in self._settings.rates.items()}
+        addresses_ = {rate: address_ for address_, rate in self._config.rates.items()}
         rate = self._links[rank] if self._links else math.inf
         if rate not in addresses_:
             return {}
-        address = Address(addresses_[rate], self._settings.job, self._settings.token)
+        address = Address(addresses_[rate], self._config.job, self._config.token)
         return {COORDINATOR: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
     def _copy(self, name: str, *given: Any) -> BaseProcess:

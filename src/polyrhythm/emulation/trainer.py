@@ -29,7 +29,6 @@ class TrainerPlan(msgspec.Struct, frozen=True):
     """What all workers of a job are to do; `emulations` has one entry a worker."""
 
     training: TrainingConfig
-    policy: str
     seed: int
     epochs: int
     emulations: list[Emulation]
@@ -59,7 +58,7 @@ class Trainer:
         """All epochs; the order of the samples is that of the simulator."""
         config, samples = self.plan.training, len(self.task.train)
         seed = self.plan.seed if config.data_seed is None else config.data_seed
-        with session(self.model, self.optimizer, self.plan.policy, epochs=self.plan.epochs) as job:
+        with session(self.model, self.optimizer) as job:
             for epoch in range(self.plan.epochs):
                 shared = config.partition == "shared"
                 order = epoch_order(samples, seed, epoch) if shared else torch.arange(samples)

@@ -1,6 +1,7 @@
 """What a job on Ray is made of, and what is refused before anything is placed; tests/integrations runs one."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_each_host_is_started_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
     made = ordered(*words, "--on", "here")
     assert (made.hosts, made.resources) == (2, {"CPU": 3.0, "GPU": 1.5})
     plan = read_command(made.arguments(1, "127.0.0.1:7000"))
-    assert (plan.settings.workers, plan.ranks, plan.settings.job) == (6, range(3, 6), made.job)
+    assert (plan.config.workers, plan.ranks, plan.config.job) == (6, range(3, 6), made.job)
     assert plan.command[-3:] == ("train.py", "--on", "here")
     assert plan.node.port == 7000
 
@@ -29,6 +30,19 @@ def test_each_host_is_started_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_host_needs_no_meeting_point() -> None:
     made = ordered("--on", "ray", "--job", "fruit", "--nproc-per-node", "2", "train.py")
     assert made.arguments(0, "nowhere:1") == ["--nproc-per-node", "2", "--job", "fruit", "train.py"]
+
+
+def test_hosts_get_what_file_and_environment_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_EPOCHS", "4")
+    monkeypatch.setenv("POLYRHYTHM_SHARDS", "2")
+    path = tmp_path / "job.toml"
+    path.write_text("on = 'ray'\njob = 'fruit'\nepochs = 3\nnproc-per-node = 2\nfull-duplex = true\n", encoding="utf-8")
+    made = ordered("--config", str(path), "--policy=asp", "train.py")
+    assert (made.job, made.resources) == ("fruit", {"CPU": 2.0})
+    given = made.arguments(0, "nowhere:1")
+    assert sorted(given[:5]) == ["--epochs=3", "--full-duplex", "--nproc-per-node=2", "--policy=asp", "--shards=2"]
+    assert given[5:] == ["--job", "fruit", "train.py"]
+    assert made.overruled == (f"epochs 3 of {path} holds; 4 of POLYRHYTHM_EPOCHS is overruled",)
 
 
 @pytest.mark.parametrize(

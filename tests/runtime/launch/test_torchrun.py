@@ -241,8 +241,8 @@ WRONG = {
     ("--tee", "3", "a.py"): "--tee 3 has no meaning here: what workers print comes out here as it is; leave it out",
     ("--log-dir", "logs", "a.py"): "--log-dir logs has no meaning here",
     ("--virtual-local-rank", "a.py"): "--virtual-local-rank has no meaning here",
-    ("--shards", "0", "a.py"): "--shards and --epochs must be at least 1",
-    ("--hang-after", "0", "a.py"): "--hang-after more than 0 seconds",
+    ("--shards", "0", "a.py"): "--shards must be at least 1 but got 0",
+    ("--hang-after", "0", "a.py"): "--hang-after must be more than 0 seconds but got 0",
     ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
     ("--compensation", "dc", "a.py"): "compensation",
     ("--compensation", "dc-asgd", "--full-duplex", "a.py"): "--full-duplex and --compensation dc-asgd exclude each",
@@ -259,9 +259,9 @@ def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> N
 def test_the_ranks_of_a_host() -> None:
     where = ["--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:4000", "--rdzv-id", "j"]
     plan = read_command([*where, "--nproc-per-node", "2", "a.py"])
-    assert (plan.ranks, plan.settings.workers, plan.settings.job) == (range(2, 4), 6, "j")
+    assert (plan.ranks, plan.config.workers, plan.config.job) == (range(2, 4), 6, "j")
     assert plan.coordinator.coordinator == "tcp:127.0.0.1:4000"
-    environment = worker_environment(plan.settings, plan.processes, 3, 4001, plan.node)
+    environment = worker_environment(plan.config, plan.processes, 3, 4001, plan.node)
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
     wanted |= {"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
     assert environment.items() >= wanted.items()
@@ -271,20 +271,20 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = read_command(["--nproc-per-node", "2", "train.py"])
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
-    environment = worker_environment(plan.settings, plan.processes, 0, 4001, plan.node)
+    environment = worker_environment(plan.config, plan.processes, 0, 4001, plan.node)
     assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_THRESHOLD_"]) == ("1", "33554432")
     assert "MALLOC_TRIM_THRESHOLD_" not in environment
 
 
 def test_replicas_are_summed_up_where_the_command_says() -> None:
     plans = [read_command([*flags, "a.py"]) for flags in ([], ["--averaging", "server"])]
-    assert [plan.settings.averaging for plan in plans] == ["ring", "server"]
+    assert [plan.config.averaging for plan in plans] == ["ring", "server"]
 
 
 def test_the_script_keeps_its_own_flags() -> None:
     plan = read_command(
         ["--nproc_per_node=2", "--standalone", "--policy", "ssp:3", "a.py", "--policy", "x", "--n", "5"]
     )
-    assert (plan.processes, plan.settings.policy) == (2, "ssp:3")
+    assert (plan.processes, plan.config.policy) == (2, "ssp:3")
     assert plan.command[-5:] == ("a.py", "--policy", "x", "--n", "5")
     assert read_command(["-m", "package.train"]).command[-2:] == ("-m", "package.train")

@@ -57,3 +57,19 @@ def test_one_job_goes_through_every_policy() -> None:
         counts = Counter(index for seen in epoch for index in seen.indices)
         assert set(counts) == set(range(SAMPLES)), policy
         assert parse(policy).traits.cancels or set(counts.values()) == {1}, policy
+
+
+def name_the_policy(rank: int) -> tuple[str, str, str]:
+    """A script that says what the job is to be; what holds before, in and for the job."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.1)
+    with polyrhythm.session(model, optimizer, policy="ssp:s=1", epochs=2, compress="fp16") as session:
+        before = session.policy
+        for x, y, _ in session.loader(Numbered(8), batch_size=4):
+            step(model, optimizer, x, y)
+        return before, session.policy, session._client.config.compress
+
+
+def test_a_script_names_the_policy_unless_somebody_stronger_does() -> None:
+    assert run_job(name_the_policy, 2) == [("ssp:1", "ssp:1", "fp16")] * 2
+    assert run_job(name_the_policy, 2, policy="local:2") == [("local:2", "local:2", "fp16")] * 2

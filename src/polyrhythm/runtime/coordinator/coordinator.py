@@ -67,21 +67,21 @@ class Coordinator:
     def __init__(
         self, policy: Policy[Any], workers: int, effects: Effects, clock: Callable[[], float], epochs: int = 1
     ) -> None:
-        self.stages = Stages(policy, epochs)
-        self.policy = policy
-        self.job = Job(workers, effects, clock)
-        self.phase = 0
+        self.plan(policy, epochs)
+        self.job, self.phase = Job(workers, effects, clock), 0
         self._awaited = set(range(workers))
-        self._epochs = epochs
         self._home: Home = "start"
         self._stepping = self._stop_wanted = False
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
-        self._unsynchronised = UnsynchronisedSamples(self.job)
-        self._rollback = Rollback(self.job)
+        self._unsynchronised, self._rollback = UnsynchronisedSamples(self.job), Rollback(self.job)
         self._mode: Mode | None = None
         self.next_policy: Policy[Any] | None = None
         self._uploading: int | None = None
+
+    def plan(self, policy: Policy[Any], epochs: int) -> None:
+        """The first policy and number of epochs; may be changed until the first worker connects."""
+        self.stages, self.policy, self._epochs = Stages(policy, epochs), policy, epochs
 
     # -- what comes in ---------------------------------------------------------------------------------------------
 

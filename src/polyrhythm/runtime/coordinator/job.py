@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
-from polyrhythm.core.placement import runtime_placement
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import SampleRange, Workload
-from polyrhythm.policies import parse
 from polyrhythm.runtime.wire.protocol import Ready, StateFlow, ToWorker
 
 Home: TypeAlias = Literal["start", "workers", "servers"]
@@ -64,17 +62,6 @@ def flow_of(home: Home, on_servers: bool) -> StateFlow:
     if on_servers == (home == "servers"):
         return "keep"
     return "upload" if on_servers else "pull"
-
-
-def runnable(policy: str | Policy[Any]) -> str:
-    """The canonical spec of a policy that real workers can run.
-
-    Raises:
-        UsageError: if it cannot be read, or not be run.
-    """
-    parsed = policy if isinstance(policy, Policy) else parse(policy)
-    runtime_placement(parsed)
-    return parsed.spec
 
 
 @dataclass(slots=True)

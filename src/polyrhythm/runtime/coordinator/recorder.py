@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class JobRecorder:
-    """Writes what the settings ask for, and nothing otherwise.
+    """Writes what the config asks for, and nothing otherwise.
 
     Args:
-        settings: of the coordinator; `trace` and `figures` say where to write.
+        config: of the job; `trace` and `figures` say where to write.
         job: what is recorded.
     """
 
-    def __init__(self, settings: JobConfig, job: Job) -> None:
-        self._settings, self._job = settings, job
+    def __init__(self, config: JobConfig, job: Job) -> None:
+        self._config, self._job = config, job
         self.stragglers = Stragglers(tell=log.warning)
-        self._gauge = Gauge(self.stragglers) if settings.figures is not None else None
+        self._gauge = Gauge(self.stragglers) if config.figures is not None else None
         self._trace: TextIO | None = None
         self._writer: TraceWriter | None = None
         self._idle_until_s = 0.0
@@ -39,17 +39,17 @@ class JobRecorder:
         if number == 1:
             self._idle_until_s = time.process_time()
         if self._gauge is not None:
-            push_bytes = message_bytes * parse_compression(self._settings.compress).ratio
-            star = self._settings.averaging == "server"
+            push_bytes = message_bytes * parse_compression(self._config.compress).ratio
+            star = self._config.averaging == "server"
             self._gauge.begin_phase(runtime_placement(policy) != "servers", message_bytes, push_bytes, star)
-        if self._settings.trace is None:
+        if self._config.trace is None:
             return
         self._close_trace()
-        folder = Path(self._settings.trace)
+        folder = Path(self._config.trace)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self._settings.job}-phase-{number}.jsonl"
+        path = folder / f"{self._config.job}-phase-{number}.jsonl"
         self._trace = open(path, "w", encoding="utf-8")  # noqa: SIM115
-        self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self._settings.job}))
+        self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self._config.job}))
 
     def record(self, event: Event, decisions: Decisions) -> None:
         """One event and what the policy decided."""
@@ -85,17 +85,17 @@ class JobRecorder:
     def close(self, policy_figures: dict[str, float]) -> None:
         """The job is over; what its policy has to show of itself."""
         self._close_trace()
-        settings = self._settings
-        if self._gauge is None or settings.figures is None:
+        config = self._config
+        if self._gauge is None or config.figures is None:
             return
         blank = RunResult(
-            scenario=settings.job, policy=settings.policy, seed=0, where="local", workers=settings.workers, batch_size=0
+            scenario=config.job, policy=config.policy, seed=0, where="local", workers=config.workers, batch_size=0
         )
         self._gauge.meter.policy_figures = policy_figures
         blank.server_busy_s = time.process_time() - self._idle_until_s
         blank.rolled_back_samples, blank.message = self._job.rolled_back_samples, self._job.trouble
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
-        Path(settings.figures).write_bytes(msgspec.json.encode(figures))
+        Path(config.figures).write_bytes(msgspec.json.encode(figures))
 
     def _mark(self) -> Mark:
         return Mark(self._job.clock(), self._job.samples, self._job.version)

@@ -23,6 +23,7 @@ from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageErr
 from polyrhythm.policies import parse
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
+from polyrhythm.runtime.launch.config_sources import Completion
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_group import ShardGroup, ShardProcess, ShardSettings
@@ -66,7 +67,7 @@ class CoordinatorServer:
     """The `Effects` of a coordinator, with sockets and shards.
 
     Args:
-        settings: see `JobConfig`.
+        config: of the job; completed by the arguments of the first worker's session.
         listeners: bound to `coordinator_address`, so that a second job of the same id has failed before, and to
             `listen`.
 
@@ -74,25 +75,24 @@ class CoordinatorServer:
         UsageError: for a policy that cannot be read, or an address that cannot be listened on.
     """
 
-    def __init__(self, settings: JobConfig, *listeners: socket.socket) -> None:
-        self.settings = settings
-        self.loop = Loop()
-        self.coordinator = Coordinator(parse(settings.policy), settings.workers, self, self._elapsed, settings.epochs)
-        self.shards = ShardGroup(settings.shards, self._arrived, settings.compensation)
-        self._started_s = time.monotonic()
+    def __init__(self, config: JobConfig, *listeners: socket.socket) -> None:
+        self.config, self.loop = config, Loop()
+        self.coordinator = Coordinator(parse(config.policy), config.workers, self, self._elapsed, config.epochs)
+        self.shards = ShardGroup(config.shards, self._arrived, config.compensation)
+        self._started_s, self._looked_s = time.monotonic(), self.loop.clock()
         self._channels: dict[int, Channel] = {}
         self._heartbeat_channels: dict[int, Channel] = {}
         self._heartbeats: dict[int, float] = {}
-        self._looked_s = self.loop.clock()
         self._pushed: dict[tuple[int, int], Pushed] = {}
         self._complete: set[tuple[int, int]] = set()
         self._settings: dict[tuple[int, int], tuple[dict[str, Hyperparameter], ...]] = {}
-        self._recorder = JobRecorder(settings, self.coordinator.job)
-        self._store = TCPStore("0.0.0.0" if settings.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._completion = Completion(config, log.warning)
+        self._recorder = JobRecorder(config, self.coordinator.job)
+        self._store = TCPStore("0.0.0.0" if config.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._addresses = self._start_shards()
         self._open_acceptors(listeners)
-        self.loop.call_later(settings.patience_s, self._give_up_waiting)
-        self.loop.call_later(settings.heartbeat_s, self._look_for_hangs)
+        self.loop.call_later(config.patience_s, self._give_up_waiting)
+        self.loop.call_later(config.heartbeat_s, self._look_for_hangs)
 
     def run(self) -> None:
         """Serve the job until its end."""
@@ -115,9 +115,9 @@ class CoordinatorServer:
         """One optimizer step on every shard."""
         rows = zip(tickets, weights, staleness, strict=True)
         contributions = tuple(WeightedGradient(t.worker, t.number, weight, stale) for t, weight, stale in rows)
-        linear = self.settings.lr_convention == "linear"
+        linear = self.config.lr_convention == "linear"
         settings = [self._settings.pop((t.worker, t.number), ()) for t in tickets][-1]
-        self.shards.apply(Apply(contributions, len(tickets) / self.settings.workers if linear else 1.0, settings))
+        self.shards.apply(Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings))
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         """Forget these gradients."""
@@ -210,17 +210,15 @@ class CoordinatorServer:
             Hello | ToShard | ToCoordinator | Heartbeat | Add | AskStatus | Absent
         )
         for sock in listeners:
-            Acceptor(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
+            Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
 
     def _start_shards(self) -> tuple[tuple[str, ...], ...]:
         """Addresses of the shards in processes of their own: here, then where workers of other hosts reach them."""
-        processes = []
-        hosts = [address.rpartition(":")[0] for address in self.settings.listen]
-        for index in range(1, self.settings.shards):
-            settings = ShardSettings(
-                self.settings.job, self.settings.token, index, self.settings.shards, self.settings.compensation
-            )
-            here = f"unix:@polyrhythm-{self.settings.job}-shard-{index}"
+        processes, config = [], self.config
+        hosts = [address.rpartition(":")[0] for address in config.listen]
+        for index in range(1, config.shards):
+            settings = ShardSettings(config.job, config.token, index, config.shards, config.compensation)
+            here = f"unix:@polyrhythm-{config.job}-shard-{index}"
             process = ShardProcess(settings, here, *(f"{host}:0" for host in hosts))
             process.join(self.loop, settings, self.shards, self._shard_lost)
             processes.append(process.addresses)
@@ -235,21 +233,22 @@ class CoordinatorServer:
             return ControlAcceptor(self, channel)
         if hello.role == "sums":
             return SumAcceptor(self.shards.sums, channel)
+        if self._completion.heed(hello.rank, hello.arguments):
+            self._adopt(self._completion.config)
         self.coordinator.connect(hello.rank)
         self._channels[hello.rank] = channel
         here = (
             "127.0.0.1" if channel.local else str(channel.socket.getsockname()[0])
         )  # where it has reached the coordinator
-        store = here, self._store.port
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        settings = self.settings
-        averaging = settings.averaging, settings.averaged_state, settings.delta_rate
-        watching = settings.on_divergence, settings.divergence
-        info = JobInfo(
-            shards, store, settings.heartbeat_s, settings.compress, *averaging, settings.full_duplex, *watching
-        )
+        info = JobInfo(shards, (here, self._store.port), self.config.public)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerAcceptor(self, hello.rank)
+
+    def _adopt(self, config: JobConfig) -> None:
+        """The job's config is complete, before its first worker is connected."""
+        self.config, self._recorder = config, JobRecorder(config, self.coordinator.job)
+        self.coordinator.plan(parse(config.policy), config.epochs)
 
     def _admit_heartbeat(self, channel: Channel, worker: int) -> "HeartbeatAcceptor":
         if worker not in self._channels or worker in self._heartbeat_channels:
@@ -293,17 +292,17 @@ class CoordinatorServer:
 
     def _look_for_hangs(self) -> None:
         now = self.loop.clock()
-        if now - self._looked_s > 2 * self.settings.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
+        if now - self._looked_s > 2 * self.config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
             self._heartbeats = dict.fromkeys(self._heartbeats, now)
         for worker, heartbeat in list(self._heartbeats.items()):
-            if heartbeat < now - self.settings.hang_s:
+            if heartbeat < now - self.config.hang_after:
                 self._remove(worker)
         self._looked_s = now
-        self.loop.call_later(self.settings.heartbeat_s, self._look_for_hangs)
+        self.loop.call_later(self.config.heartbeat_s, self._look_for_hangs)
 
     def _remove(self, worker: int) -> None:
         """A worker hangs: the others go on without it, and on this host its process is ended."""
-        reason = f"rank {worker} has not answered for {self.settings.hang_s:g} s"
+        reason = f"rank {worker} has not answered for {self.config.hang_after:g} s"
         log.warning("%s; going on without it", reason)
         channel = self._channels[worker]
         channel.send(Rejected(f"{reason}, and the others have gone on; see --hang-after"))
@@ -323,7 +322,7 @@ class CoordinatorServer:
 
     def _give_up_waiting(self) -> None:
         if not self._channels and self.coordinator.job.epoch < 0:
-            log.error("job %s has no workers, and none has joined for long; it ends", self.settings.job)
+            log.error("job %s has no workers, and none has joined for long; it ends", self.config.job)
             self.loop.stop()
 
     def _shard_lost(self, reason: str) -> None:
@@ -402,11 +401,11 @@ class ControlAcceptor:
         """It may come and go."""
 
 
-def serve(settings: JobConfig, listeners: Sequence[socket.socket]) -> None:
+def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> None:
     """Body of a coordinator process; it returns behind the last worker."""
     logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
     torch.set_num_threads(1)
-    server = CoordinatorServer(settings, *listeners)
+    server = CoordinatorServer(config, *listeners)
     warm_up()
     server.run()
 

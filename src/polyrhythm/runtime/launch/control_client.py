@@ -5,11 +5,10 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import FrameError, UnreachableError, UsageError
-from polyrhythm.runtime.coordinator.job import runnable
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
-from polyrhythm.runtime.wire.job_config import coordinator_address
+from polyrhythm.runtime.wire.job_config import coordinator_address, runnable
 from polyrhythm.runtime.wire.protocol import Absent, Address, AskStatus, Status, SwitchTo
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
 

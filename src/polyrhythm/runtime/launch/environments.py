@@ -6,19 +6,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+import msgspec
+
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.config_sources import HANDED_ON
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.job_config import JobConfig
 
 STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-python", "--no_python")
 """How flags begin that say that workers are to be started here."""
-
-CARRIED = {"policy": "POLYRHYTHM_POLICY", "epochs": "POLYRHYTHM_EPOCHS", "compress": "POLYRHYTHM_COMPRESS"}
-"""Settings that a worker which is there already passes on to the coordinator, and where it finds them."""
-
-HUBS_OWN = ("lr_convention", "compensation", "shards", "hang_s", "on_divergence", "trace")
-"""Settings that only who starts the coordinator can give it."""
 
 
 def is_placed(flags: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -79,15 +76,10 @@ def first_host(nodes: str) -> str:
     return found[1] + (found[3] or "")
 
 
-def become_worker(settings: JobConfig, command: Sequence[str]) -> NoReturn:
-    """Go on as this worker.
-
-    Raises:
-        UsageError: for settings that a worker cannot pass on.
-    """
-    default = JobConfig(job="", workers=1)
-    for name in HUBS_OWN:
-        if getattr(settings, name) != getattr(default, name):
-            raise UsageError(f"{name} cannot be set by a worker; let polyrhythm run start the workers")
-    ours = {variable: str(getattr(settings, name)) for name, variable in CARRIED.items()}
-    os.execve(sys.executable, [*command], {**os.environ, **place_of(os.environ), **ours})
+def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence[str]) -> NoReturn:
+    """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config."""
+    place = place_of(os.environ)
+    for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
+        print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
+    ours = {HANDED_ON: msgspec.json.encode(config).decode()}
+    os.execve(sys.executable, [*command], {**os.environ, **place, **ours})

@@ -1,6 +1,5 @@
 """Which of a job's hosts this one is, from torchrun's flags, and how the hosts reach one another."""
 
-import argparse
 import os
 import socket
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from functools import cached_property
 
 from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.wire.connection import is_loopback
+from polyrhythm.runtime.wire.job_config import TorchrunFlags
 
 DEFAULT_PORT = 29400
 """Port of the coordinator if the endpoint names none; torchrun's for its own meeting point."""
@@ -62,7 +62,7 @@ ALONE = Node()
 """A job on one host."""
 
 
-def read_node(options: argparse.Namespace) -> Node:
+def read_node(options: TorchrunFlags) -> Node:
     """The place of this host in the job.
 
     Raises:
@@ -100,7 +100,7 @@ def read_count(value: str) -> int:
     return int(least)
 
 
-def read_endpoint(options: argparse.Namespace) -> tuple[str, int]:
+def read_endpoint(options: TorchrunFlags) -> tuple[str, int]:
     """Host and port of the coordinator, from --rdzv-endpoint or, as torchrun's static rendezvous has it,
     --master-addr.
     """

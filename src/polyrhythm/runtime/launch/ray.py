@@ -18,7 +18,8 @@ from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import TOKEN, read_count
 from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
-from polyrhythm.runtime.launch.torchrun import launch, make_parser, read_command, read_processes, split_at_script
+from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
+from polyrhythm.runtime.launch.torchrun import launch, read_command, read_processes, say
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 
 OURS = ("--on", "--worker-gpus", "--job")
@@ -48,6 +49,7 @@ class RayOrder(NamedTuple):
         hosts: how many.
         resources: of one host, as Ray names them.
         job: id of the job.
+        overruled: a line for each setting about which two places differ.
     """
 
     flags: list[str]
@@ -55,6 +57,7 @@ class RayOrder(NamedTuple):
     hosts: int
     resources: dict[str, float]
     job: str
+    overruled: tuple[str, ...] = ()
 
     def arguments(self, rank: int, endpoint: str) -> list[str]:
         """The call on one host."""
@@ -65,7 +68,10 @@ class RayOrder(NamedTuple):
 def launch_anywhere(arguments: Sequence[str]) -> int:
     """Run a job where ``--on`` says; its exit status as in `polyrhythm.runtime.launch.torchrun.launch`."""
     order = read_order(arguments)
-    return launch(arguments) if order is None else launch_on_ray(order)
+    if order is None:
+        return launch(arguments)
+    say(order.overruled)
+    return launch_on_ray(order)
 
 
 def read_order(arguments: Sequence[str]) -> RayOrder | None:
@@ -75,7 +81,8 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
         UsageError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
     """
     parser = make_parser()
-    flags, script = split_at_script(parser, arguments)
+    given, script = split_at_script(parser, arguments)
+    flags, overruled = expanded(parser, given)
     options = parser.parse_args([*flags, script[0]])
     if options.on != "ray":
         if options.worker_gpus:
@@ -88,25 +95,7 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
         raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
     hosts, workers = read_count(options.nnodes), read_processes(options.nproc_per_node)
     resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
-    return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8])
-
-
-def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The flags without those of these names and their values.
-
-    >>> without(["--on", "ray", "--policy", "asp", "--worker-gpus=1"], OURS)
-    ['--policy', 'asp']
-    """
-    kept: list[str] = []
-    value_follows = False
-    for word in flags:
-        if value_follows:
-            value_follows = False
-        elif word.partition("=")[0] in names:
-            value_follows = "=" not in word
-        else:
-            kept.append(word)
-    return kept
+    return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8], overruled)
 
 
 def launch_on_ray(order: RayOrder) -> int:

@@ -8,19 +8,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import msgspec
 
 from polyrhythm.errors import UnreachableError, UsageError
+from polyrhythm.runtime.launch.config_sources import handed_on, with_session
 from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.connection import connect, listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
-from polyrhythm.training.divergence import OnDivergence
 
 COORDINATOR = "POLYRHYTHM_COORDINATOR"
 """Environment variable with the coordinator's `Address` as JSON, set by ``polyrhythm run``."""
@@ -32,10 +33,21 @@ PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the coordinator that the first of them starts."""
 
 
-def find_coordinator(
-    policy: str, epochs: int, compress: str = "none", on_divergence: OnDivergence = "ignore"
-) -> tuple[int, Address]:
-    """This worker's rank and the address of its job's coordinator.
+class Found(NamedTuple):
+    """This worker's rank, the address of its job's coordinator, and what the coordinator has yet to be told of the
+    session.
+    """
+
+    rank: int
+    coordinator: Address
+    arguments: Mapping[str, Any]
+
+
+def find_coordinator(arguments: Mapping[str, Any]) -> Found:
+    """This worker's job; rank 0 starts its coordinator if nobody has.
+
+    Args:
+        arguments: those of the session that the script has given.
 
     Raises:
         UsageError: if the environment is incomplete.
@@ -43,7 +55,7 @@ def find_coordinator(
     """
     rank = read_number("RANK", 0)
     if COORDINATOR in os.environ:
-        return rank, msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address)
+        return Found(rank, msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address), arguments)
     job = (
         "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
         if "TORCHELASTIC_RUN_ID" in os.environ
@@ -52,21 +64,15 @@ def find_coordinator(
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
     if rank == 0:
+        config, overruled = with_session(handed_on(os.environ), arguments)
+        for line in overruled:
+            print(f"polyrhythm: {line}", file=sys.stderr)
         start_coordinator(
-            JobConfig(
-                job=job,
-                policy=policy,
-                workers=workers,
-                epochs=epochs,
-                compress=compress,
-                on_divergence=on_divergence,
-                token=node.token,
-                listen=node.listen,
-            )
+            msgspec.structs.replace(config, job=job, workers=workers, token=node.token, listen=node.listen)
         )
     address = Address(node.coordinator if node.rank else coordinator_address(job), job, node.token)
     wait_for_coordinator(address.coordinator)
-    return rank, address
+    return Found(rank, address, {})
 
 
 def node_of(workers: int) -> Node:
@@ -90,18 +96,18 @@ def node_of(workers: int) -> Node:
     return node
 
 
-def start_coordinator(settings: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
+def start_coordinator(config: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
     """Start a coordinator process; it ends by itself behind the last worker.
 
     Args:
-        settings: see `JobConfig`.
+        config: of the job.
         bound: whether it ends with this process.
 
     Raises:
         UsageError: if a job of this id is running, or a port is taken.
     """
     with ExitStack() as stack:
-        descriptors = [listener.fileno() for listener in open_addresses(settings, stack)]
+        descriptors = [listener.fileno() for listener in open_addresses(config, stack)]
         process = subprocess.Popen(
             [sys.executable, "-m", "polyrhythm.runtime.coordinator.server", *map(str, descriptors)],
             stdin=subprocess.PIPE,
@@ -109,23 +115,23 @@ def start_coordinator(settings: JobConfig, bound: bool = False) -> "subprocess.P
             preexec_fn=dies_with_us() if bound else None,
         )
     assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.write(msgspec.json.encode(config))
     process.stdin.close()
     return process
 
 
-def open_addresses(settings: JobConfig, stack: ExitStack) -> list[socket.socket]:
+def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
     """Sockets on which a coordinator's workers are awaited: that of its host, and others; emulated links are thin from
     now on.
 
     Raises:
         UsageError: if a job of this id is running, or a port is taken.
     """
-    addresses = (coordinator_address(settings.job), *settings.listen)
-    listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+    addresses = (coordinator_address(config.job), *config.listen)
+    listeners = [stack.enter_context(listen(address, config.token)) for address in addresses]
     for listener, address in zip(listeners, addresses, strict=True):
-        if address in settings.rates:
-            pace(listener, settings.rates[address])
+        if address in config.rates:
+            pace(listener, config.rates[address])
     return listeners
 
 

@@ -1,7 +1,6 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch.utils.data import DataLoader
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
-from polyrhythm.runtime.launch.rendezvous import read_number
 from polyrhythm.runtime.script.passes import ScriptLoader
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange, reduce_next
@@ -87,9 +85,7 @@ class ScriptSession(Session):
     _exchange: ScriptExchange
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, lane: Lane | None) -> None:
-        policy, compress = (os.environ.get(f"POLYRHYTHM_{name}") for name in ("POLICY", "COMPRESS"))
-        epochs = read_number("POLYRHYTHM_EPOCHS", 1)
-        super().__init__(model, optimizer, policy or "bsp", epochs, compress or "none")
+        super().__init__(model, optimizer)
         self._lane = lane
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""

@@ -15,11 +15,9 @@ import msgspec
 
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.wire.job_config import Averaging
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter
 from polyrhythm.telemetry.stragglers import Lateness
-from polyrhythm.training.config import StateTreatment
-from polyrhythm.training.divergence import EXPLODED, OnDivergence
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
@@ -38,20 +36,13 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobInfo(ControlMessage):
-    """The coordinator's first words to a worker: where the other shards and the meeting point are, and how often to
-    beat.
+    """The coordinator's first words to a worker: where the other shards and the meeting point are, and how the job
+    is set.
     """
 
     shards: tuple[str, ...]
     store: tuple[str, int]
-    heartbeat_s: float
-    compress: str = "none"
-    averaging: Averaging = "ring"
-    averaged_state: StateTreatment = "keep"
-    delta_rate: float = 1.0
-    full_duplex: bool = False
-    on_divergence: OnDivergence = "ignore"
-    divergence: float = EXPLODED
+    config: JobConfig
 
 
 class Heartbeat(ControlMessage):

@@ -24,12 +24,13 @@ class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Hello(ShardMessage):
-    """First message on every connection."""
+    """First message on every connection. `arguments` are those that a worker's script has given to its session."""
 
     job: str
     role: Role
     rank: int
     token: str = ""
+    arguments: dict[str, str | int] = {}
 
 
 class Welcome(ShardMessage):

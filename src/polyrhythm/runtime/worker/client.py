@@ -2,8 +2,9 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from polyrhythm.errors import FrameError
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import join
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, Heartbeat, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -38,6 +40,8 @@ class CoordinatorClient:
         address: of the coordinator.
         rank: of this worker.
         replica: what travels.
+        arguments: those of the script's session, of which the coordinator makes its config with what it was started
+            with.
         timeout_s: how long a server may take to answer; waiting for other workers is not limited by it.
 
     Raises:
@@ -45,31 +49,43 @@ class CoordinatorClient:
         UsageError: if it refuses this worker.
     """
 
-    def __init__(self, address: Address, rank: int, replica: ScriptReplica, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        address: Address,
+        rank: int,
+        replica: ScriptReplica,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+        timeout_s: float = 60.0,
+    ) -> None:
         self._loop = Loop()
         self._replica = replica
         self._inbox: deque[ToWorker] = deque()
         self._info: JobInfo | None = None
         self._store: TCPStore | None = None
         self._client = ShardClient(self._loop, rank, self._control, timeout_s)
-        hello = Hello(address.job, "worker", rank, address.token)
+        hello = Hello(address.job, "worker", rank, address.token, dict(arguments))
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
         self._coordinator = self._client.connect(address.coordinator, hello, decoder)
         self._client.wait(lambda: self._info, "while it joined the job")
         for shard in self.info.shards:
             self._client.connect(shard, hello, decoder)
-        self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.info.compress))
-        self._sums = SumThread(address, rank, self.info.shards) if self.info.averaging == "server" else None
+        self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
+        self._sums = SumThread(address, rank, self.info.shards) if self.config.averaging == "server" else None
         self._flat: Tensor | None = None
         self._swapped: Tensor | None = None
         self._exchange: DDPExchange | None = None
-        self._heartbeat = HeartbeatThread(address, rank, self.info.heartbeat_s, self._cut)
+        self._heartbeat = HeartbeatThread(address, rank, self.config.heartbeat_s, self._cut)
 
     @property
     def info(self) -> JobInfo:
         """What the coordinator has said about the job."""
         assert self._info is not None
         return self._info
+
+    @property
+    def config(self) -> JobConfig:
+        """The settings of the job, as they hold for everyone."""
+        return self.info.config
 
     def send(self, message: ToCoordinator) -> None:
         """Send to the coordinator."""
@@ -111,7 +127,7 @@ class CoordinatorClient:
     @property
     def full_duplex(self) -> bool:
         """Whether parameters may come while gradients go: not where nothing travels."""
-        return self.info.full_duplex and not self._client.shared
+        return self.config.full_duplex and not self._client.shared
 
     def swap(self, number: int) -> int:
         """Send the replica's gradients to the servers, and fetch their parameters meanwhile; the version of these."""
@@ -155,7 +171,7 @@ class CoordinatorClient:
             host, port = self.info.store
             self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
         self._exchange = exchange
-        exchange.state_treatment, exchange.outer = self.info.averaged_state, Outer(self.info.delta_rate)
+        exchange.state_treatment, exchange.outer = self.config.averaged_state, Outer(self.config.delta_rate)
         if self._sums is not None:
             exchange.launch = self._sums.launch
         exchange.meet(self._store, members, phase_name(phase))

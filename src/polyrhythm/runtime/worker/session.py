@@ -10,12 +10,11 @@
 Start it with ``polyrhythm run`` or torchrun, or by itself as a job of one worker.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, get_args
+from types import MappingProxyType, TracebackType
+from typing import Any
 
 import msgspec
 from torch import nn
@@ -25,8 +24,9 @@ from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, UsageError
-from polyrhythm.runtime.coordinator.job import runnable
+from polyrhythm.runtime.launch.config_sources import session_arguments
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
+from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
 from polyrhythm.runtime.worker.accumulation import Accumulation
@@ -53,18 +53,12 @@ class Session:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        policy: str,
-        epochs: int,
-        compress: str = "none",
-        on_divergence: OnDivergence = "ignore",
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         refuse_wrapped(model)
         self._replica = ScriptReplica(model, optimizer)
         self._optimizer = optimizer
-        self._policy = policy
-        self._epochs = epochs
-        self._compress = parse_compression(compress).spec
-        self._on_divergence = checked_choice(on_divergence)
+        self._arguments = arguments
         self._handles: list[Any] = []
         self._first_epoch = 0
         self._loader: SessionLoader[Any] | None = None
@@ -72,12 +66,11 @@ class Session:
 
     def __enter__(self) -> "Session":
         tie_forks()
-        self.rank, address = find_coordinator(self._policy, self._epochs, self._compress, self._on_divergence)
-        self._client = CoordinatorClient(address, self.rank, self._replica)
-        exchange, info = self._make_exchange(), self._client.info
-        self._exchange = exchange
-        guard = Guard(self._replica, info.on_divergence, info.divergence)
-        self._worker = Worker(self.rank, self._client, self._replica, exchange, guard=guard)
+        self.rank, address, arguments = find_coordinator(self._arguments)
+        self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
+        self._exchange, config = self._make_exchange(), self._client.config
+        guard = Guard(self._replica, config.on_divergence, config.divergence)
+        self._worker = Worker(self.rank, self._client, self._replica, self._exchange, guard=guard)
         self._accumulation = Accumulation(self._worker)
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
@@ -166,7 +159,7 @@ class Session:
     @property
     def policy(self) -> str:
         """Spec of the policy in force."""
-        return self._worker.phase.policy if self._worker.phase else self._policy
+        return self._worker.phase.policy if self._worker.phase else self._client.config.policy
 
     @property
     def samples(self) -> int:
@@ -216,7 +209,7 @@ class Session:
 
     @property
     def _compression(self) -> Compression:
-        return parse_compression(self._client.info.compress)
+        return parse_compression(self._client.config.compress)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -233,25 +226,28 @@ class Session:
 def session(
     model: nn.Module,
     optimizer: Optimizer,
-    policy: str | Policy[Any] = "bsp",
+    policy: str | Policy[Any] | None = None,
     *,
-    epochs: int = 1,
-    compress: str = "none",
-    on_divergence: OnDivergence = "ignore",
+    epochs: int | None = None,
+    compress: str | None = None,
+    on_divergence: OnDivergence | None = None,
 ) -> Session:
     """A worker's part in a job that trains `model` under `policy`.
 
     Args:
         model: the plain module, float32, on one device; not wrapped in DistributedDataParallel.
         optimizer: any of torch.optim, or a subclass whose step leaves parameters without gradients alone.
-        policy: spec or policy that the job starts with; ``polyrhythm run --policy`` takes precedence.
-        epochs: epochs that the job plans; policies that count shares of the workload need it.
+        policy: spec or policy that the job starts with; "bsp" if nobody names one.
+        epochs: epochs that the job plans, 1 by default; policies that count shares of the workload need it.
         compress: what gradients and replicas travel as, such as ``int8`` or ``topk:0.01``; see
-            `polyrhythm.training.compression`. ``polyrhythm run --compress`` takes precedence.
+            `polyrhythm.training.compression`. "none" by default.
         on_divergence: what becomes of the job when a loss that the script calls ``backward()`` on is not finite, or
-            explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore"; "end", with a `DivergedError` on every
-            worker; "rollback", to the start of the epoch, and on under BSP, or the end if that was done before.
-            ``polyrhythm run --on-divergence`` takes precedence.
+            explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore", the default; "end", with a
+            `DivergedError` on every worker; "rollback", to the start of the epoch, and on under BSP, or the end if that
+            was done before.
+
+    The environment, a job file and the flags of ``polyrhythm run`` take precedence over these arguments, as
+    `polyrhythm.runtime.launch.config_sources` says; where they differ, one line at the start says so.
 
     Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in synchronous
     mode on gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas
@@ -261,16 +257,8 @@ def session(
         UsageError: for a model or an optimizer that cannot take part; the message says why.
         ClusterError: from any step, when the job cannot go on: a server is lost, or the loss has diverged.
     """
-    return Session(
-        model, optimizer, os.environ.get("POLYRHYTHM_POLICY", runnable(policy)), epochs, compress, on_divergence
-    )
-
-
-def checked_choice(rule: OnDivergence) -> OnDivergence:
-    """It is one of the three."""
-    if rule not in get_args(OnDivergence):
-        raise UsageError(f"on_divergence must be ignore, end or rollback but got {rule!r}")
-    return rule
+    given = session_arguments(policy=policy, epochs=epochs, compress=compress, on_divergence=on_divergence)
+    return Session(model, optimizer, given)
 
 
 def refuse_wrapped(model: nn.Module) -> None:

@@ -1,0 +1,173 @@
+"""Where the settings of a job come from, and which one holds.
+
+From the weakest to the strongest:
+
+1. the default;
+2. the arguments of `polyrhythm.session` in the script;
+3. the environment: ``POLYRHYTHM_POLICY`` and so on for each flag of ours, torchrun's ``PET_NNODES`` and so on for each
+   of its own;
+4. the job file, ``polyrhythm run --config job.toml``;
+5. the flags of ``polyrhythm run``.
+
+The nearer to the call, the stronger: whoever types a command can change what the script and the site have set. Where
+two of the places 2 to 5 differ, one line at the start says which one holds.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.runtime.wire.job_config import (
+    BY_SCRIPT,
+    INTERNAL,
+    TYPES,
+    Given,
+    JobConfig,
+    TorchrunFlags,
+    canonical,
+    converted,
+    make_config,
+)
+
+Layer: TypeAlias = Mapping[str, Given]
+"""What one place has chosen, by the name of the setting."""
+
+SESSION = "the script's session"
+"""The second place in the order."""
+
+HANDED_ON = "POLYRHYTHM_JOB_CONFIG"
+"""Environment variable with the config as JSON, for workers that somebody else has started."""
+
+VARIABLES = {
+    name: f"{'PET' if name in TorchrunFlags.__struct_fields__ else 'POLYRHYTHM'}_{name.upper()}"
+    for name in TYPES
+    if name not in INTERNAL
+}
+"""Environment variable of each setting."""
+
+
+class Choice(NamedTuple):
+    """What holds, and a line for each setting about which two places differ."""
+
+    chosen: dict[str, Given]
+    overruled: tuple[str, ...]
+
+
+def session_arguments(**arguments: Any) -> dict[str, Any]:
+    """The arguments of a session that the script gives, checked.
+
+    >>> session_arguments(policy="ssp:s=3", epochs=None)
+    {'policy': 'ssp:3'}
+
+    Raises:
+        PolyrhythmError: for an impossible value.
+    """
+    plain = {name: value.spec if isinstance(value, Policy) else value for name, value in arguments.items()}
+    given = {name: converted(name, value, "") for name, value in plain.items() if value is not None}
+    config = JobConfig(**given)
+    return {name: canonical(name, getattr(config, name)) for name in given}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    """What the environment has chosen; an empty variable is none.
+
+    >>> from_environment({"POLYRHYTHM_EPOCHS": "3", "POLYRHYTHM_POLICY": ""})
+    {'epochs': Given(value=3, where='POLYRHYTHM_EPOCHS')}
+
+    Raises:
+        PolyrhythmError: for a value of the wrong type.
+    """
+    texts = {name: environment.get(variable, "") for name, variable in VARIABLES.items()}
+    return {
+        name: Given(converted(name, text, VARIABLES[name], text=True), VARIABLES[name])
+        for name, text in texts.items()
+        if text
+    }
+
+
+def combined(*layers: Layer) -> Choice:
+    """The layers as one, the weakest first.
+
+    >>> chosen, lines = combined({"policy": Given("bsp", "job.toml")}, {"policy": Given("asp", "--policy")})
+    >>> chosen["policy"].value, *lines
+    ('asp', 'policy asp of --policy holds; bsp of job.toml is overruled')
+    """
+    chosen = {name: given for layer in layers for name, given in layer.items()}
+    lines = []
+    for name, holds in chosen.items():
+        others = [layer[name] for layer in layers if name in layer]
+        beaten = [given for given in others if not same(name, given.value, holds.value)]
+        if beaten:
+            listed = " and ".join(f"{value} of {where}" for value, where in beaten)
+            verb = "is" if len(beaten) == 1 else "are"
+            lines.append(f"{name} {holds.value} of {holds.where} holds; {listed} {verb} overruled")
+    return Choice(chosen, tuple(lines))
+
+
+def same(name: str, first: Any, second: Any) -> bool:
+    """Whether two values mean the same."""
+    try:
+        return bool(canonical(name, first) == canonical(name, second))
+    except PolyrhythmError:  # said where the value is used
+        return bool(first == second)
+
+
+def with_session(config: JobConfig, arguments: Mapping[str, Any]) -> tuple[JobConfig, tuple[str, ...]]:
+    """The config with the arguments of the script's session where nothing stronger was given, and what is overruled.
+
+    >>> config, lines = with_session(JobConfig(given={"policy": "--policy"}), {"policy": "asp", "epochs": 3})
+    >>> config.policy, config.epochs, lines
+    ('bsp', 3, ("policy bsp of --policy holds; asp of the script's session is overruled",))
+
+    Raises:
+        PolyrhythmError: as `JobConfig`.
+    """
+    asked = {name: Given(value, SESSION) for name, value in arguments.items() if name in BY_SCRIPT}
+    stronger = {name: Given(getattr(config, name), where) for name, where in config.given.items()}
+    chosen, lines = combined(asked, {name: given for name, given in stronger.items() if name in BY_SCRIPT})
+    where = {name: given.where for name, given in chosen.items()}
+    values = {name: given.value for name, given in chosen.items()}
+    return msgspec.structs.replace(config, **values, given={**config.given, **where}), lines
+
+
+class Completion:
+    """Completes the config of a job that was started before its script has said anything.
+
+    Args:
+        config: from what is stronger than the script.
+        tell: is given a line for what is overruled.
+    """
+
+    def __init__(self, config: JobConfig, tell: Callable[[str], None]) -> None:
+        self.config, self._tell = config, tell
+        self._first: tuple[int, Mapping[str, Any]] | None = None
+
+    def heed(self, rank: int, arguments: Mapping[str, Any]) -> bool:
+        """A worker's session has these arguments; whether they have completed `config`, as those of the first do."""
+        if self._first is None:
+            self.config, lines = with_session(self.config, arguments)
+            self._first = rank, arguments
+            for line in lines:
+                self._tell(line)
+            return True
+        first, theirs = self._first
+        if arguments != theirs:
+            self._tell(f"rank {rank} gives its session other arguments than rank {first}, whose arguments hold")
+        return False
+
+
+def handed_on(environment: Mapping[str, str]) -> JobConfig:
+    """The config of a worker that somebody else has started: from ``polyrhythm run`` around it, or the environment.
+
+    Raises:
+        PolyrhythmError: for a variable that cannot be read.
+    """
+    if HANDED_ON not in environment:
+        return make_config(from_environment(environment))
+    try:
+        return msgspec.json.decode(environment[HANDED_ON].encode(), type=JobConfig)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{HANDED_ON} is not what polyrhythm run has set: {error}; unset it") from None

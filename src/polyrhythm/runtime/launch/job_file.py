@@ -1,0 +1,147 @@
+"""The job file: TOML, with a key for every flag of ``polyrhythm run``; a policy is a spec or a table."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.errors import SpecError, UsageError, did_you_mean
+from polyrhythm.policies import KNOWN
+from polyrhythm.runtime.wire.job_config import INTERNAL, KINDS, TYPES, converted
+
+LOGS = "what workers print comes out here as it is"
+REFUSED = {
+    **dict.fromkeys(("rdzv_conf", "max_restarts"), "a job goes on without workers that die, and restarts none"),
+    **dict.fromkeys(("log_dir", "logs_specs", "redirects", "tee", "local_ranks_filter"), LOGS),
+    **dict.fromkeys(("duplicate_stdout_filters", "duplicate_stderr_filters"), LOGS),
+    **dict.fromkeys(("numa_binding", "virtual_local_rank"), "workers are started where they are, with their own ranks"),
+    "local_addr": "a host's address is the one from which it reaches the first",
+    "run_path": "a script is run by its own path",
+}
+"""Flags of torchrun that would change something and do nothing here, and why; only their defaults are accepted."""
+
+IDLE = (
+    *("monitor_interval", "start_method", "event_log_handler", "role"),
+    *("signals_to_handle", "shutdown_timeout"),
+)
+"""Flags of torchrun that tune its own machinery; accepted, and without effect."""
+
+SYNC_SWITCH: dict[str, type] = {
+    "search": bool,
+    "store": str,
+    "metric": str,
+    "data": list,
+    "settings": int,
+    "runs": int,
+    "beta": float,
+    "error_rate": float,
+}
+"""Keys of the flags that go with ``--policy sync-switch``; without it they have no effect."""
+
+KEYS = (*(name for name in TYPES if name not in INTERNAL), *IDLE, *REFUSED, *SYNC_SWITCH)
+
+
+def read_job_file(path: str) -> dict[str, Any]:
+    """Values of a job file by the name of their flag.
+
+    Args:
+        path: of the file; messages begin with it.
+
+    Raises:
+        PolyrhythmError: for a file that cannot be read, an unknown key or a value of the wrong type; one line.
+    """
+    try:
+        return named(load(path), path)
+    except RecursionError:
+        raise UsageError(f"job file {path} is nested too deeply; a job file has one level, a policy few") from None
+
+
+def load(path: str) -> dict[str, Any]:
+    """The document."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read job file {path}: {error.strerror}; check --config") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"job file {path} is no text in UTF-8; write it in TOML") from None
+    except ValueError as error:  # tomllib's own, and those of its parts, such as a date that is none
+        raise UsageError(f"job file {path} is not TOML: {error}") from None
+
+
+def named(document: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The values by name, each of its type."""
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        name = key.replace("-", "_")
+        if name not in KEYS:
+            known = (known.replace("_", "-") for known in KEYS)
+            raise UsageError(f"job file {path}: unknown key {key!r}: {did_you_mean(key, known)}")
+        if name in values:
+            raise UsageError(f"job file {path} gives {name.replace('_', '-')} twice; leave one out")
+        values[name] = read_value(name, value, path)
+    return values
+
+
+def read_value(name: str, value: Any, path: str) -> Any:
+    """One value, of its type."""
+    if name == "policy" and isinstance(value, dict):
+        return spec_of(value, path)
+    if name in SYNC_SWITCH:
+        return checked(name, value, SYNC_SWITCH[name], path)
+    return converted(name, value, path) if name in TYPES else value
+
+
+def checked(name: str, value: Any, kind: type, path: str) -> Any:
+    """A value of a plain type."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise UsageError(f"{name} in {path} must be {KINDS.get(kind, 'a list of texts')} but got {value!r}")
+
+
+def spec_of(table: Mapping[str, Any], path: str) -> str:
+    """The spec that a table means.
+
+    >>> spec_of({"name": "selsync", "delta": 0.3}, "job.toml")
+    'selsync:delta=0.3'
+    >>> spec_of({"name": "switch", "parts": [{"name": "ssp", "s": 3, "share": 0.25}, "asp"]}, "job.toml")
+    'switch:(ssp:s=3)@0.25,asp'
+
+    Raises:
+        SpecError: for a table without a name, or with a key that is no parameter of the policy.
+    """
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise SpecError(f"policy in {path} is a table without a name; give it one, as in name = 'ssp'")
+    if name not in KNOWN:
+        raise SpecError(f"policy in {path}: unknown policy {name!r}: {did_you_mean(name, KNOWN)}")
+    parameters = {key: value for key, value in table.items() if key != "name"}
+    known = [field.name for field in fields(KNOWN[name])]
+    for key in parameters:
+        if key not in known:
+            raise SpecError(f"policy in {path}: {name} has no parameter {key!r}: {did_you_mean(key, known)}")
+    listed = [text for value in parameters.values() if isinstance(value, list) for text in parts(value, path)]
+    rest = [f"{k}={text_of(value, path)}" for k, value in parameters.items() if not isinstance(value, list)]
+    return ":".join(filter(None, [name, ",".join([*listed, *rest])]))
+
+
+def parts(values: Iterable[Any], path: str) -> list[str]:
+    """The policies of a sequence with their shares."""
+    return [part(value, path) if isinstance(value, dict) else str(value) for value in values]
+
+
+def part(table: Mapping[str, Any], path: str) -> str:
+    """A policy of a sequence; its key ``share`` is its share of the workload."""
+    spec = spec_of({key: value for key, value in table.items() if key != "share"}, path)
+    inner = f"({spec})" if ":" in spec else spec
+    return f"{inner}@{table['share']}" if "share" in table else inner
+
+
+def text_of(value: Any, path: str) -> str:
+    """A parameter as a spec writes it."""
+    if isinstance(value, dict):
+        return f"({spec_of(value, path)})"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return f"({text})" if "," in text else text

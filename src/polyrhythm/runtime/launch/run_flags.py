@@ -1,0 +1,166 @@
+"""The command line of ``polyrhythm run``: torchrun's flags and ours, up to the script."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+from torch.distributed.run import get_args_parser
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.config_sources import Choice, Layer, combined, from_environment
+from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, read_job_file
+from polyrhythm.runtime.wire.job_config import Averaging, Given
+from polyrhythm.training.config import StateTreatment
+from polyrhythm.training.divergence import OnDivergence
+
+ABOUT_THE_CALL = ("config", "show_config")
+"""Flags of ours that are no setting of a job."""
+
+
+class Expanded(NamedTuple):
+    """Flags that say all, and a line for each setting about which two places differed."""
+
+    flags: list[str]
+    overruled: tuple[str, ...]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """torchrun's parser with our flags in front."""
+    parser = get_args_parser()
+    parser.prog = "polyrhythm run"
+    parser.description = "Start the workers of a job on this host under a synchronization policy."
+    ours = parser.add_argument_group("polyrhythm")
+    ours.add_argument("--config", metavar="FILE", help="job file: TOML, with a key for every flag")
+    ours.add_argument("--show-config", action="store_true", help="print all settings and where each comes from; stop")
+    ours.add_argument("--policy", default="bsp", metavar="SPEC", help="first policy, as in ssp:3")
+    ours.add_argument("--on", choices=("here", "ray"), default="here", help="where to start the workers")
+    ours.add_argument("--worker-gpus", type=float, default=0.0, metavar="N", help="GPUs of each worker, with --on ray")
+    ours.add_argument("--job", default="", metavar="NAME", help="id of the job, for polyrhythm ctl")
+    ours.add_argument("--epochs", type=int, default=1, help="epochs that the script makes, for policies with shares")
+    ours.add_argument(
+        "--lr-convention", choices=("linear", "same"), default="linear", help="see the guide to real jobs"
+    )
+    ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
+    ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
+    ours.add_argument("--full-duplex", action="store_true", help="pull while pushing, between hosts; see the guide")
+    ours.add_argument(
+        "--averaging", choices=get_args(Averaging), default="ring", help="where averages of replicas are summed up"
+    )
+    ours.add_argument(
+        "--averaged-state", choices=get_args(StateTreatment), default="keep", help="states of averaged replicas"
+    )
+    ours.add_argument("--delta-rate", type=float, default=1.0, metavar="R", help="rate of deltas without an optimizer")
+    ours.add_argument(
+        "--on-divergence", choices=get_args(OnDivergence), default="ignore", help="when the loss is nan or explodes"
+    )
+    ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
+    ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
+    ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
+    return parser
+
+
+def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our flags, and the script with its own: nothing behind the script is looked at.
+
+    >>> split_at_script(make_parser(), ["--policy", "asp", "--standalone", "train.py", "--n", "5"])
+    (['--policy', 'asp', '--standalone'], ['train.py', '--n', '5'])
+    """
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        if not word.startswith("-"):
+            return list(arguments[:position]), list(arguments[position:])
+        action = parser._option_string_actions.get(word.replace("_", "-") if word.startswith("--") else word)
+        takes_value = action is not None and action.nargs != 0 and "=" not in word
+        position += 2 if takes_value else 1
+    if {"-h", "--help"} & set(arguments):
+        parser.parse_args(["--help"])  # which does not come back
+    raise UsageError("no script given; write polyrhythm run --policy asp train.py")
+
+
+def given_flags(parser: argparse.ArgumentParser, flags: Sequence[str]) -> dict[str, Any]:
+    """Values of the flags that were given, by name; those at their default too.
+
+    >>> given_flags(make_parser(), ["--policy", "bsp", "--nnodes=2"])
+    {'nnodes': '2', 'policy': 'bsp'}
+    """
+    unset = argparse.Namespace(**{action.dest: None for action in parser._actions})
+    read = vars(parser.parse_args([*flags, "script"], unset))
+    named = {action.dest for action in parser._actions if action.option_strings}
+    return {name: value for name, value in read.items() if name in named and value is not None}
+
+
+def as_flags(values: Mapping[str, Any]) -> list[str]:
+    """A command line that gives these values.
+
+    >>> as_flags({"on_divergence": "end", "module": True, "standalone": False, "data": ["a", "b"]})
+    ['--on-divergence=end', '--module', '--data=a', '--data=b']
+    """
+    words: list[str] = []
+    for name, value in values.items():
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            words += [flag] if value else []
+        else:
+            words += [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
+    return words
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting.
+
+    >>> flag_of("on_divergence")
+    '--on-divergence'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment: Mapping[str, str]) -> Choice:
+    """What environment, job file and flags have chosen, before the script says anything.
+
+    Raises:
+        PolyrhythmError: for a file that cannot be read, or a setting that has no meaning here.
+    """
+    given = given_flags(parser, flags)
+    path: str = given.get("config", "")
+    ours = {name: Given(value, flag_of(name)) for name, value in given.items() if name not in ABOUT_THE_CALL}
+    in_file = {name: Given(value, path) for name, value in (read_job_file(path) if path else {}).items()}
+    for layer in (in_file, ours):
+        refuse_meaningless(parser, layer)
+    return combined(from_environment(environment), in_file, ours)
+
+
+def expanded(parser: argparse.ArgumentParser, flags: Sequence[str]) -> Expanded:
+    """The flags with those of the job file and the environment as flags in front, for a call in another place."""
+    choice = from_call(parser, flags, os.environ)
+    own, known = given_flags(parser, flags), {action.dest for action in parser._actions} - {*IDLE, *REFUSED}
+    others = {name: given.value for name, given in choice.chosen.items() if name in known - own.keys()}
+    return Expanded([*as_flags(others), *without(flags, ("--config",))], choice.overruled)
+
+
+def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The flags without those of these names and their values.
+
+    >>> without(["--on", "ray", "--policy", "asp", "--worker-gpus=1"], ["--on", "--worker-gpus"])
+    ['--policy', 'asp']
+    """
+    kept: list[str] = []
+    value_follows = False
+    for word in flags:
+        if value_follows:
+            value_follows = False
+        elif word.partition("=")[0] in names:
+            value_follows = "=" not in word
+        else:
+            kept.append(word)
+    return kept
+
+
+def refuse_meaningless(parser: argparse.ArgumentParser, layer: Layer) -> None:
+    """No setting of torchrun that would do nothing here, but at its default."""
+    for name, (value, where) in layer.items():
+        if name in REFUSED and value != parser.get_default(name):
+            flag = where if value is True else f"{where} {value}"
+            shown = flag if where == flag_of(name) else f"{name} = {value} in {where}"
+            raise UsageError(f"{shown} has no meaning here: {REFUSED[name]}; leave it out")

@@ -1,0 +1,57 @@
+"""``polyrhythm run --show-config``: all settings with their sources, and nothing is started."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyrhythm.cli.app import app
+from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES
+
+
+def shown(*words: str, status: int = 0) -> list[str]:
+    outcome = CliRunner().invoke(app, ["run", *words])
+    assert outcome.exit_code == status, outcome.output
+    return [" ".join(line.split()) for line in outcome.output.splitlines()]
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text("nproc-per-node = 2\nshards = 2\n[policy]\nname = 'ssp'\ns = 3\n", encoding="utf-8")
+    return str(path)
+
+
+def test_every_setting_is_shown_with_its_source(job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "hunter2")
+    monkeypatch.setenv("POLYRHYTHM_EPOCHS", "7")
+    monkeypatch.setenv("POLYRHYTHM_POLICY", "asp")
+    lines = shown("--config", job_file, "--shards", "3", "--show-config", "none.py", "--show-config")
+    assert {line.partition(" ")[0].replace("-", "_") for line in lines} >= set(TYPES) - INTERNAL
+    for line in (
+        "setting value source",
+        "compress none default",
+        "job made at the start default",
+        "epochs 7 POLYRHYTHM_EPOCHS",
+        f"policy ssp:3 {job_file}",
+        "shards 3 --shards",
+        "token set, not shown POLYRHYTHM_TOKEN",
+        "workers 2 nnodes and nproc-per-node",
+        "the script's session may set, as nobody else has: compress, on_divergence",
+        f"shards 3 of --shards holds; 2 of {job_file} is overruled",
+    ):
+        assert line in lines
+    assert "hunter2" not in " ".join(lines)
+
+
+def test_no_script_is_needed_and_a_searched_policy_is_shown_as_given() -> None:
+    assert "policy sync-switch --policy" in shown("--policy", "sync-switch", "--search", "--show-config")
+
+
+def test_what_is_wrong_is_one_line(job_file: str) -> None:
+    assert shown("--config", job_file, "--show-config", "--shards", "0", status=2) == [
+        "polyrhythm: --shards must be at least 1 but got 0"
+    ]
+    Path(job_file).write_text("polcy = 'asp'\n", encoding="utf-8")
+    (line,) = shown("--config", job_file, "a.py", status=2)
+    assert "unknown key 'polcy': did you mean policy?" in line

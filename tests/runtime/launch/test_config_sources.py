@@ -1,0 +1,129 @@
+"""The order of the places that a setting can come from, and the line about two that differ."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.config_sources import (
+    HANDED_ON,
+    Completion,
+    combined,
+    from_environment,
+    handed_on,
+    session_arguments,
+)
+from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
+from polyrhythm.runtime.wire.job_config import BY_SCRIPT, Given, JobConfig
+
+PLACES = ("the script's session", "POLYRHYTHM_{}", "job.toml", "--{}")
+"""From the weakest to the strongest."""
+
+VALUES = {
+    "policy": ("asp", "ssp:3", "local:4", "bsp"),
+    "epochs": (2, 3, 4, 5),
+    "compress": ("fp16", "bf16", "int8", "topk:0.01"),
+    "on_divergence": ("end", "rollback", "ignore", "end"),
+    "shards": (0, 2, 3, 4),
+}
+"""A value for each place."""
+
+
+def called(monkeypatch: pytest.MonkeyPatch, name: str, chosen: dict[str, object]) -> LaunchOrder:
+    """A call of ``polyrhythm run`` with a setting in these places, the session's aside."""
+    flags = []
+    for place, value in chosen.items():
+        match place:
+            case "job.toml":
+                key = name.replace("_", "-")
+                Path("job.toml").write_text(f"{key} = {value!r}\n", encoding="utf-8")
+                flags += ["--config", "job.toml"]
+            case "--{}":
+                flags += [f"--{name.replace('_', '-')}", str(value)]
+            case "POLYRHYTHM_{}":
+                monkeypatch.setenv(f"POLYRHYTHM_{name.upper()}", str(value))
+    return read_command([*flags, "train.py"])
+
+
+def where(place: str, name: str) -> str:
+    return place.format(name.upper() if place.isupper() else name.replace("_", "-"))
+
+
+@pytest.mark.parametrize(("weak", "strong"), [*combinations(range(len(PLACES)), 2)])
+@pytest.mark.parametrize("name", VALUES)
+def test_the_nearer_to_the_call_the_stronger(
+    name: str, weak: int, strong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if weak == 0 and name not in BY_SCRIPT:
+        weak = strong
+    monkeypatch.chdir(tmp_path)
+    chosen = {PLACES[number]: VALUES[name][number] for number in (weak, strong)}
+    plan = called(monkeypatch, name, chosen)
+    said = list(plan.overruled)
+    completion = Completion(plan.config, said.append)
+    completion.heed(0, {name: VALUES[name][weak]} if weak == 0 else {})
+    config = completion.config
+    assert getattr(config, name) == VALUES[name][strong]
+    assert config.given[name] == where(PLACES[strong], name).replace("POLYRHYTHM_{}", "")
+    wanted = f"{name} {VALUES[name][strong]} of {where(PLACES[strong], name)} holds; "
+    wanted += f"{VALUES[name][weak]} of {where(PLACES[weak], name)} is overruled"
+    assert said == ([wanted] if VALUES[name][weak] != VALUES[name][strong] else [])
+
+
+LAYERS = st.lists(st.one_of(st.none(), st.sampled_from(["bsp", "asp", "ssp:3", "ssp:s=3"])), min_size=4, max_size=4)
+
+
+@given(LAYERS)
+def test_the_last_layer_that_chooses_holds(values: list[str | None]) -> None:
+    layers = [{} if value is None else {"policy": Given(value, f"place {k}")} for k, value in enumerate(values)]
+    chosen, lines = combined(*layers)
+    present = [(k, value) for k, value in enumerate(values) if value is not None]
+    assert list(chosen.values()) == [Given(value, f"place {k}") for k, value in present[-1:]]
+    differ = {value.replace("s=", "") for _, value in present}
+    assert len(lines) == (len(differ) > 1)
+    beaten = [f"place {k}" for k, value in present if value.replace("s=", "") != present[-1][1].replace("s=", "")]
+    assert all(place in lines[0] for place in beaten)
+
+
+def test_a_script_chooses_what_nobody_else_has_chosen() -> None:
+    said: list[str] = []
+    completion = Completion(JobConfig(shards=2, given={"shards": "--shards"}), said.append)
+    assert completion.heed(1, session_arguments(policy="ssp:s=3", epochs=4, compress=None))
+    config = completion.config
+    assert (config.policy, config.epochs, config.compress, config.shards) == ("ssp:3", 4, "none", 2)
+    assert config.given == {"shards": "--shards", "policy": PLACES[0], "epochs": PLACES[0]}
+    assert not completion.heed(0, session_arguments(policy="ssp:3", epochs=4))
+    assert not completion.heed(2, session_arguments(policy="asp"))
+    assert said == ["rank 2 gives its session other arguments than rank 1, whose arguments hold"]
+    assert completion.config is config
+
+
+def test_wrong_arguments_of_a_session_are_one_line() -> None:
+    for arguments, message in (
+        ({"epochs": 0}, "epochs must be at least 1 but got 0"),
+        ({"epochs": "3"}, "epochs must be a whole number but got '3'"),
+        ({"policy": 3}, "policy must be a text but got 3"),
+    ):
+        with pytest.raises(PolyrhythmError, match=f"^{message}$"):
+            session_arguments(**arguments)
+
+
+def test_wrong_variables_are_one_line() -> None:
+    with pytest.raises(PolyrhythmError, match=r"^POLYRHYTHM_SHARDS must be a whole number but got 'x'$"):
+        from_environment({"POLYRHYTHM_SHARDS": "x"})
+    with pytest.raises(PolyrhythmError, match=rf"^{HANDED_ON} is not what polyrhythm run has set: .*; unset it$"):
+        handed_on({HANDED_ON: "{"})
+
+
+def test_torchruns_own_variables_count() -> None:
+    torchruns = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_STANDALONE": "1"}
+    found = from_environment({**torchruns, "POLYRHYTHM_FULL_DUPLEX": "1"})
+    assert {name: value for name, (value, _) in found.items()} == {
+        "nnodes": "2",
+        "node_rank": 1,
+        "standalone": True,
+        "full_duplex": True,
+    }
