@@ -6,25 +6,19 @@ the `Numerics`, which is told what happens in order of virtual time and takes no
 """
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import (
     Alarm,
-    Cancel,
-    Decision,
-    Event,
-    Joined,
-    Ledger,
-    Left,
+    Driver,
+    LeftReason,
     Policy,
     Proceed,
     Report,
     Sync,
     Ticket,
     TraceWriter,
-    Wake,
 )
 from polyrhythm.errors import PolicyError
 from polyrhythm.sim.calendar import Calendar, Timer
@@ -51,13 +45,14 @@ class Engine:
     """
 
     def __init__(self, job: Job, meter: Meter, writer: TraceWriter | None = None) -> None:
-        self.job, self.meter, self.writer = job, meter, writer
-        self.policy, self.numerics, self.workload = job.policy, job.numerics, job.workload
-        self.state = job.policy.init(job.cluster)
-        self.ledger = Ledger()
+        self.job, self.meter = job, meter
+        self.numerics, self.workload = job.numerics, job.workload
+        record = None if writer is None else writer.write
+        self.driver = Driver(job.policy, job.cluster, self, record=record, switched=self._switch)
+        self.ledger, self.tell = self.driver.ledger, self.driver.tell
         self.calendar = Calendar(job.limit_s)
         self.seats: dict[int, Seat] = {}
-        self.leaving: deque[Seat] = deque()
+        self.departure: Leave | None = None
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
@@ -65,11 +60,15 @@ class Engine:
         self.steps = Steps(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
         self.obey_traits()
         self.alarms = 0
-        self.rule = job.policy.rule(self.state)
         self.held_until_s = 0.0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = self.apart = False
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """The rule that leads the run."""
+        return self.driver.policy
 
     def obey_traits(self) -> None:
         """Let messages go as the policy's traits say."""
@@ -94,102 +93,48 @@ class Engine:
         self._appoint_faults()
         absent = {join.worker for join in self.job.plan.joins}
         self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
+        self.end_epoch_if_over()
 
     def go_on(self) -> None:
         """As `run`; after a stop it may be called again."""
-        calendar, transport, meter = self.calendar, self.transport, self.meter
+        calendar, transport, meter, driver = self.calendar, self.transport, self.meter, self.driver
         while not self.stopped and (self.seats or self.workload.left):
             if transport.timers:
                 transport.settle()
             if not calendar.advance():
                 self._refuse_deadlock()
                 return
-            if self.leaving:
-                self._retire_finished()
+            if driver.leaving:
+                driver.let_go(calendar.now_s)
+            if not self.seats:
+                self.end_epoch_if_over()
             if meter.samples >= self.mark:
                 self.mark = self.at_mark()
 
-    # The policy.
+    # What the policy decides (see `Effects`).
 
-    def _deliver(self, event: Event) -> None:
-        self._ask(event)
-        self._retire_finished()
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine, which may take time."""
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
+        for worker in (*decision.workers, *(decision.adopters or ())):
+            self._take(self.seats[worker], decision)
+        if self.carriage.ring or not tickets:
+            self.transport.average(decision, self.seats)
 
-    def _ask(self, event: Event) -> None:
-        """Tell the policy, and carry out what it decides."""
-        try:
-            self.state, decisions = self.policy.decide(self.state, event)
-        except Exception as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
-        if not isinstance(decisions, tuple):
-            raise PolicyError(f"policy {self.policy.spec} returned {decisions!r}, which is not a tuple of decisions")
-        rule = self.policy.rule(self.state)
-        if rule is not self.rule and rule != self.rule:
-            self._switch(rule)
-        for decision in decisions:
-            if isinstance(decision, Sync):
-                self._sync(decision)
-            elif isinstance(decision, Proceed):
-                self._proceed(decision)
-            else:
-                self._carry_out_rare(decision)
-        if self.writer is not None:
-            self.writer.write(event, decisions)
-
-    def _carry_out_rare(self, decision: Decision) -> None:
-        match decision:
-            case Cancel(workers=workers):
-                self._cancel(workers)
-            case Wake(time_s=time_s):
-                alarm_s = max(time_s, self.calendar.now_s)
-                self.calendar.at(alarm_s, self._alarm, Timer(alarm_s))
-            case _:
-                raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
-
-    def _switch(self, rule: Policy[Any]) -> None:
-        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
-        self.rule = rule
-        self.meter.switches += 1
-        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
-
-    def _alarm(self, timer: Timer) -> None:
-        self.alarms += 1
-        if self.alarms > ALARMS:
-            raise PolicyError(
-                f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
-                "release somebody, or ask for an alarm when there is something to wait for"
-            )
-        self._deliver(Alarm(timer.about))
-
-    # Steps.
-
-    def _proceed(self, decision: Proceed) -> None:
-        workers = decision.workers
-        ready = tuple([worker for worker in workers if self._lease(worker, decision)])
-        if len(ready) < len(workers):
-            decision = Proceed(ready, decision.exchange, decision.settings)
-        for ticket in self.ledger.proceed(decision):
-            self._release(self.seats[ticket.worker], ticket, decision)
-
-    def _lease(self, worker: int, decision: Proceed) -> bool:
-        """Reserve a mini-batch; False if none is left, so that the worker goes instead."""
-        account = self.ledger.accounts.get(worker)
-        if account is None or account.running is not None:
-            return True  # which the ledger refuses
-        seat = self.seats[worker]
-        if decision.settings is not None:
-            seat.batch_size = decision.settings.batch_size or self.job.cluster.batch_size
-        seat.lease = self.workload.lease(seat.batch_size, worker)
-        if seat.lease is not None:
-            return True
-        seat.finished = True
-        if seat.averaging is None:
-            self.leaving.append(seat)
-        return False
-
-    def _release(self, seat: Seat, ticket: Ticket, decision: Proceed) -> None:
-        assert seat.lease is not None
-        self.numerics.start(ticket, seat.lease, decision.settings)
+    def start(self, ticket: Ticket, decision: Proceed) -> bool:
+        """Start a step, as soon as the worker has all that it needs."""
+        seat, settings = self.seats[ticket.worker], decision.settings
+        if settings is not None:
+            seat.batch_size = settings.batch_size or self.job.cluster.batch_size
+        lease = seat.lease = self.workload.lease(seat.batch_size, seat.worker)
+        if lease is None:
+            seat.finished = True
+            if seat.averaging is None:
+                self.driver.finish(seat.worker)
+            return False
+        seat.finished = False
+        self.numerics.start(ticket, lease, settings)
         seat.version = self.meter.updates
         seat.through_server = ticket.exchange == "gradients" and not self.carriage.ring
         if self.leave_steps and (leave := self.leave_steps.pop((seat.worker, seat.started), None)):
@@ -200,6 +145,61 @@ class Engine:
             self._start(seat)
         else:
             seat.released = True
+        return True
+
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
+        """Abandon what these workers have in flight and pending."""
+        self.numerics.void(tickets)
+        for worker in workers:
+            seat = self.seats[worker]
+            seat.finished = False
+            self._abandon(seat)
+            self.meter.cancel(worker)
+
+    def wake(self, time_s: float) -> None:
+        """Send an alarm."""
+        self.calendar.at(time_s, self._alarm, Timer(time_s))
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Apply what a worker that has finished has pending; that takes nobody's time."""
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
+        self.meter.samples += sum(lease.samples for lease in self.seats[decision.workers[0]].gradients)
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """A worker goes; unless it has finished, with what it has in flight, pending and only in its replica."""
+        seat, leave = self.seats[worker], self.departure
+        if reason == "finished":
+            self.retired.append(worker)
+            self.apart |= bool(seat.local)
+            self._vacate(seat)
+            return
+        self.workload.leave(worker)
+        self.numerics.void(tickets)
+        self.numerics.leave(worker)
+        self._abandon(seat)
+        for lease in seat.local:
+            self.meter.samples -= lease.samples
+            self.workload.give_back(lease)
+        self._vacate(seat)
+        if leave is not None and leave.back_after_s is not None:
+            self.calendar.at(self.calendar.now_s + leave.back_after_s, self._join_late, Timer(worker))
+
+    def _switch(self) -> None:
+        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
+        self.meter.switches += 1
+        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
+
+    def _alarm(self, timer: Timer) -> None:
+        self.alarms += 1
+        if self.alarms > ALARMS:
+            raise PolicyError(
+                f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
+                "release somebody, or ask for an alarm when there is something to wait for"
+            )
+        self.tell(Alarm(timer.about))
+
+    # Steps.
 
     def _start(self, seat: Seat) -> None:
         """Start a step, at the earliest when a switch is over."""
@@ -211,7 +211,7 @@ class Engine:
     def _has_average(self, seat: Seat) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
         if seat.finished and seat.averaging is None:
-            self.leaving.append(seat)
+            self.driver.finish(seat.worker)
         elif seat.released and seat.may_start:
             seat.released = False
             self._start(seat)
@@ -242,18 +242,9 @@ class Engine:
         )
         seat.compute_s = seat.transfer_s = 0.0
         self.meter.report(report, ticket.exchange)
-        self._deliver(report)
+        self.tell(report)
 
     # Combining and dropping.
-
-    def _sync(self, decision: Sync) -> None:
-        tickets = self.ledger.sync(decision)
-        self.numerics.sync(decision, tickets)
-        self.meter.sync(decision)
-        for worker in (*decision.workers, *(decision.adopters or ())):
-            self._take(self.seats[worker], decision)
-        if self.carriage.ring or not tickets:
-            self.transport.average(decision, self.seats)
 
     def _take(self, seat: Seat, decision: Sync) -> None:
         """What a worker has pending is combined, or given up for the result."""
@@ -264,14 +255,6 @@ class Engine:
             self.meter.samples += lease.stop - lease.start
         else:
             seat.local.pop()
-
-    def _cancel(self, workers: tuple[int, ...]) -> None:
-        self.numerics.void(self.ledger.cancel(workers))
-        for worker in workers:
-            seat = self.seats[worker]
-            seat.finished = False
-            self._abandon(seat)
-            self.meter.cancel(worker)
 
     def _abandon(self, seat: Seat) -> None:
         """Whatever the worker has in flight and pending is for others to process."""
@@ -298,7 +281,6 @@ class Engine:
 
     def _join(self, workers: tuple[int, ...]) -> None:
         job, now_s = self.job, self.calendar.now_s
-        clock = self.ledger.join(workers)
         self.workload.join(workers)
         for worker in workers:
             slow = job.plan.slow.get(worker, ())
@@ -306,24 +288,16 @@ class Engine:
                 worker, job.durations[worker], job.bandwidths[worker], slow, job.cluster.batch_size
             )
         self.meter.join(workers, now_s)
-        self._deliver(Joined(workers, now_s, clock))
+        self.driver.join(workers, now_s)
 
     def _join_late(self, timer: Timer) -> None:
         if timer.about not in self.seats:
             self._join((timer.about,))
 
-    def _retire_finished(self) -> None:
-        """Those for whom no mini-batch was left go, one by one, with what they have pending applied."""
-        while self.leaving:
-            seat = self.leaving.popleft()
-            if seat.finished:
-                self._ask(self._retire(seat))
-        if isinstance(self.workload, MeetingWorkload):
-            self._end_epoch(self.workload)
-
-    def _end_epoch(self, workload: MeetingWorkload) -> None:
+    def end_epoch_if_over(self) -> None:
         """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
-        if self.seats or not self.retired or not workload.left:
+        workload = self.workload
+        if self.seats or not self.retired or not isinstance(workload, MeetingWorkload) or not workload.left:
             return
         workers, self.retired = tuple(sorted(set(self.retired))), []
         begin_s = self.calendar.now_s + self.job.epoch_end_s
@@ -337,38 +311,12 @@ class Engine:
     def _begin_epoch(self, timer: Timer) -> None:
         self._join(timer.about)
 
-    def _retire(self, seat: Seat) -> Left:
-        tickets = self.ledger.settle(seat.worker)
-        if tickets:
-            rest = Sync((seat.worker,) * len(tickets))
-            self.numerics.sync(rest, tickets)
-            self.meter.sync(rest)
-            self.meter.samples += sum(lease.samples for lease in seat.gradients)
-        clock, _ = self.ledger.leave(seat.worker)
-        self.retired.append(seat.worker)
-        self.apart |= bool(seat.local)
-        self._vacate(seat)
-        return Left(seat.worker, self.calendar.now_s, clock, "finished")
-
     def _depart(self, timer: Timer) -> None:
-        """A worker goes with what it has in flight, pending and only in its replica."""
-        leave: Leave = timer.about
-        seat = self.seats.get(leave.worker)
-        if seat is None:
+        self.departure = leave = timer.about
+        if leave.worker not in self.seats:
             return
-        clock, void = self.ledger.leave(leave.worker)
-        self.workload.leave(leave.worker)
-        self.numerics.void(void)
-        self.numerics.leave(leave.worker)
-        self._abandon(seat)
-        for lease in seat.local:
-            self.meter.samples -= lease.samples
-            self.workload.give_back(lease)
-        self._vacate(seat)
-        now_s = self.calendar.now_s
-        if leave.back_after_s is not None:
-            self.calendar.at(now_s + leave.back_after_s, self._join_late, Timer(leave.worker))
-        self._deliver(Left(leave.worker, now_s, clock, leave.reason))
+        self.driver.leave(leave.worker, self.calendar.now_s, leave.reason)
+        self.end_epoch_if_over()
         self._call_back()
 
     def _call_back(self) -> None:
@@ -397,4 +345,4 @@ class Engine:
         for seat in self.seats.values():
             self.steps.book(seat)
         self.numerics.void(self.ledger.finish())
-        self.meter.policy_figures = self.policy.figures(self.state)
+        self.meter.policy_figures = self.driver.figures

@@ -232,7 +232,8 @@ def led_by(moment: Moment, policy: Policy[Any], state: Any) -> Moment:
     engine = moment.engine
     if not moment.recorder.entries:
         return restarted(engine.job, policy, moment)
-    engine.policy, engine.state, engine.job.policy = policy, state, policy
+    engine.driver.lead(policy, state)
+    engine.job.policy = policy
     engine.obey_traits()
     return moment
 
