@@ -21,7 +21,7 @@ class Effects(Protocol):
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Combine; `tickets` are the gradients taken, none for replicas."""
 
-    def start(self, ticket: Ticket, decision: Proceed) -> bool:
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Start this step; False if it is not started, and the worker waits on.
 
         If no mini-batch is left for the worker, tell `Driver.finish`, at once or when the worker may go.
@@ -76,7 +76,7 @@ class Driver:
         """Workers for which no mini-batch is left, in the order in which they go."""
         self._effects, self._record, self._switched = effects, record, switched
         self._decide = decide or policy.decide
-        self._exchanges, self._cancels = policy.traits.exchanges, policy.traits.cancels
+        self._traits = policy.traits
         self._letting_go = False
         try:
             self.state = policy.init(cluster)
@@ -97,7 +97,7 @@ class Driver:
     def lead(self, policy: Policy[Any], state: Any) -> None:
         """Go on under another policy, which is in this state."""
         self.policy, self.state, self._decide = policy, state, policy.decide
-        self._exchanges, self._cancels = policy.traits.exchanges, policy.traits.cancels
+        self._traits = policy.traits
         self._asks_rule = self._switched is not None
 
     def tell(self, event: Event) -> None:
@@ -122,6 +122,12 @@ class Driver:
             raise self._refusal(reason, event) from PolicyError(reason)
         if self.leaving:
             self.let_go(event.time_s)
+
+    def start_again(self, decision: Proceed, time_s: float) -> None:
+        """Start steps once more that came to nothing; for the policy they are still the same."""
+        self._start(decision)
+        if self.leaving:
+            self.let_go(time_s)
 
     def join(self, workers: tuple[int, ...], time_s: float) -> None:
         """These workers stand ready for their first step."""
@@ -177,15 +183,19 @@ class Driver:
                     self._check_declared(decision)
                 effects.sync(decision, ledger.sync(decision))
             elif isinstance(decision, Proceed):
-                if decision.exchange not in self._exchanges or decision.settings is not None:
+                if decision.exchange not in self._traits.exchanges or decision.settings is not None:
                     self._check_declared(decision)
-                for ticket in ledger.proceed(decision):
-                    if self.leaving:
-                        self.leaving.pop(ticket.worker, None)
-                    if not effects.start(ticket, decision):
-                        ledger.take_back(ticket)
+                self._start(decision)
             else:
                 self._carry_out_rare(decision, now_s)
+
+    def _start(self, decision: Proceed) -> None:
+        ledger, effects = self.ledger, self._effects
+        for ticket in ledger.proceed(decision):
+            if self.leaving:
+                self.leaving.pop(ticket.worker, None)
+            if not effects.start_step(ticket, decision):
+                ledger.take_back(ticket)
 
     def _carry_out_rare(self, decision: Any, now_s: float) -> None:
         self._check_declared(decision)
@@ -203,7 +213,7 @@ class Driver:
             self._effects.wake(decision.time_s)
 
     def _check_declared(self, decision: Any) -> None:
-        reason = malformed((decision,)) or undeclared((decision,), self._exchanges, self._cancels)
+        reason = malformed((decision,)) or undeclared((decision,), self._traits)
         if reason:
             raise PolicyError(reason)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, get_args
 
+from polyrhythm.core.policy import Traits
 from polyrhythm.core.types import (
     Cancel,
     Contribution,
@@ -55,15 +56,17 @@ def malformed(decisions: Iterable[Any]) -> str:
     return next((reason for decision in decisions if (reason := _malformed(decision))), "")
 
 
-def undeclared(decisions: Iterable[Decision], exchanges: frozenset[Exchange], cancels: bool) -> str:
+def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
     """Which of these needs more than the policy's traits say; empty if none does."""
     for decision in decisions:
-        if isinstance(decision, Cancel) and not cancels:
+        if isinstance(decision, Cancel) and not traits.cancels:
             return f"{decision} needs Traits(cancels=True)"
-        if isinstance(decision, Proceed) and decision.exchange not in exchanges:
+        if isinstance(decision, Proceed) and decision.exchange not in traits.exchanges:
             return f"{decision} needs {decision.exchange!r} in Traits(exchanges=...)"
-        if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in exchanges:
+        if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
             return f"{decision} needs 'replicas' in Traits(exchanges=...)"
+        if isinstance(decision, Wake) and traits.venue != "arbitrated":
+            return f"{decision} needs Traits(venue='arbitrated'): ranks that decide by themselves share no clock"
     return ""
 
 

@@ -122,7 +122,7 @@ class Engine:
         if self.carriage.ring or not tickets:
             self.transport.average(decision, self.seats)
 
-    def start(self, ticket: Ticket, decision: Proceed) -> bool:
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Start a step, as soon as the worker has all that it needs."""
         seat, settings = self.seats[ticket.worker], decision.settings
         if settings is not None:

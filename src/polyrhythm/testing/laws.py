@@ -89,9 +89,7 @@ def examined(policy: Policy[Any]) -> Decide:
             raise Breach("pure", f"two calls of decide with the same state and {event} differ")
         if pickle.loads(frozen) != state:  # noqa: S301 (it was pickled above)
             raise Breach("pure", f"decide changed the state that it was given with {event}")
-        if isinstance(decisions, tuple) and (
-            reason := undeclared(decisions, policy.traits.exchanges, policy.traits.cancels)
-        ):
+        if isinstance(decisions, tuple) and (reason := undeclared(decisions, policy.traits)):
             raise Breach("traits", reason)
         copy = pickle.loads(pickled(after))  # noqa: S301 (it was pickled above)
         if copy != after:

@@ -131,7 +131,7 @@ class Stage:
             self.processed += [self._replicas[worker].pop() for worker in decision.workers]
         self._version += 1
 
-    def start(self, ticket: Ticket, decision: Proceed) -> bool:
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Start a step, and plan its end."""
         worker = ticket.worker
         if decision.settings:
