@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
-from polyrhythm.errors import PolicyError, PolyrhythmError
+from polyrhythm.errors import BROKEN, PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.control import (
@@ -40,7 +40,18 @@ from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import Door, peer_pid
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import FOR_SHARD, Add, Apply, Contribution, Drop, Hello, Rejected, ToShard, Value
+from polyrhythm.runtime.messages import (
+    FOR_SHARD,
+    Add,
+    Apply,
+    Broken,
+    Contribution,
+    Drop,
+    Hello,
+    Rejected,
+    ToShard,
+    Value,
+)
 from polyrhythm.runtime.record import Recorder
 from polyrhythm.runtime.shard import warm_up
 from polyrhythm.runtime.shards import ShardGroup, ShardProcess, ShardSettings
@@ -65,6 +76,8 @@ class Hub:
 
     def __init__(self, settings: HubSettings, *listeners: socket.socket) -> None:
         self.settings = settings
+        self.broken = False
+        """Whether the job has ended because of its policy."""
         self.loop = Loop()
         self.coordinator = Coordinator(parse(settings.policy), settings.workers, self, self._elapsed, settings.epochs)
         self.shards = ShardGroup(settings.shards, self._arrived, settings.compensation)
@@ -88,7 +101,7 @@ class Hub:
         try:
             self.loop.run()
         finally:
-            self._recorder.close(self.coordinator.figures)
+            self._recorder.close(self._policy_figures())
             self.loop.close()
 
     # -- what the coordinator asks (see `Office`) --------------------------------------------------------------------
@@ -133,7 +146,7 @@ class Hub:
 
     def wake(self, time_s: float) -> None:
         """Call back at a time of the job's clock."""
-        self.loop.call_at(self._started_s + time_s, self.coordinator.alarm)
+        self.loop.call_at(self._started_s + time_s, lambda: self._coordinate(self.coordinator.alarm))
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 
@@ -144,8 +157,10 @@ class Hub:
             self.shards.service.received(worker, channel, message)
         elif isinstance(message, Pushed):
             self._match_push(worker, message)
+        elif isinstance(message, Broken):
+            self._break_off(message.reason)
         else:
-            self._steer(worker, message)
+            self._coordinate(self.coordinator.receive, worker, message)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         """A worker's connection has ended, or it hangs."""
@@ -154,7 +169,7 @@ class Hub:
             if channel is not None:
                 channel.close()
         was_member = worker in self.coordinator.job.members
-        self.coordinator.lost(worker, reason)
+        self._coordinate(self.coordinator.lost, worker, reason)
         if was_member:
             self._recorder.lost(worker)
         self.shards.forget(worker)
@@ -164,8 +179,12 @@ class Hub:
 
     def absent(self, worker: int) -> None:
         """Whoever has started this rank says that it will not come."""
-        self.coordinator.absent(worker)
+        self._coordinate(self.coordinator.absent, worker)
         self._end_if_empty()
+
+    def switch(self, policy: Policy[Any]) -> None:
+        """Somebody outside the job wants another policy."""
+        self._coordinate(self.coordinator.switch, policy)
 
     def beat(self, worker: int) -> None:
         """A worker's process is running."""
@@ -196,7 +215,7 @@ class Hub:
 
     def _open_doors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            Hello | ToShard | ToHub | Pulse | Add | AskStatus | Absent
+            Hello | ToShard | ToHub | Broken | Pulse | Add | AskStatus | Absent
         )
         for sock in listeners:
             Door(self.loop, sock, self.settings.job, self.settings.token, decoder, self._admit)
@@ -259,20 +278,36 @@ class Hub:
 
     def _deliver(self, worker: int, message: Pushed) -> None:
         self._settings[worker, message.number] = message.settings
-        self._steer(worker, message)
+        self._coordinate(self.coordinator.receive, worker, message)
 
-    def _steer(self, worker: int, message: ToHub) -> None:
+    def _coordinate(self, act: Callable[..., None], *given: Any) -> None:
+        """Have the coordinator act; whatever it does may show that the policy is wrong."""
+        if self.broken:
+            return
         try:
-            self.coordinator.receive(worker, message)
+            act(*given)
         except PolicyError as error:
-            self._fail(f"the policy {self.coordinator.policy.spec} broke its contract: {error}")
+            self._break_off(str(error))
 
-    def _fail(self, reason: str) -> None:
+    def _break_off(self, reason: str) -> None:
+        """The job ends because of its policy. It is said once, here: several ranks may find it out, too."""
+        if not self.broken:
+            self.broken = True
+            self._fail(Broken(reason))
+
+    def _fail(self, message: Broken | Rejected) -> None:
         """The job cannot go on for anyone."""
-        log.error("%s", reason)
+        log.error("%s", message.reason)
         for channel in self._channels.values():
-            channel.send(Rejected(reason))
+            channel.send(message)
         self.loop.stop()
+
+    def _policy_figures(self) -> dict[str, float]:
+        try:
+            return self.coordinator.figures
+        except PolicyError as error:
+            log.error("%s", error)
+            return {}
 
     def _look_for_hangs(self) -> None:
         now = self.loop.clock()
@@ -311,7 +346,7 @@ class Hub:
 
     def _shard_lost(self, reason: str) -> None:
         """A part of the parameters is gone, and with it the job."""
-        self._fail(f"a parameter server is gone: {reason}")
+        self._fail(Rejected(f"a parameter server is gone: {reason}"))
 
 
 class WorkerDoor:
@@ -367,7 +402,7 @@ class ControlDoor:
         """Steer or ask; the answer is always the status."""
         if isinstance(message, SwitchTo):
             try:
-                self._hub.coordinator.switch(parse(message.policy))
+                self._hub.switch(parse(message.policy))
             except PolyrhythmError as error:
                 self._channel.send(Rejected(str(error)))
                 return
@@ -385,15 +420,16 @@ class ControlDoor:
         """It may come and go."""
 
 
-def serve(settings: HubSettings, doors: Sequence[socket.socket]) -> None:
-    """Body of a hub process; it returns behind the last worker."""
+def serve(settings: HubSettings, doors: Sequence[socket.socket]) -> int:
+    """Body of a hub process; it returns behind the last worker, with the exit status."""
     logging.basicConfig(level=logging.INFO, format="polyrhythm hub: %(message)s")
     torch.set_num_threads(1)
     hub = Hub(settings, *doors)
     warm_up()
     hub.run()
+    return BROKEN if hub.broken else 0
 
 
 if __name__ == "__main__":  # descriptors of the doors; settings come on standard input
     made = msgspec.json.decode(sys.stdin.buffer.read(), type=HubSettings)
-    serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]])
+    sys.exit(serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]]))

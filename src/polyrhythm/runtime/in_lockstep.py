@@ -6,13 +6,17 @@ the place of a rank's own.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.workload import Lease
+from polyrhythm.errors import BrokenPolicyError, PolicyError
 from polyrhythm.runtime.averager import Stake
 from polyrhythm.runtime.control import Lockstep, Phase, Record, Stepped, Token, ToWorker
 from polyrhythm.runtime.epoch import GroupError
+from polyrhythm.runtime.messages import Broken
 from polyrhythm.runtime.pace import PERIOD_S
 from polyrhythm.runtime.schedule import Schedule
 from polyrhythm.runtime.station import Station
@@ -30,7 +34,8 @@ class InLockstep:
         self._records: tuple[Record, ...] = ()
         self._members = phase.members
         self._index = phase.members.index(station.rank)
-        self._schedule = Schedule(policy, cluster, phase.members, station.rank)
+        with telling(station):
+            self._schedule = Schedule(policy, cluster, phase.members, station.rank)
         self._tokens: deque[Token] = deque()
         self._steps = 0
         self._drawn = 0
@@ -83,7 +88,8 @@ class InLockstep:
 
     def _start(self, message: Lockstep) -> None:
         plan = Strides(message.ranges, len(self._members), message.batch_size)
-        self._schedule.start(plan)
+        with telling(self._station):
+            self._schedule.start(plan)
         self._steps, self._drawn = plan.steps, 0
         self._records = ()
         self._tokens.clear()
@@ -137,7 +143,8 @@ class InLockstep:
         """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""
         schedule, station = self._schedule, self._station
         step, gradients = schedule.step, schedule.exchange == "gradients"
-        sync = schedule.advance(self._records or None)
+        with telling(station):
+            sync = schedule.advance(self._records or None)
         self._decided = step, gradients, sync
         if sync is not None and sync.what == "gradients" and not gradients:
             try:
@@ -218,3 +225,17 @@ class InLockstep:
             equal = not sync.delay and not sync.fragment and {*(sync.adopters or sync.workers)} >= {*self._members}
         if closing and not equal:
             averager.mean(exchange.epoch, step=step)
+
+
+@contextmanager
+def telling(station: Station) -> Iterator[None]:
+    """While this rank decides by itself: the coordinator, which has seen less, is told if the policy is wrong.
+
+    Raises:
+        BrokenPolicyError: then.
+    """
+    try:
+        yield
+    except PolicyError as error:
+        station.link.send(Broken(str(error)))
+        raise BrokenPolicyError(str(error)) from error

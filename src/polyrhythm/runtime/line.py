@@ -6,12 +6,13 @@ from typing import Protocol
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.control import ToHub, ToWorker
 from polyrhythm.runtime.exchange import Exchange
+from polyrhythm.runtime.messages import Broken
 
 
 class Link(Protocol):
     """A worker's line to the hub and to the parameter servers."""
 
-    def send(self, message: ToHub) -> None:
+    def send(self, message: ToHub | Broken) -> None:
         """Send to the hub."""
 
     def hold(self, message: ToHub) -> None:

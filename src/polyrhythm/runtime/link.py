@@ -18,7 +18,7 @@ from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.frames import FrameError
 from polyrhythm.runtime.handshake import join
 from polyrhythm.runtime.loop import Loop
-from polyrhythm.runtime.messages import FromShard, Hello, Rejected, Welcome
+from polyrhythm.runtime.messages import Broken, FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.replica import Replica
 from polyrhythm.runtime.summing import SumThread
 from polyrhythm.training.compression import parse_compression
@@ -70,7 +70,7 @@ class HubLink:
         assert self._info is not None
         return self._info
 
-    def send(self, message: ToHub) -> None:
+    def send(self, message: ToHub | Broken) -> None:
         """Send to the hub."""
         self._hub.send(message)
 

@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import BROKEN, DivergedError, PolicyError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.control import Address
 from polyrhythm.runtime.emulation import Emulation
 from polyrhythm.runtime.hub import serve
@@ -210,6 +210,7 @@ class Crew:
         """Until the hub ends, behind the last worker; why the run diverged, or nothing.
 
         Raises:
+            PolicyError: if the policy has broken its contract.
             PolyrhythmError: as soon as a process fails; its last words.
         """
         over = False
@@ -219,10 +220,14 @@ class Crew:
             for rank, process in self._workers.items():
                 if over:
                     process.join(GRACE_S)
+                if process.exitcode == BROKEN:
+                    raise PolicyError(self._last_words(f"worker-{rank}"))
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
                     raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+        if self._hub.exitcode == BROKEN:
+            raise PolicyError(self._last_words("hub").removeprefix("polyrhythm hub: "))
         if self._hub.exitcode:
             raise PolyrhythmError(f"the hub failed: {self._last_words('hub')}")
         return ""

@@ -40,6 +40,12 @@ class Rejected(Message):
     reason: str
 
 
+class Broken(Message):
+    """The policy has broken its contract, and the job ends: a rank tells the coordinator, and that all workers."""
+
+    reason: str
+
+
 class Parameter(NamedTuple):
     """Name and shape of one tensor."""
 
@@ -248,7 +254,7 @@ ToShard: TypeAlias = Open | Push | Pull | MoreRoom | Upload | Download
 FOR_SHARD: Final = frozenset(get_args(ToShard))
 """The same as a set, in which a type is found several times faster."""
 
-FromShard: TypeAlias = Welcome | Rejected | Opened | Pulled | Slot | Loaded | Downloaded
+FromShard: TypeAlias = Welcome | Rejected | Broken | Opened | Pulled | Slot | Loaded | Downloaded
 """To a worker."""
 OF_SHARD: Final = frozenset(get_args(FromShard))
 """The same as a set."""
