@@ -11,11 +11,12 @@ from polyrhythm.errors import SpecError, did_you_mean
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.checks import require_at_least
-from polyrhythm.policies.handover import Charge, Crew, require_plain_gradients
+from polyrhythm.policies.handover import Charge, require_plain_gradients
 from polyrhythm.policies.k_group import KGroup
 from polyrhythm.policies.progress import Match, Window
 from polyrhythm.policies.rlp_file import Learned, load
 from polyrhythm.policies.rlp_views import VIEWS, ByAction, Observation, View
+from polyrhythm.policies.roll import Roll
 from polyrhythm.policies.ssp import SSP
 
 FALLBACKS: dict[str, type[Policy[Any]]] = {rule.name: rule for rule in (ASP, BSP, KGroup, SSP)}
@@ -142,8 +143,8 @@ class RLP(Policy[RLPState]):
         charge, decisions = state.charge.decide(event)
         window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
-            window = Window(self.learned.window * max(1, len(charge.crew.clocks)))
-            plan = plan if self.holds(plan, event, charge.crew) else self.blind(plan)
+            window = Window(self.learned.window * max(1, len(charge.roll.places)))
+            plan = plan if self.holds(plan, event, charge.roll) else self.blind(plan)
         return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
     def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
@@ -162,11 +163,11 @@ class RLP(Policy[RLPState]):
         """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
         return plan if self.only else Plan(None, plan.inside)
 
-    def holds(self, plan: Plan, event: Event, crew: Crew) -> bool:
+    def holds(self, plan: Plan, event: Event, roll: Roll) -> bool:
         """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
         if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
             return True
-        return isinstance(event, Joined) and plan.crew.issuperset(crew.clocks)
+        return isinstance(event, Joined) and plan.crew.issuperset(roll.places)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[Window, Match, Window | None]:
         """The window with one more loss, the match, and the window that is complete with it."""
@@ -183,12 +184,12 @@ class RLP(Policy[RLPState]):
             return signals, state.plan
         if self.only:
             action = self.view.actions.index(self.only)
-        elif self.learned.conditions.hold(len(state.charge.crew.clocks), observation):
+        elif self.learned.conditions.hold(len(state.charge.roll.places), observation):
             action = self.choose(observation)
         else:
             return signals, Plan(state.plan.rule, inside=False)
         signals, rule = self.view.choose(signals, action)
-        return signals, Plan(rule, crew=frozenset(state.charge.crew.clocks))
+        return signals, Plan(rule, crew=frozenset(state.charge.roll.places))
 
     def choose(self, observation: Observation) -> int:
         """The action of the greatest value."""
