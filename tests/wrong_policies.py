@@ -121,7 +121,7 @@ class RaisesOnAlarm(Wrong):
 
     def decide(self, state: Any, event: Event) -> Any:
         if isinstance(event, Alarm):
-            raise ValueError("woken")
+            raise ValueError("woken")  # noqa: TRY004
         return super().decide(state, event)
 
 

@@ -100,7 +100,9 @@ def _malformed_sync(sync: Sync) -> str:
         return f"Sync.what must be {', '.join(get_args(Contribution))} but got {sync.what!r}"
     if sync.weights is not None and not _is_tuple_of(sync.weights, int | float):
         return f"Sync.weights must be a tuple of numbers but got {sync.weights!r}"
-    if fragment is not None and not (_is_tuple_of(fragment, int) and len(fragment) == 2 and 0 <= fragment[0] < fragment[1]):
+    if fragment is not None and not (
+        _is_tuple_of(fragment, int) and len(fragment) == 2 and 0 <= fragment[0] < fragment[1]
+    ):
         return f"Sync.fragment must be an index and a count above it but got {fragment!r}"
     if not isinstance(delay, int) or delay < 0:
         return f"Sync.delay must be a whole number of at least 0 but got {delay!r}"
@@ -108,7 +110,7 @@ def _malformed_sync(sync: Sync) -> str:
 
 
 def _malformed_proceed(decision: Proceed) -> str:
-    settings = decision.settings
+    settings: Any = decision.settings
     if decision.exchange not in get_args(Exchange):
         return f"Proceed.exchange must be {' or '.join(get_args(Exchange))} but got {decision.exchange!r}"
     if settings is None:

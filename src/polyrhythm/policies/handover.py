@@ -8,7 +8,7 @@ Unlike `polyrhythm.policies.relay`, which changes between any two rules and firs
 costs no wait, so that it may happen every few steps; the price is that both rules must exchange gradients.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Sync
@@ -35,7 +35,7 @@ class Charge:
 
     policy: Policy[Any]
     state: Any
-    roll: Roll = Roll()
+    roll: Roll = field(default_factory=Roll)
 
     @classmethod
     def of(cls, policy: Policy[Any], cluster: Cluster) -> "Charge":

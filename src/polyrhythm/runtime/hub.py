@@ -31,13 +31,12 @@ from polyrhythm.runtime.control import (
     Pushed,
     Refused,
     Status,
-    SwitchTo,
     ToHub,
     ToWorker,
 )
 from polyrhythm.runtime.coordinator import Coordinator
-from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.handshake import Door, peer_pid
+from polyrhythm.runtime.hub_doors import ControlDoor, PulseDoor, WorkerDoor
 from polyrhythm.runtime.hub_settings import HubSettings
 from polyrhythm.runtime.loop import Loop
 from polyrhythm.runtime.messages import (
@@ -306,7 +305,7 @@ class Hub:
         try:
             return self.coordinator.figures
         except PolicyError as error:
-            log.error("%s", error)
+            log.error("%s", error)  # noqa: TRY400 (one line for the user)
             return {}
 
     def _look_for_hangs(self) -> None:
@@ -347,77 +346,6 @@ class Hub:
     def _shard_lost(self, reason: str) -> None:
         """A part of the parameters is gone, and with it the job."""
         self._fail(Rejected(f"a parameter server is gone: {reason}"))
-
-
-class WorkerDoor:
-    """Handler of a worker's connection."""
-
-    def __init__(self, hub: Hub, worker: int) -> None:
-        self._hub = hub
-        self._worker = worker
-
-    def received(self, message: Any) -> None:
-        """Everything goes to the hub."""
-        self._hub.received(self._worker, message)
-
-    def place(self, message: Any, payload: Payload) -> memoryview:
-        """Gradients and uploads go to shard 0."""
-        return self._hub.shards.service.place(self._worker, message, payload)
-
-    def lost(self, reason: str) -> None:
-        """End of file is a death; one that has said goodbye is not known to the coordinator any more."""
-        log.debug("rank %d: %s", self._worker, reason)
-        self._hub.lost(self._worker, "died")
-
-
-class PulseDoor:
-    """Handler of a worker's second connection, on which it only shows that it runs."""
-
-    def __init__(self, hub: Hub, worker: int) -> None:
-        self._hub = hub
-        self._worker = worker
-
-    def received(self, message: Any) -> None:
-        """A beat."""
-        if not isinstance(message, Pulse):
-            raise FrameError(f"the pulse of rank {self._worker} sent {type(message).__name__}")
-        self._hub.beat(self._worker)
-
-    def place(self, message: Any, payload: Payload) -> memoryview:
-        """A pulse has no numbers."""
-        raise FrameError(f"the pulse of rank {self._worker} announced {payload.nbytes} bytes")
-
-    def lost(self, reason: str) -> None:
-        """The worker's own connection tells of its end."""
-
-
-class ControlDoor:
-    """Handler of a connection from outside the job, such as that of ``polyrhythm ctl``."""
-
-    def __init__(self, hub: Hub, channel: Channel) -> None:
-        self._hub = hub
-        self._channel = channel
-
-    def received(self, message: Any) -> None:
-        """Steer or ask; the answer is always the status."""
-        if isinstance(message, SwitchTo):
-            try:
-                self._hub.switch(parse(message.policy))
-            except PolyrhythmError as error:
-                self._channel.send(Rejected(str(error)))
-                return
-        elif isinstance(message, Absent):
-            self._hub.absent(message.rank)
-        elif not isinstance(message, AskStatus):
-            raise FrameError(f"a controller sent {type(message).__name__}")
-        self._channel.send(self._hub.status())
-
-    def place(self, message: Any, payload: Payload) -> memoryview:
-        """Controllers send no numbers."""
-        raise FrameError(f"a controller announced {payload.nbytes} bytes")
-
-    def lost(self, reason: str) -> None:
-        """It may come and go."""
 
 
 def serve(settings: HubSettings, doors: Sequence[socket.socket]) -> int:

@@ -10,6 +10,7 @@ from polyrhythm.runtime.channel import Channel
 from polyrhythm.runtime.frames import FrameError, Payload
 from polyrhythm.runtime.messages import (
     OF_SHARD,
+    Broken,
     Download,
     Downloaded,
     Loaded,
@@ -17,7 +18,6 @@ from polyrhythm.runtime.messages import (
     Opened,
     Pull,
     Pulled,
-    Broken,
     Rejected,
     Slot,
     Upload,

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
+from polyrhythm.core import (
+    Cluster,
+    Driver,
+    Exchange,
+    LeftReason,
+    Policy,
+    Proceed,
+    Report,
+    Settings,
+    Sync,
+    Ticket,
+    Traits,
+)
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.control import Record
 from polyrhythm.runtime.strides import Strides
