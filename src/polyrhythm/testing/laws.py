@@ -83,7 +83,7 @@ def examined(policy: Policy[Any]) -> Decide:
         frozen = pickled(state)
         result: Any = policy.decide(state, event)
         if not isinstance(result, tuple) or len(result) != 2:
-            return result  # type: ignore[no-any-return]  # which the driver refuses
+            return result  # which the driver refuses
         after, decisions = result
         if policy.decide(state, event) != result:
             raise Breach("pure", f"two calls of decide with the same state and {event} differ")
