@@ -7,6 +7,9 @@ Polyrhythm itself are assertions and are never caught.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+BROKEN = 4
+"""Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
+
 
 class PolyrhythmError(ValueError):
     """A mistake that the user can mend; the message says how."""
@@ -18,6 +21,10 @@ class SpecError(PolyrhythmError):
 
 class PolicyError(PolyrhythmError):
     """A policy that breaks the contract, such as one that restarts a worker that is still running."""
+
+
+class BrokenPolicyError(PolicyError):
+    """The policy of a running job has broken its contract, and the job ends: its coordinator has said so on stderr."""
 
 
 class TraceError(PolyrhythmError):

@@ -31,7 +31,7 @@ from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.emulation.trainer import Received, TrainerPlan, main, snapshot
-from polyrhythm.errors import DivergedError, PolyrhythmError, ScenarioError
+from polyrhythm.errors import BROKEN, DivergedError, PolicyError, PolyrhythmError, ScenarioError
 from polyrhythm.runtime.coordinator.server import serve
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, end_with_starter, free_port, open_addresses
 from polyrhythm.runtime.launch.torchrun import worker_environment
@@ -212,6 +212,7 @@ class JobProcesses:
         """Until the coordinator ends, behind the last worker; why the run diverged, or nothing.
 
         Raises:
+            PolicyError: if the policy has broken its contract.
             PolyrhythmError: as soon as a process fails; its last words.
         """
         over = False
@@ -221,10 +222,14 @@ class JobProcesses:
             for rank, process in self._workers.items():
                 if over:
                     process.join(GRACE_S)
+                if process.exitcode == BROKEN:
+                    raise PolicyError(self._last_words(f"worker-{rank}"))
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
                     raise PolyrhythmError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+        if self._coordinator.exitcode == BROKEN:
+            raise PolicyError(self._last_words("coordinator").removeprefix("polyrhythm coordinator: "))
         if self._coordinator.exitcode:
             raise PolyrhythmError(f"the coordinator failed: {self._last_words('coordinator')}")
         return ""

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import BrokenPolicyError, PolyrhythmError
 from polyrhythm.runtime.server.shard import hand_untorn, read_untorn
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
@@ -219,6 +219,7 @@ class ShardClient:
 
         Raises:
             PolyrhythmError: the reason, if a server has rejected this worker.
+            BrokenPolicyError: if the job ends because of its policy.
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
@@ -228,6 +229,8 @@ class ShardClient:
 
     def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):
+            if port.broken is not None:
+                raise BrokenPolicyError(port.broken)
             if port.refusal is not None:
                 raise PolyrhythmError(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
             if port.reason is not None:
