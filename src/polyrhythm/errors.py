@@ -15,6 +15,9 @@ caught.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+BROKEN = 4
+"""Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
+
 
 class PolyrhythmError(Exception):
     """Anything that Polyrhythm raises on purpose; always one of its two kinds."""
@@ -30,6 +33,10 @@ class SpecError(UsageError):
 
 class PolicyError(UsageError):
     """A policy that breaks the contract, such as one that restarts a worker that is still running."""
+
+
+class BrokenPolicyError(PolicyError):
+    """The policy of a running job has broken its contract, and the job ends: its coordinator has said so on stderr."""
 
 
 class TraceError(UsageError):

@@ -17,7 +17,7 @@ import pytest
 from polyrhythm.core import Trace, replay
 from polyrhythm.emulation.local import JobProcesses, LocalRun, read_figures, run_local
 from polyrhythm.emulation.pace import Death, Emulation
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.telemetry import RunResult
@@ -25,6 +25,7 @@ from polyrhythm.testing.processes import workers
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task
 from polyrhythm.training.data.tasks import build_task
+from tests import wrong_policies
 
 SAMPLES, BATCH, EPOCHS = 64, 8, 2
 TRAINING = TrainingConfig(train_samples=SAMPLES, test_samples=50, batch_size=BATCH, epochs=EPOCHS, learning_rate=0.05)
@@ -89,6 +90,12 @@ def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> Non
     assert result.updates == result.steps == SAMPLES * EPOCHS // BATCH
     assert result.steps_by_worker[1] == 2
     assert result.dropped_by_reason == {"left": 1}
+
+
+@pytest.mark.parametrize("name", ["Raises", "RaisesByTheClock"])
+def test_a_wrong_policy_is_refused_as_in_the_simulator(task: Task, name: str) -> None:
+    with pytest.raises(PolicyError, match=r"raised ValueError\('oops'\) at Report of worker 1 with clock 1$"):
+        run_local(run(f"{wrong_policies.__file__}:{name}"), task)
 
 
 def test_a_diverging_run_says_so(task: Task) -> None:

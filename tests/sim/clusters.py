@@ -134,6 +134,7 @@ class Scripted(Policy[int]):
 
     name: ClassVar[str] = "scripted"
     summary: ClassVar[str] = "follows a script"
+    traits: ClassVar[Traits] = Traits(exchanges=frozenset({"gradients", "replicas"}), cancels=True)
 
     def init(self, cluster: Cluster) -> int:
         return 0

@@ -307,7 +307,7 @@ def test_a_finished_worker_may_be_cancelled_and_sent_for_returned_samples() -> N
 
 
 def test_alarms() -> None:
-    script = [(Proceed((0,)), Wake(0.5), Wake(-1.0))]
+    script = [(Proceed((0,)), Wake(0.5), Wake(0.0))]
     told = events(cluster(1.0, samples=1), Scripted(script))
     assert [event for event in told if isinstance(event, Alarm)] == [Alarm(0.0), Alarm(0.5)]
 

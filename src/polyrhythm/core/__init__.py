@@ -1,5 +1,7 @@
 """The contract: events, decisions, policies, specs, the ledger, traces and replay. Standard library only."""
 
+from polyrhythm.core.driver import Driver as Driver
+from polyrhythm.core.driver import Effects as Effects
 from polyrhythm.core.ledger import Account as Account
 from polyrhythm.core.ledger import DropReason as DropReason
 from polyrhythm.core.ledger import Ledger as Ledger

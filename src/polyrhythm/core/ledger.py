@@ -8,6 +8,7 @@ A gradient is pending from its report until a `Sync` takes it. A step on a repli
 the replica is averaged: it is already in the replica, and is lost if the worker leaves before.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -82,6 +83,12 @@ class Ledger:
         """Start one step on each named worker; the tickets of these steps."""
         return [self._start(worker, decision.exchange) for worker in decision.workers]
 
+    def take_back(self, ticket: Ticket) -> None:
+        """The step that was started last on a worker is none, because nothing is left for it; its number is free."""
+        account = self.accounts[ticket.worker]
+        account.running = None
+        account.started -= 1
+
     def report(self, worker: int) -> tuple[int, Ticket]:
         """The step in flight is complete and its contribution pending; the worker's new clock, and the ticket."""
         account = self.accounts[worker]
@@ -101,8 +108,8 @@ class Ledger:
         """Take what a `Sync` combines; for gradients their tickets, in the order of its workers."""
         if not decision.workers:
             raise PolicyError("Sync names no workers; leave the decision out instead")
-        if decision.weights is not None and len(decision.weights) != len(decision.workers):
-            raise PolicyError(f"Sync has {len(decision.weights)} weights for {len(decision.workers)} workers")
+        if decision.weights is not None:
+            check_weights(decision.weights, decision.workers)
         if decision.what == "gradients":
             return [ticket for worker in decision.workers if (ticket := self._take_gradient(worker))]
         for worker in decision.workers:
@@ -147,7 +154,7 @@ class Ledger:
         return self.accounts[worker]
 
     def _start(self, worker: int, exchange: Exchange) -> Ticket:
-        account = self._live(worker, "Proceed")
+        account = self.accounts.get(worker) or self._live(worker, "Proceed")
         if account.running is not None:
             raise PolicyError(f"Proceed names worker {worker}, which is still running; await its Report or Cancel it")
         if exchange == "gradients" and account.local_steps:
@@ -161,7 +168,7 @@ class Ledger:
 
     def _take_gradient(self, worker: int) -> Ticket | None:
         """The oldest gradient that is pending; None if it is that of the worker's latest step on its replica."""
-        account = self._live(worker, "Sync")
+        account = self.accounts.get(worker) or self._live(worker, "Sync")
         if account.gradients:
             self.applied += 1
             return account.gradients.popleft()
@@ -199,3 +206,12 @@ class Ledger:
     def _drop(self, count: int, reason: DropReason) -> None:
         if count:
             self.dropped[reason] += count
+
+
+def check_weights(weights: tuple[float, ...], workers: tuple[int, ...]) -> None:
+    """Weights of a `Sync` that make a mean."""
+    if len(weights) != len(workers):
+        raise PolicyError(f"Sync has {len(weights)} weights for {len(workers)} workers")
+    total = sum(weights)
+    if not 0 < total < math.inf:
+        raise PolicyError(f"weights {list(weights)} sum to {total}; a Sync needs a positive, finite sum")

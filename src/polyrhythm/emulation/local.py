@@ -31,7 +31,7 @@ from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.emulation.trainer import Received, TrainerPlan, main, snapshot
-from polyrhythm.errors import DivergedError, JobError, ScenarioError
+from polyrhythm.errors import BROKEN, DivergedError, JobError, PolicyError, ScenarioError
 from polyrhythm.runtime.coordinator.server import serve
 from polyrhythm.runtime.launch.nodes import ALONE
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, open_addresses, port_of, reserve_port, store_port
@@ -219,6 +219,7 @@ class JobProcesses:
         """Until the coordinator ends, behind the last worker; why the run diverged, or nothing.
 
         Raises:
+            PolicyError: if the policy has broken its contract.
             JobError: as soon as a process fails; its last words.
         """
         over = False
@@ -228,10 +229,14 @@ class JobProcesses:
             for rank, process in self._workers.items():
                 if over:
                     process.join(GRACE_S)
+                if process.exitcode == BROKEN:
+                    raise PolicyError(self._last_words(f"worker-{rank}"))
                 if process.exitcode == DIVERGED:
                     return self._last_words(f"worker-{rank}")
                 if process.exitcode not in (None, 0, -signal.SIGKILL if rank in self._mortal else 0):
                     raise JobError(f"worker {rank} failed: {self._last_words(f'worker-{rank}')}")
+        if self._coordinator.exitcode == BROKEN:
+            raise PolicyError(self._last_words("coordinator").removeprefix("polyrhythm coordinator: "))
         if self._coordinator.exitcode:
             raise JobError(f"the coordinator failed: {self._last_words('coordinator')}")
         return ""

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from polyrhythm.emulation.pace import Emulation, Pacer
-from polyrhythm.errors import DivergedError, PolyrhythmError
+from polyrhythm.errors import BROKEN, BrokenPolicyError, DivergedError, PolyrhythmError
 from polyrhythm.runtime.worker.session import Session, session
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task, epoch_order
@@ -144,5 +144,5 @@ def main(folder: Path) -> int:
         Trainer(plan, int(os.environ["RANK"]), build_task(plan.training)).train(folder)
     except PolyrhythmError as error:
         print(error, file=sys.stderr)
-        return DIVERGED if isinstance(error, DivergedError) else 1
+        return DIVERGED if isinstance(error, DivergedError) else BROKEN if isinstance(error, BrokenPolicyError) else 1
     return 0

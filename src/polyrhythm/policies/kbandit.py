@@ -100,7 +100,7 @@ class KBandit(Policy[KBanditState]):
 
     def fresh(self, cluster: Cluster, charge: Charge) -> KBanditState:
         """At the beginning, also when it begins anew."""
-        size = self.window * max(1, len(charge.crew.clocks))
+        size = self.window * max(1, len(charge.roll.places))
         arms = self.listed()
         return KBanditState(cluster, charge, LossWindow(size), arms=arms, match=Match.of(len(arms)))
 
@@ -126,7 +126,7 @@ class KBandit(Policy[KBanditState]):
         if window.full and arms:
             match = match.next(window.rate, self.every, self.z)
         elif window.full:
-            arms = arms_for(steps, len(state.charge.crew.clocks))
+            arms = arms_for(steps, len(state.charge.roll.places))
             match = Match.of(len(arms))
         window = LossWindow(window.size) if window.full else window
         policy = arms[match.playing] if arms else state.charge.policy

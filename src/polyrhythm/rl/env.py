@@ -19,6 +19,8 @@ from polyrhythm.rl.acting import WINDOW, Acting, blank
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Family, Instance, draw, family_named
 from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.job import SimJob
+from polyrhythm.telemetry import Meter
 
 REWARD_S = 100.0
 """Seconds that cost a reward of 1."""
@@ -42,22 +44,27 @@ class PausingEngine(Engine):
 
     pending: Event | None = None
 
+    def __init__(self, job: SimJob, meter: Meter) -> None:
+        super().__init__(job, meter)
+        self.tell = self._pause_or_tell
+
     def act(self) -> None:
         """Take the decision that was due, and run to the next one or to the end."""
         assert self.pending is not None
         event, self.pending, self.stopped = self.pending, None, False
-        super()._deliver(event)
+        self.driver.tell(event)
+        self.end_epoch_if_over()
         if self.meter.samples >= self.mark:
             self.mark = self.at_mark()
         self.go_on()
 
-    def _deliver(self, event: Event) -> None:
+    def _pause_or_tell(self, event: Event) -> None:
         agent = self.policy.agent  # type: ignore[attr-defined]
         agent.asked = None
         if isinstance(event, Report):
-            self.policy.decide(self.state, event)
+            self.policy.decide(self.driver.state, event)
         if agent.asked is None:
-            super()._deliver(event)
+            self.driver.tell(event)
         else:
             self.pending, self.stopped = event, True
 

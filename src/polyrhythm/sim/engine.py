@@ -6,25 +6,19 @@ the `Numerics`, which is told what happens in order of virtual time and takes no
 """
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import (
     Alarm,
-    Cancel,
-    Decision,
-    Event,
-    Joined,
-    Ledger,
-    Left,
+    Driver,
+    LeftReason,
     Policy,
     Proceed,
     Report,
     Sync,
     Ticket,
     TraceWriter,
-    Wake,
 )
 from polyrhythm.errors import PolicyError
 from polyrhythm.sim.clock import Calendar, Reminder
@@ -51,13 +45,14 @@ class Engine:
     """
 
     def __init__(self, job: SimJob, meter: Meter, writer: TraceWriter | None = None) -> None:
-        self.job, self.meter, self.writer = job, meter, writer
-        self.policy, self.numerics, self.workload = job.policy, job.numerics, job.workload
-        self.state = job.policy.init(job.cluster)
-        self.ledger = Ledger()
+        self.job, self.meter = job, meter
+        self.numerics, self.workload = job.numerics, job.workload
+        record = None if writer is None else writer.write
+        self.driver = Driver(job.policy, job.cluster, self, record=record, switched=self._switch)
+        self.ledger, self.tell = self.driver.ledger, self.driver.tell
         self.calendar = Calendar(job.limit_s)
         self.worker_states: dict[int, WorkerState] = {}
-        self.leaving: deque[WorkerState] = deque()
+        self.departure: Leave | None = None
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
@@ -65,11 +60,15 @@ class Engine:
         self.steps = StepRunner(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
         self.obey_traits()
         self.alarms = 0
-        self.rule = job.policy.rule(self.state)
         self.held_until_s = 0.0
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = self.apart = False
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """The rule that leads the run."""
+        return self.driver.policy
 
     def obey_traits(self) -> None:
         """Let messages go as the policy's traits say."""
@@ -94,102 +93,48 @@ class Engine:
         self._appoint_faults()
         absent = {join.worker for join in self.job.plan.joins}
         self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
+        self.end_epoch_if_over()
 
     def go_on(self) -> None:
         """As `run`; after a stop it may be called again."""
-        calendar, transport, meter = self.calendar, self.transport, self.meter
+        calendar, transport, meter, driver = self.calendar, self.transport, self.meter, self.driver
         while not self.stopped and (self.worker_states or self.workload.left):
             if transport.timers:
                 transport.settle()
             if not calendar.advance():
                 self._refuse_deadlock()
                 return
-            if self.leaving:
-                self._retire_finished()
+            if driver.leaving:
+                driver.let_go(calendar.now_s)
+            if not self.worker_states:
+                self.end_epoch_if_over()
             if meter.samples >= self.mark:
                 self.mark = self.at_mark()
 
-    # The policy.
+    # What the policy decides (see `Effects`).
 
-    def _deliver(self, event: Event) -> None:
-        self._ask(event)
-        self._retire_finished()
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine, which may take time."""
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
+        for worker in (*decision.workers, *(decision.adopters or ())):
+            self._take(self.worker_states[worker], decision)
+        if self.transport_plan.ring or not tickets:
+            self.transport.average(decision, self.worker_states)
 
-    def _ask(self, event: Event) -> None:
-        """Tell the policy, and carry out what it decides."""
-        try:
-            self.state, decisions = self.policy.decide(self.state, event)
-        except Exception as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {event}") from error
-        if not isinstance(decisions, tuple):
-            raise PolicyError(f"policy {self.policy.spec} returned {decisions!r}, which is not a tuple of decisions")
-        rule = self.policy.rule(self.state)
-        if rule is not self.rule and rule != self.rule:
-            self._switch(rule)
-        for decision in decisions:
-            if isinstance(decision, Sync):
-                self._sync(decision)
-            elif isinstance(decision, Proceed):
-                self._proceed(decision)
-            else:
-                self._carry_out_rare(decision)
-        if self.writer is not None:
-            self.writer.write(event, decisions)
-
-    def _carry_out_rare(self, decision: Decision) -> None:
-        match decision:
-            case Cancel(workers=workers):
-                self._cancel(workers)
-            case Wake(time_s=time_s):
-                alarm_s = max(time_s, self.calendar.now_s)
-                self.calendar.at(alarm_s, self._alarm, Reminder(alarm_s))
-            case _:
-                raise PolicyError(f"policy {self.policy.spec} returned {decision!r}, which is not a decision")
-
-    def _switch(self, rule: Policy[Any]) -> None:
-        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
-        self.rule = rule
-        self.meter.switches += 1
-        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
-
-    def _alarm(self, timer: Reminder) -> None:
-        self.alarms += 1
-        if self.alarms > ALARMS:
-            raise PolicyError(
-                f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
-                "release somebody, or ask for an alarm when there is something to wait for"
-            )
-        self._deliver(Alarm(timer.about))
-
-    # Steps.
-
-    def _proceed(self, decision: Proceed) -> None:
-        workers = decision.workers
-        ready = tuple([worker for worker in workers if self._lend(worker, decision)])
-        if len(ready) < len(workers):
-            decision = Proceed(ready, decision.exchange, decision.settings)
-        for ticket in self.ledger.proceed(decision):
-            self._release(self.worker_states[ticket.worker], ticket, decision)
-
-    def _lend(self, worker: int, decision: Proceed) -> bool:
-        """Reserve a mini-batch; False if none is left, so that the worker goes instead."""
-        account = self.ledger.accounts.get(worker)
-        if account is None or account.running is not None:
-            return True  # which the ledger refuses
-        worker_state = self.worker_states[worker]
-        if decision.settings is not None:
-            worker_state.batch_size = decision.settings.batch_size or self.job.cluster.batch_size
-        worker_state.sample_range = self.workload.hand_out(worker_state.batch_size, worker)
-        if worker_state.sample_range is not None:
-            return True
-        worker_state.finished = True
-        if worker_state.averaging is None:
-            self.leaving.append(worker_state)
-        return False
-
-    def _release(self, worker_state: WorkerState, ticket: Ticket, decision: Proceed) -> None:
-        assert worker_state.sample_range is not None
-        self.numerics.start(ticket, worker_state.sample_range, decision.settings)
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """Start a step, as soon as the worker has all that it needs."""
+        worker_state, settings = self.worker_states[ticket.worker], decision.settings
+        if settings is not None:
+            worker_state.batch_size = settings.batch_size or self.job.cluster.batch_size
+        sample_range = worker_state.sample_range = self.workload.hand_out(worker_state.batch_size, worker_state.worker)
+        if sample_range is None:
+            worker_state.finished = True
+            if worker_state.averaging is None:
+                self.driver.finish(worker_state.worker)
+            return False
+        worker_state.finished = False
+        self.numerics.start(ticket, sample_range, settings)
         worker_state.version = self.meter.updates
         worker_state.through_server = ticket.exchange == "gradients" and not self.transport_plan.ring
         if self.leave_steps and (leave := self.leave_steps.pop((worker_state.worker, worker_state.started), None)):
@@ -200,6 +145,63 @@ class Engine:
             self._start(worker_state)
         else:
             worker_state.released = True
+        return True
+
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
+        """Abandon what these workers have in flight and pending."""
+        self.numerics.void(tickets)
+        for worker in workers:
+            worker_state = self.worker_states[worker]
+            worker_state.finished = False
+            self._abandon(worker_state)
+            self.meter.cancel(worker)
+
+    def wake(self, time_s: float) -> None:
+        """Send an alarm."""
+        self.calendar.at(time_s, self._alarm, Reminder(time_s))
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Apply what a worker that has finished has pending; that takes nobody's time."""
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
+        self.meter.samples += sum(
+            sample_range.samples for sample_range in self.worker_states[decision.workers[0]].gradients
+        )
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """A worker goes; unless it has finished, with what it has in flight, pending and only in its replica."""
+        worker_state, leave = self.worker_states[worker], self.departure
+        if reason == "finished":
+            self.retired.append(worker)
+            self.apart |= bool(worker_state.local)
+            self._vacate(worker_state)
+            return
+        self.workload.leave(worker)
+        self.numerics.void(tickets)
+        self.numerics.leave(worker)
+        self._abandon(worker_state)
+        for sample_range in worker_state.local:
+            self.meter.samples -= sample_range.samples
+            self.workload.give_back(sample_range)
+        self._vacate(worker_state)
+        if leave is not None and leave.back_after_s is not None:
+            self.calendar.at(self.calendar.now_s + leave.back_after_s, self._join_late, Reminder(worker))
+
+    def _switch(self) -> None:
+        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
+        self.meter.switches += 1
+        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
+
+    def _alarm(self, timer: Reminder) -> None:
+        self.alarms += 1
+        if self.alarms > ALARMS:
+            raise PolicyError(
+                f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
+                "release somebody, or ask for an alarm when there is something to wait for"
+            )
+        self.tell(Alarm(timer.about))
+
+    # Steps.
 
     def _start(self, worker_state: WorkerState) -> None:
         """Start a step, at the earliest when a switch is over."""
@@ -211,7 +213,7 @@ class Engine:
     def _has_average(self, worker_state: WorkerState) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
         if worker_state.finished and worker_state.averaging is None:
-            self.leaving.append(worker_state)
+            self.driver.finish(worker_state.worker)
         elif worker_state.released and worker_state.may_start:
             worker_state.released = False
             self._start(worker_state)
@@ -242,18 +244,9 @@ class Engine:
         )
         worker_state.compute_s = worker_state.transfer_s = 0.0
         self.meter.report(report, ticket.exchange)
-        self._deliver(report)
+        self.tell(report)
 
     # Combining and dropping.
-
-    def _sync(self, decision: Sync) -> None:
-        tickets = self.ledger.sync(decision)
-        self.numerics.sync(decision, tickets)
-        self.meter.sync(decision)
-        for worker in (*decision.workers, *(decision.adopters or ())):
-            self._take(self.worker_states[worker], decision)
-        if self.transport_plan.ring or not tickets:
-            self.transport.average(decision, self.worker_states)
 
     def _take(self, worker_state: WorkerState, decision: Sync) -> None:
         """What a worker has pending is combined, or given up for the result."""
@@ -264,14 +257,6 @@ class Engine:
             self.meter.samples += sample_range.stop - sample_range.start
         else:
             worker_state.local.pop()
-
-    def _cancel(self, workers: tuple[int, ...]) -> None:
-        self.numerics.void(self.ledger.cancel(workers))
-        for worker in workers:
-            worker_state = self.worker_states[worker]
-            worker_state.finished = False
-            self._abandon(worker_state)
-            self.meter.cancel(worker)
 
     def _abandon(self, worker_state: WorkerState) -> None:
         """Whatever the worker has in flight and pending is for others to process."""
@@ -298,7 +283,6 @@ class Engine:
 
     def _join(self, workers: tuple[int, ...]) -> None:
         job, now_s = self.job, self.calendar.now_s
-        clock = self.ledger.join(workers)
         self.workload.join(workers)
         for worker in workers:
             slow = job.plan.slow.get(worker, ())
@@ -306,24 +290,16 @@ class Engine:
                 worker, job.durations[worker], job.bandwidths[worker], slow, job.cluster.batch_size
             )
         self.meter.join(workers, now_s)
-        self._deliver(Joined(workers, now_s, clock))
+        self.driver.join(workers, now_s)
 
     def _join_late(self, timer: Reminder) -> None:
         if timer.about not in self.worker_states:
             self._join((timer.about,))
 
-    def _retire_finished(self) -> None:
-        """Those for whom no mini-batch was left go, one by one, with what they have pending applied."""
-        while self.leaving:
-            worker_state = self.leaving.popleft()
-            if worker_state.finished:
-                self._ask(self._retire(worker_state))
-        if isinstance(self.workload, MeetingWorkload):
-            self._end_epoch(self.workload)
-
-    def _end_epoch(self, workload: MeetingWorkload) -> None:
+    def end_epoch_if_over(self) -> None:
         """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
-        if self.worker_states or not self.retired or not workload.left:
+        workload = self.workload
+        if self.worker_states or not self.retired or not isinstance(workload, MeetingWorkload) or not workload.left:
             return
         workers, self.retired = tuple(sorted(set(self.retired))), []
         begin_s = self.calendar.now_s + self.job.epoch_end_s
@@ -337,38 +313,12 @@ class Engine:
     def _begin_epoch(self, timer: Reminder) -> None:
         self._join(timer.about)
 
-    def _retire(self, worker_state: WorkerState) -> Left:
-        tickets = self.ledger.settle(worker_state.worker)
-        if tickets:
-            rest = Sync((worker_state.worker,) * len(tickets))
-            self.numerics.sync(rest, tickets)
-            self.meter.sync(rest)
-            self.meter.samples += sum(sample_range.samples for sample_range in worker_state.gradients)
-        clock, _ = self.ledger.leave(worker_state.worker)
-        self.retired.append(worker_state.worker)
-        self.apart |= bool(worker_state.local)
-        self._vacate(worker_state)
-        return Left(worker_state.worker, self.calendar.now_s, clock, "finished")
-
     def _depart(self, timer: Reminder) -> None:
-        """A worker goes with what it has in flight, pending and only in its replica."""
-        leave: Leave = timer.about
-        worker_state = self.worker_states.get(leave.worker)
-        if worker_state is None:
+        self.departure = leave = timer.about
+        if leave.worker not in self.worker_states:
             return
-        clock, void = self.ledger.leave(leave.worker)
-        self.workload.leave(leave.worker)
-        self.numerics.void(void)
-        self.numerics.leave(leave.worker)
-        self._abandon(worker_state)
-        for sample_range in worker_state.local:
-            self.meter.samples -= sample_range.samples
-            self.workload.give_back(sample_range)
-        self._vacate(worker_state)
-        now_s = self.calendar.now_s
-        if leave.back_after_s is not None:
-            self.calendar.at(now_s + leave.back_after_s, self._join_late, Reminder(leave.worker))
-        self._deliver(Left(leave.worker, now_s, clock, leave.reason))
+        self.driver.leave(leave.worker, self.calendar.now_s, leave.reason)
+        self.end_epoch_if_over()
         self._call_back()
 
     def _call_back(self) -> None:
@@ -399,4 +349,4 @@ class Engine:
         for worker_state in self.worker_states.values():
             self.steps.book(worker_state)
         self.numerics.void(self.ledger.finish())
-        self.meter.policy_figures = self.policy.figures(self.state)
+        self.meter.policy_figures = self.driver.figures

@@ -232,7 +232,8 @@ def led_by(snapshot: Snapshot, policy: Policy[Any], state: Any) -> Snapshot:
     engine = snapshot.engine
     if not snapshot.recorder.entries:
         return restarted(engine.job, policy, snapshot)
-    engine.policy, engine.state, engine.job.policy = policy, state, policy
+    engine.driver.lead(policy, state)
+    engine.job.policy = policy
     engine.obey_traits()
     return snapshot
 

@@ -4,9 +4,10 @@ import io
 import pickle
 from dataclasses import replace
 from itertools import pairwise, zip_longest
-from typing import Any, get_args
+from typing import Any
 
-from polyrhythm.core import Cancel, Decision, Decisions, Event, Policy, Proceed, Report, Trace, TraceWriter, replay
+from polyrhythm.core import Decisions, Event, Policy, Report, Trace, TraceWriter, replay
+from polyrhythm.core.misuse import undeclared
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.testing.script import ClusterScript
@@ -52,14 +53,27 @@ def check(policy: Policy[Any], script: ClusterScript) -> ScriptPlayer:
         stage.play()
         check_end(stage)
         check_trace(stage)
-    except PolicyError as error:
-        raise failure("contract", str(error), stage) from error
     except Breach as breach:
         raise failure(breach.law, breach.reason, stage) from breach.__cause__
+    except PolicyError as error:
+        raise reported(error, stage) from error.__cause__
     except Exception as error:
         error.add_note(story(stage))
         raise
     return stage
+
+
+def reported(error: PolicyError, stage: ScriptPlayer) -> Exception:
+    """What a test is told when the driver refuses a policy: which law, or the policy's own exception as it is."""
+    match error.__cause__:
+        case Breach() as breach:
+            return failure(breach.law, breach.reason, stage)
+        case PolicyError() as reason:
+            return failure("contract", str(reason), stage)
+        case Exception() as own:
+            own.add_note(f"{error}\n{story(stage)}")
+            return own
+    return failure("contract", str(error), stage)
 
 
 def examined(policy: Policy[Any]) -> Decide:
@@ -67,15 +81,16 @@ def examined(policy: Policy[Any]) -> Decide:
 
     def decide(state: Any, event: Event) -> tuple[Any, Decisions]:
         frozen = pickled(state)
-        result = policy.decide(state, event)
+        result: Any = policy.decide(state, event)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise Breach("contract", f"decide must return a state and decisions but returned {result!r}")
+            return result  # which the driver refuses
         after, decisions = result
         if policy.decide(state, event) != result:
             raise Breach("pure", f"two calls of decide with the same state and {event} differ")
         if pickle.loads(frozen) != state:  # noqa: S301 (it was pickled above)
             raise Breach("pure", f"decide changed the state that it was given with {event}")
-        check_decisions(policy, decisions)
+        if isinstance(decisions, tuple) and (reason := undeclared(decisions, policy.traits)):
+            raise Breach("traits", reason)
         copy = pickle.loads(pickled(after))  # noqa: S301 (it was pickled above)
         if copy != after:
             raise Breach("picklable", f"a state differs from its unpickled copy after {event}: {after}")
@@ -90,17 +105,6 @@ def pickled(state: Any) -> bytes:
         return pickle.dumps(state)
     except Exception as error:
         raise Breach("picklable", f"a state cannot be pickled: {error}") from error
-
-
-def check_decisions(policy: Policy[Any], decisions: object) -> None:
-    """Decisions are a tuple of decisions, of the kinds that the traits declare."""
-    if not isinstance(decisions, tuple) or not all(isinstance(item, get_args(Decision)) for item in decisions):
-        raise Breach("contract", f"decide must return a tuple of decisions but returned {decisions!r}")
-    for decision in decisions:
-        if isinstance(decision, Cancel) and not policy.traits.cancels:
-            raise Breach("traits", f"{decision} needs Traits(cancels=True)")
-        if isinstance(decision, Proceed) and decision.exchange not in policy.traits.exchanges:
-            raise Breach("traits", f"{decision} needs {decision.exchange!r} in Traits(exchanges=...)")
 
 
 def watch_bounds(stage: ScriptPlayer, event: Event) -> None:

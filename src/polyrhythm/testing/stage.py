@@ -1,7 +1,6 @@
 """A cluster without tensors: plays a script under a policy, in virtual time, with the ledger as referee."""
 
 import heapq
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,25 +9,19 @@ from typing import Any, TypeAlias
 
 from polyrhythm.core import (
     Alarm,
-    Cancel,
     Cluster,
-    Decision,
     Decisions,
+    Driver,
     Entry,
     Event,
     Header,
-    Joined,
-    Ledger,
-    Left,
     LeftReason,
     Policy,
     Proceed,
     Report,
-    Settings,
     Sync,
     Ticket,
     Trace,
-    Wake,
 )
 from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.errors import PolicyError
@@ -66,7 +59,6 @@ class ScriptPlayer:
         self.cluster = Cluster(
             script.workers, script.batch_size, script.total_samples, dataset_samples=script.dataset_samples
         )
-        self.ledger = Ledger()
         self.workload = Workload(script.dataset_samples, script.total_samples)
         self.entries: list[Entry] = []
         self.now_s = 0.0
@@ -74,9 +66,9 @@ class ScriptPlayer:
         self.processed: list[SampleRange] = []
         self.lost: list[SampleRange] = []
         self.behind: list[int] = []
-        self._decide = decide or policy.decide
         self._watch = watch
-        self._state = policy.init(self.cluster)
+        self.driver = Driver(policy, self.cluster, self, record=self._record, decide=decide)
+        self.ledger = self.driver.ledger
         self._version = 0
         self._steps: dict[int, ScriptedStep] = {}
         self._gradients: dict[Ticket, SampleRange] = {}
@@ -84,7 +76,6 @@ class ScriptPlayer:
         self._batch_sizes: dict[int, int] = {}
         self._calendar: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._events: deque[Event] = deque()
 
     @property
     def trace(self) -> Trace:
@@ -111,44 +102,25 @@ class ScriptPlayer:
         for arrival in self.script.arrivals:
             self._at(arrival.time_s, partial(self._arrive, arrival.workers))
         self._arrive(self.script.workers)
-        self._settle_events()
         while self._calendar:
             self.now_s, _, action = heapq.heappop(self._calendar)
             action()
-            self._settle_events()
         return self
 
     def _at(self, time_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._calendar, (time_s, next(self._order), action))
 
-    def _settle_events(self) -> None:
-        """Show the policy what has happened; decisions may make more happen."""
-        while self._events:
-            event = self._events.popleft()
-            self._state, decisions = self._decide(self._state, event)
-            self.entries.append(Entry(event, decisions))
-            if self._watch:
-                self._watch(self, event)
-            if len(self.entries) > self.limit:
-                raise PolicyError(f"{self.limit} events and no end: the policy keeps the cluster busy without progress")
-            for decision in decisions:
-                self._carry_out(decision)
+    def _record(self, event: Event, decisions: Decisions) -> None:
+        self.entries.append(Entry(event, decisions))
+        if self._watch:
+            self._watch(self, event)
+        if len(self.entries) > self.limit:
+            raise PolicyError(f"{self.limit} events and no end: the policy keeps the cluster busy without progress")
 
-    def _carry_out(self, decision: Decision) -> None:
-        match decision:
-            case Sync():
-                self._sync(decision)
-            case Proceed(workers=workers, settings=settings):
-                for worker in workers:
-                    self._proceed(replace(decision, workers=(worker,)), worker, settings)
-            case Cancel(workers=workers):
-                for worker in workers:
-                    self._void(worker, self.ledger.cancel((worker,)))
-            case Wake(time_s=time_s):
-                self._wake(time_s)
+    # What the policy decides (see `Effects`).
 
-    def _sync(self, decision: Sync) -> None:
-        tickets = self.ledger.sync(decision)
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine; note who is left behind."""
         self.processed += [self._gradients.pop(ticket) for ticket in tickets]
         if decision.what != "gradients":
             for worker in decision.workers:
@@ -161,17 +133,41 @@ class ScriptPlayer:
             self.processed += [self._replicas[worker].pop() for worker in decision.workers]
         self._version += 1
 
-    def _proceed(self, decision: Proceed, worker: int, settings: Settings | None) -> None:
-        if settings:
-            self._batch_sizes[worker] = settings.batch_size or self.script.batch_size
-        waits = worker in self.ledger.accounts and worker not in self._steps
-        sample_range = self.workload.hand_out(self._batch_sizes.get(worker, self.script.batch_size)) if waits else None
-        if waits and sample_range is None:
-            self._leave(worker, "finished")
-            return
-        (ticket,) = self.ledger.proceed(decision)
-        assert sample_range is not None, "the ledger lets only waiting workers proceed"
-        self._start(worker, ticket, sample_range)
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """Start a step, and plan its end."""
+        worker = ticket.worker
+        if decision.settings:
+            self._batch_sizes[worker] = decision.settings.batch_size or self.script.batch_size
+        sample_range = self.workload.hand_out(self._batch_sizes.get(worker, self.script.batch_size))
+        if sample_range is None:
+            self.driver.finish(worker)
+        else:
+            self._start(worker, ticket, sample_range)
+        return sample_range is not None
+
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
+        """Give the samples back."""
+        for ticket in tickets:
+            self._void(ticket)
+
+    def wake(self, time_s: float) -> None:
+        """Plan an alarm."""
+        self._at(time_s + self.script.alarm_delay_s, lambda: self.driver.tell(Alarm(self.now_s)))
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine what a worker that has finished has pending."""
+        self.processed += [self._gradients.pop(ticket) for ticket in tickets]
+        self._version += 1
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """A worker goes; its replica counts if it has finished."""
+        steps = self._replicas.pop(worker, [])
+        if reason == "finished":
+            self.processed += steps
+        else:
+            self.lost += steps
+        self.cancel((worker,), tickets)
+        self._batch_sizes.pop(worker, None)
 
     def _start(self, worker: int, ticket: Ticket, sample_range: SampleRange) -> None:
         duration_s = self.script.duration_s(worker, ticket.number)
@@ -194,42 +190,23 @@ class ScriptPlayer:
         stale = self._version - step.version if ticket.exchange == "gradients" else 0
         loss = 1 / clock if "loss" in self.policy.traits.needs else None
         norm = 1.0 + ticket.number % 3 if "grad_sq_norm" in self.policy.traits.needs else None
-        report = Report(worker, clock, self.now_s, step.sample_range.samples, step.duration_s, 0.0, stale, loss, norm)
-        self._events.append(report)
+        samples = step.sample_range.samples
+        self.driver.tell(Report(worker, clock, self.now_s, samples, step.duration_s, 0.0, stale, loss, norm))
 
     def _fail(self, worker: int, account: object, reason: LeftReason) -> None:
         if self.ledger.accounts.get(worker) is account:
             self.deaths += 1
-            self._leave(worker, reason)
+            self.driver.leave(worker, self.now_s, reason)
 
-    def _leave(self, worker: int, reason: LeftReason) -> None:
-        if reason == "finished":
-            tickets = self.ledger.settle(worker)
-            self.processed += [self._gradients.pop(ticket) for ticket in tickets]
-            self.processed += self._replicas.pop(worker, [])
-            self._version += bool(tickets)
-        clock, void = self.ledger.leave(worker)
-        self._void(worker, void)
-        self.lost += self._replicas.pop(worker, [])
-        self._batch_sizes.pop(worker, None)
-        self._events.append(Left(worker, self.now_s, clock, reason))
-
-    def _void(self, worker: int, tickets: list[Ticket]) -> None:
-        """Give back the samples of steps and gradients that are dropped."""
-        for ticket in tickets:
-            step = self._steps.get(worker)
-            if step is not None and step.ticket is ticket:
-                del self._steps[worker]
-                self.workload.give_back(step.sample_range)
-            else:
-                self.workload.give_back(self._gradients.pop(ticket))
+    def _void(self, ticket: Ticket) -> None:
+        """Give back the samples of a step or a gradient that is dropped."""
+        step = self._steps.get(ticket.worker)
+        if step is not None and step.ticket is ticket:
+            del self._steps[ticket.worker]
+            self.workload.give_back(step.sample_range)
+        else:
+            self.workload.give_back(self._gradients.pop(ticket))
 
     def _arrive(self, workers: int) -> None:
         free = (worker for worker in count() if worker not in self.ledger.accounts)
-        numbers = tuple(next(free) for _ in range(workers))
-        self._events.append(Joined(numbers, self.now_s, self.ledger.join(numbers)))
-
-    def _wake(self, time_s: float) -> None:
-        if not self.now_s <= time_s < float("inf"):
-            raise PolicyError(f"Wake asks for an alarm at {time_s}, but it is {self.now_s} already")
-        self._at(time_s + self.script.alarm_delay_s, lambda: self._events.append(Alarm(self.now_s)))
+        self.driver.join(tuple(next(free) for _ in range(workers)), self.now_s)

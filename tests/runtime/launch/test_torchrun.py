@@ -17,6 +17,7 @@ from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.launch.torchrun import read_command, worker_environment
+from tests import wrong_policies
 
 MARK = "POLYRHYTHM_TEST_MARK"
 LIMIT_S = 120.0
@@ -64,6 +65,12 @@ with polyrhythm.session(model, optimizer) as session:
     for x, y in session.loader(data, batch_size=2):
         step(x, y)
     print("samples", session.metrics["samples"])
+"""
+
+PLAIN = """
+with polyrhythm.session(model, optimizer) as session:
+    for x, y in session.loader(data, batch_size=2):
+        step(x, y)
 """
 
 DIVERGING = """
@@ -188,6 +195,17 @@ def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None
     done = place.run(DIVERGING, "--nproc-per-node", "1", "--on-divergence", "end")
     assert done.returncode == 3, done.stderr
     assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["Raises", "RaisesByTheClock", "RaisesOnAlarm", "SaysGo", "StartsBadly"])
+def test_a_wrong_policy_ends_the_job_with_one_line(place: Place, name: str) -> None:
+    """Whether the coordinator or every rank runs it."""
+    spec = f"{wrong_policies.__file__}:{name}"
+    done = place.run(PLAIN, "--nproc-per-node", "2", "--policy", spec)
+    assert done.returncode == 1, done.stderr
+    said = [line for line in done.stderr.splitlines() if "; to switch: " not in line and "phase 1: policy" not in line]
+    assert [line.startswith(f"polyrhythm coordinator: policy {spec}") for line in said] == [True], done.stderr
+    assert list(place.processes()) == []
 
 
 def test_nobody_gets_the_port_of_the_process_group_before_it(place: Place) -> None:

@@ -79,7 +79,9 @@ class Roll:
                     roll = roll._combined(decision)
                 case Proceed(workers=workers, exchange=exchange):
                     for worker in workers:
-                        roll = roll._with(worker, replace(roll.place(worker), running=exchange), 1)
+                        place = roll.place(worker)
+                        started = Place(place.clock, exchange, place.gradients, place.local, place.latest)
+                        roll = roll._with(worker, started, 1)
                 case Cancel(workers=workers):
                     for worker in workers:
                         place = roll.place(worker)
@@ -123,4 +125,5 @@ class Roll:
         if not place.gradients:  # that of its latest step on its replica, which counts already
             return self._with(worker, replace(place, local=place.local - place.latest))
         oldest, *others = place.gradients
-        return self._with(worker, replace(place, gradients=tuple(others)), processed=oldest)
+        left = Place(place.clock, place.running, tuple(others), place.local, place.latest)
+        return self._with(worker, left, processed=oldest)

@@ -9,8 +9,9 @@ from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Poli
 from polyrhythm.core.spec import parse_spec
 from polyrhythm.errors import SpecError, did_you_mean
 from polyrhythm.policies._lib.checks import require_at_least
-from polyrhythm.policies._lib.handover import Charge, Crew, require_plain_gradients
+from polyrhythm.policies._lib.handover import Charge, require_plain_gradients
 from polyrhythm.policies._lib.progress import LossWindow, Match
+from polyrhythm.policies._lib.roll import Roll
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.k_group import KGroup
@@ -142,8 +143,8 @@ class RLP(Policy[RLPState]):
         charge, decisions = state.charge.decide(event)
         window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
-            window = LossWindow(self.learned.window * max(1, len(charge.crew.clocks)))
-            plan = plan if self.holds(plan, event, charge.crew) else self.blind(plan)
+            window = LossWindow(self.learned.window * max(1, len(charge.roll.places)))
+            plan = plan if self.holds(plan, event, charge.roll) else self.blind(plan)
         return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
     def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
@@ -162,11 +163,11 @@ class RLP(Policy[RLPState]):
         """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
         return plan if self.only else ChosenPolicy(None, plan.inside)
 
-    def holds(self, plan: ChosenPolicy, event: Event, crew: Crew) -> bool:
+    def holds(self, plan: ChosenPolicy, event: Event, roll: Roll) -> bool:
         """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
         if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
             return True
-        return isinstance(event, Joined) and plan.crew.issuperset(crew.clocks)
+        return isinstance(event, Joined) and plan.crew.issuperset(roll.places)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[LossWindow, Match, LossWindow | None]:
         """The window with one more loss, the match, and the window that is complete with it."""
@@ -183,12 +184,12 @@ class RLP(Policy[RLPState]):
             return signals, state.plan
         if self.only:
             action = self.view.actions.index(self.only)
-        elif self.learned.conditions.hold(len(state.charge.crew.clocks), observation):
+        elif self.learned.conditions.hold(len(state.charge.roll.places), observation):
             action = self.choose(observation)
         else:
             return signals, ChosenPolicy(state.plan.rule, inside=False)
         signals, rule = self.view.choose(signals, action)
-        return signals, ChosenPolicy(rule, crew=frozenset(state.charge.crew.clocks))
+        return signals, ChosenPolicy(rule, crew=frozenset(state.charge.roll.places))
 
     def choose(self, observation: Observation) -> int:
         """The action of the greatest value."""

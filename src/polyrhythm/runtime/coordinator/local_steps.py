@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Sync, Ticket
+from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync, Ticket
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.coordinator.job import Job, Member
@@ -76,11 +76,11 @@ class LocalStepPhase(ParameterServerPhase):
         self._job.samples += sample_range.samples
         if self._answers:
             self._job.effects.send(worker, Accepted(message.number))
+        clock, _ = self._job.ledger.report(worker)
         if self._stopping:
-            self._job.ledger.report(worker)
             self._close_if_still()
         else:
-            self._arbiter.report(self._report(worker, message, 0))
+            self._driver.tell(self._report(worker, clock, message, 0))
 
     def skipped(self, worker: int, message: Skipped) -> None:
         """A step came to nothing."""
@@ -178,25 +178,28 @@ class LocalStepPhase(ParameterServerPhase):
             self._job.give_back(alone)
             self._job.samples -= count_samples(alone)
             if worker in self._job.ledger.accounts:
-                self._arbiter.leave(worker, self._job.clock(), reason)
+                self._driver.leave(worker, self._job.clock(), reason)
         super().finish()
 
-    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+    # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Have the members meet."""
         if decision.what == "gradients":
             raise PolicyError(
-                f"policy {self._arbiter.policy.spec} wants the gradients of steps that workers have made on replicas "
-                "already; Sync parameters or deltas, or decide in the placement 'replicated'"
+                "Sync wants the gradients of steps that workers have made on replicas already; Sync parameters or "
+                "deltas, or decide in the placement 'replicated'"
             )
         self._job.version += 1
         if not self._over:
             self._send_merge(decision)
 
-    def has_batch(self, worker: int) -> bool:
-        """Whether the worker holds a sample range or can get one."""
-        return not self._over and super().has_batch(worker)
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """As above, until the phase is over: then nobody finds a mini-batch."""
+        if self._over:
+            self._driver.finish(ticket.worker)
+            return False
+        return super().start_step(ticket, decision)
 
     # -- details ---------------------------------------------------------------------------------------------------
 

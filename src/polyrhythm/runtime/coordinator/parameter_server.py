@@ -4,8 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
-from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
-from polyrhythm.core.arbiter import Arbiter
+from polyrhythm.core import Alarm, Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, LocalStepDone, Over, Pushed, Skipped
@@ -31,8 +30,8 @@ class ParameterServerPhase:
 
     def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
         self._job = job
-        self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.effects.record)
-        self._stopping = False
+        self._driver = Driver(policy, cluster, self, job.ledger, job.effects.record)
+        self._stopping = self._held = False
         self.end_samples, self.drops = math.inf, False
         self.stops_by_itself = False
         self._arrived: dict[Ticket, GradientArrival] = {}
@@ -43,19 +42,19 @@ class ParameterServerPhase:
     @property
     def figures(self) -> dict[str, float]:
         """What the policy has to show of itself."""
-        return self._arbiter.figures
+        return self._driver.figures
 
     def start(self) -> None:
         """Let all workers that stand in the epoch join."""
         for member in self._job.members.values():
             member.at_end, member.batch_size = False, None
         self._job.workload.attend(self._job.present)
-        self._arbiter.join(self._job.present, self._job.clock())
+        self._driver.join(self._job.present, self._job.clock())
 
     def join(self, worker: int) -> None:
         """A newcomer joins in the middle."""
         self._job.workload.join((worker,))
-        self._arbiter.join((worker,), self._job.clock())
+        self._driver.join((worker,), self._job.clock())
 
     def pushed(self, worker: int, message: Pushed) -> None:
         """A gradient has arrived."""
@@ -63,17 +62,15 @@ class ParameterServerPhase:
         if member.step != message.number:
             return  # cancelled while it was under way; dropped and counted then
         member.step = None
-        ticket = self._job.ledger.accounts[worker].running
-        assert ticket is not None, f"worker {worker} steps without a ticket"
+        clock, ticket = self._job.ledger.report(worker)
         staleness = self._job.version - (member.read_version if message.read is None else message.read)
         self._arrived[ticket] = GradientArrival(member.sample_ranges.popleft(), message.samples, staleness)
-        report = self._report(worker, message, staleness)
         if self._stopping:
-            self._arrive_late(report)
+            self._apply_late(worker)
         else:
-            self._arbiter.report(report)
+            self._driver.tell(self._report(worker, clock, message, staleness))
         if self.drops and self.stops_by_itself:
-            self._arbiter.drop_running()
+            self._driver.drop_running()
 
     def skipped(self, worker: int, message: Skipped) -> None:
         """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""
@@ -86,23 +83,19 @@ class ParameterServerPhase:
         self._job.ledger.skip(worker)
         if self._stopping:
             return
-        if self.has_batch(worker):
-            decision = Proceed((worker,), self.exchange)
-            self.go(self._job.ledger.proceed(decision)[0], decision)
-        else:
-            self._arbiter.leave(worker, self._job.clock(), "finished")
+        self._driver.start_again(Proceed((worker,), self.exchange), self._job.clock())
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; what it had in hand goes to the others."""
         self._job.give_back(member.sample_ranges)
         self._job.workload.leave(worker)
         if worker in self._job.ledger.accounts:
-            self._arbiter.leave(worker, self._job.clock(), reason)
+            self._driver.leave(worker, self._job.clock(), reason)
 
     def alarm(self) -> None:
         """The time of a `Wake` has come."""
         if not self._stopping:
-            self._arbiter.tell(Alarm(self._job.clock()))
+            self._driver.tell(Alarm(self._job.clock()))
 
     def request_stop(self) -> None:
         """Send no further `Go`."""
@@ -129,17 +122,16 @@ class ParameterServerPhase:
 
     def finish(self) -> None:
         """Apply what is pending; sample ranges that were granted ahead are void."""
-        self._arbiter.settle()
+        self._driver.settle()
         for member in self._job.members.values():
             self._job.give_back(member.sample_ranges)
             member.sample_ranges.clear()
         self._job.close_accounts()
 
-    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+    # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """One optimizer step on the servers."""
-        assert decision.what == "gradients", f"servers hold no replicas to combine {decision.what}"
         arrivals = [self._arrived.pop(ticket) for ticket in tickets]
         weights = decision.weights or (1.0,) * len(tickets)
         self._job.effects.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
@@ -147,18 +139,15 @@ class ParameterServerPhase:
         self._job.samples += sum(arrival.samples for arrival in arrivals)
         self._stop_if_served()
 
-    def has_batch(self, worker: int) -> bool:
-        """Whether the worker holds a sample range or can get one; one that cannot is told that its epoch is over."""
-        member = self._job.members[worker]
-        if member.sample_ranges or self._job.workload.holds(worker):
-            return True
-        self._job.effects.send(worker, Over(self._job.epoch))
-        return False
-
-    def go(self, ticket: Ticket, decision: Proceed) -> None:
-        """Grant sample ranges and let the worker read."""
-        assert decision.exchange == self.exchange, f"steps on {decision.exchange} have no placement here"
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """Grant sample ranges and let the worker read; one for whom there are none is told that its epoch is over."""
+        if self._held:
+            return False
         member = self._job.members[ticket.worker]
+        if not (member.sample_ranges or self._job.workload.holds(ticket.worker)):
+            self._job.effects.send(ticket.worker, Over(self._job.epoch))
+            self._driver.finish(ticket.worker)
+            return False
         if decision.settings is not None:
             member.batch_size = decision.settings.batch_size
         granted = self._grant(ticket.worker, member)
@@ -167,8 +156,9 @@ class ParameterServerPhase:
         settings = asdict(decision.settings, dict_factory=given) if decision.settings else None
         message = Go(ticket.number, self._job.version, granted, not self._job.workload.left, settings)
         self._job.effects.send(ticket.worker, message)
+        return True
 
-    def void(self, tickets: list[Ticket]) -> None:
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Drop gradients, so that their positions are processed again; tell the workers of steps in flight."""
         self._job.effects.drop(tickets)
         for ticket in tickets:
@@ -184,18 +174,26 @@ class ParameterServerPhase:
         """Ask for an `Alarm`."""
         self._job.effects.wake(time_s)
 
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Apply what a worker leaves behind."""
+        self.sync(decision, tickets)
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """Drop what a worker leaves behind."""
+        self.cancel((worker,), tickets)
+
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _stop_if_served(self) -> None:
         """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
         sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
         if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
-            self._stopping = self.stops_by_itself = self._arbiter.held = True
+            self._stopping = self.stops_by_itself = self._held = True
 
-    def _report(self, worker: int, message: Pushed | LocalStepDone, staleness: int) -> Report:
+    def _report(self, worker: int, clock: int, message: Pushed | LocalStepDone, staleness: int) -> Report:
         return Report(
             worker,
-            self._job.ledger.accounts[worker].clock + 1,
+            clock,
             self._job.clock(),
             message.samples,
             message.step_s,
@@ -205,10 +203,9 @@ class ParameterServerPhase:
             message.grad_sq_norm,
         )
 
-    def _arrive_late(self, report: Report) -> None:
+    def _apply_late(self, worker: int) -> None:
         """While stopping, a gradient is applied when it arrives, whatever the policy."""
-        self._job.ledger.report(report.worker)
-        decision = Sync((report.worker,))
+        decision = Sync((worker,))
         self.sync(decision, self._job.ledger.sync(decision))
 
     def _grant(self, worker: int, member: Member) -> tuple[SampleRange, ...]:

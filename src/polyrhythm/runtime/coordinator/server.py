@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,9 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
-from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageError
+from polyrhythm.errors import BROKEN, PolicyError, UsageError
 from polyrhythm.policies import parse
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, HeartbeatAcceptor, WorkerAcceptor
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
 from polyrhythm.runtime.launch.config_sources import Completion
@@ -29,7 +30,6 @@ from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_group import ShardGroup, ShardProcess, ShardSettings
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor, peer_pid
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
@@ -41,7 +41,6 @@ from polyrhythm.runtime.wire.protocol import (
     JobInfo,
     Pushed,
     Status,
-    SwitchTo,
     ToCoordinator,
     ToWorker,
 )
@@ -49,6 +48,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     FOR_SHARD,
     Add,
     Apply,
+    Broken,
     Drop,
     Hello,
     Hyperparameter,
@@ -80,6 +80,8 @@ class CoordinatorServer:
         self.coordinator = Coordinator(parse(config.policy), config.workers, self, self._elapsed, config.epochs)
         self.shards = ShardGroup(config.shards, self._arrived, config.compensation)
         self._started_s, self._looked_s = time.monotonic(), self.loop.clock()
+        self.broken = False
+        """Whether the job has ended because of its policy."""
         self._channels: dict[int, Channel] = {}
         self._heartbeat_channels: dict[int, Channel] = {}
         self._heartbeats: dict[int, float] = {}
@@ -99,7 +101,7 @@ class CoordinatorServer:
         try:
             self.loop.run()
         finally:
-            self._recorder.close(self.coordinator.figures)
+            self._recorder.close(self._policy_figures())
             self.loop.close()
 
     # -- what the coordinator asks (see `Effects`) --------------------------------------------------------------------
@@ -144,7 +146,7 @@ class CoordinatorServer:
 
     def wake(self, time_s: float) -> None:
         """Call back at a time of the job's clock."""
-        self.loop.call_at(self._started_s + time_s, self.coordinator.alarm)
+        self.loop.call_at(self._started_s + time_s, lambda: self._coordinate(self.coordinator.alarm))
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 
@@ -155,8 +157,10 @@ class CoordinatorServer:
             self.shards.service.received(worker, channel, message)
         elif isinstance(message, Pushed):
             self._match_push(worker, message)
+        elif isinstance(message, Broken):
+            self._break_off(message.reason)
         else:
-            self._steer(worker, message)
+            self._coordinate(self.coordinator.receive, worker, message)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         """A worker's connection has ended, or it hangs."""
@@ -165,7 +169,7 @@ class CoordinatorServer:
             if channel is not None:
                 channel.close()
         was_member = worker in self.coordinator.job.members
-        self.coordinator.lost(worker, reason)
+        self._coordinate(self.coordinator.lost, worker, reason)
         if was_member:
             self._recorder.lost(worker)
         self.shards.forget(worker)
@@ -175,8 +179,12 @@ class CoordinatorServer:
 
     def absent(self, worker: int) -> None:
         """Whoever has started this rank says that it will not come."""
-        self.coordinator.absent(worker)
+        self._coordinate(self.coordinator.absent, worker)
         self._end_if_empty()
+
+    def switch(self, policy: Policy[Any]) -> None:
+        """Somebody outside the job wants another policy."""
+        self._coordinate(self.coordinator.switch, policy)
 
     def heartbeat(self, worker: int) -> None:
         """A worker's process is running."""
@@ -207,7 +215,7 @@ class CoordinatorServer:
 
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            Hello | ToShard | ToCoordinator | Heartbeat | Add | AskStatus | Absent
+            Hello | ToShard | ToCoordinator | Broken | Heartbeat | Add | AskStatus | Absent
         )
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
@@ -275,20 +283,36 @@ class CoordinatorServer:
 
     def _deliver(self, worker: int, message: Pushed) -> None:
         self._settings[worker, message.number] = message.settings
-        self._steer(worker, message)
+        self._coordinate(self.coordinator.receive, worker, message)
 
-    def _steer(self, worker: int, message: ToCoordinator) -> None:
+    def _coordinate(self, act: Callable[..., None], *given: Any) -> None:
+        """Have the coordinator act; whatever it does may show that the policy is wrong."""
+        if self.broken:
+            return
         try:
-            self.coordinator.receive(worker, message)
+            act(*given)
         except PolicyError as error:
-            self._fail(f"the policy {self.coordinator.policy.spec} broke its contract: {error}")
+            self._break_off(str(error))
 
-    def _fail(self, reason: str) -> None:
+    def _break_off(self, reason: str) -> None:
+        """The job ends because of its policy. It is said once, here: several ranks may find it out, too."""
+        if not self.broken:
+            self.broken = True
+            self._fail(Broken(reason))
+
+    def _fail(self, message: Broken | Rejected) -> None:
         """The job cannot go on for anyone."""
-        log.error("%s", reason)
+        log.error("%s", message.reason)
         for channel in self._channels.values():
-            channel.send(Rejected(reason))
+            channel.send(message)
         self.loop.stop()
+
+    def _policy_figures(self) -> dict[str, float]:
+        try:
+            return self.coordinator.figures
+        except PolicyError as error:
+            log.error("%s", error)  # noqa: TRY400 (one line for the user)
+            return {}
 
     def _look_for_hangs(self) -> None:
         now = self.loop.clock()
@@ -327,89 +351,19 @@ class CoordinatorServer:
 
     def _shard_lost(self, reason: str) -> None:
         """A part of the parameters is gone, and with it the job."""
-        self._fail(f"a parameter server is gone: {reason}")
+        self._fail(Rejected(f"a parameter server is gone: {reason}"))
 
 
-class WorkerAcceptor:
-    """Handler of a worker's connection."""
-
-    def __init__(self, server: CoordinatorServer, worker: int) -> None:
-        self._server = server
-        self._worker = worker
-
-    def received(self, message: Any) -> None:
-        """Everything goes to the coordinator."""
-        self._server.received(self._worker, message)
-
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Gradients and uploads go to shard 0."""
-        return self._server.shards.service.destination(self._worker, message, payload)
-
-    def lost(self, reason: str) -> None:
-        """End of file is a death; one that has said goodbye is not known to the coordinator any more."""
-        log.debug("rank %d: %s", self._worker, reason)
-        self._server.lost(self._worker, "died")
-
-
-class HeartbeatAcceptor:
-    """Handler of a worker's second connection, on which it only shows that it runs."""
-
-    def __init__(self, server: CoordinatorServer, worker: int) -> None:
-        self._server = server
-        self._worker = worker
-
-    def received(self, message: Any) -> None:
-        """A beat."""
-        if not isinstance(message, Heartbeat):
-            raise FrameError(f"the heartbeat of rank {self._worker} sent {type(message).__name__}")
-        self._server.heartbeat(self._worker)
-
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        """A heartbeat has no numbers."""
-        raise FrameError(f"the heartbeat of rank {self._worker} announced {payload.nbytes} bytes")
-
-    def lost(self, reason: str) -> None:
-        """The worker's own connection tells of its end."""
-
-
-class ControlAcceptor:
-    """Handler of a connection from outside the job, such as that of ``polyrhythm ctl``."""
-
-    def __init__(self, server: CoordinatorServer, channel: Channel) -> None:
-        self._server = server
-        self._channel = channel
-
-    def received(self, message: Any) -> None:
-        """Steer or ask; the answer is always the status."""
-        if isinstance(message, SwitchTo):
-            try:
-                self._server.coordinator.switch(parse(message.policy))
-            except PolyrhythmError as error:
-                self._channel.send(Rejected(str(error)))
-                return
-        elif isinstance(message, Absent):
-            self._server.absent(message.rank)
-        elif not isinstance(message, AskStatus):
-            raise FrameError(f"a controller sent {type(message).__name__}")
-        self._channel.send(self._server.status())
-
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Controllers send no numbers."""
-        raise FrameError(f"a controller announced {payload.nbytes} bytes")
-
-    def lost(self, reason: str) -> None:
-        """It may come and go."""
-
-
-def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> None:
-    """Body of a coordinator process; it returns behind the last worker."""
+def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
+    """Body of a coordinator process; it returns behind the last worker, with the exit status."""
     logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
     torch.set_num_threads(1)
     server = CoordinatorServer(config, *listeners)
     warm_up()
     server.run()
+    return BROKEN if server.broken else 0
 
 
 if __name__ == "__main__":  # descriptors of the doors; settings come on standard input
     made = msgspec.json.decode(sys.stdin.buffer.read(), type=JobConfig)
-    serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]])
+    sys.exit(serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]]))

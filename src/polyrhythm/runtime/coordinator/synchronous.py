@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
-from polyrhythm.core.arbiter import Arbiter
+from polyrhythm.core import Cluster, Driver, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
@@ -42,7 +41,7 @@ class SynchronousPhase:
 
     def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
         self._job = job
-        self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.effects.record)
+        self._driver = Driver(policy, cluster, self, job.ledger, job.effects.record)
         self._stopping = False
         self.plan: EpochPlan | None = None
         self.end_samples, self.drops = math.inf, False
@@ -56,7 +55,7 @@ class SynchronousPhase:
     @property
     def figures(self) -> dict[str, float]:
         """What the policy has to show of itself."""
-        return self._arbiter.figures
+        return self._driver.figures
 
     def start(self) -> None:
         """Send the plan for what is left of the epoch; let all workers that stand in it join."""
@@ -74,7 +73,7 @@ class SynchronousPhase:
             self._job.members[worker].at_end = False
             self._job.effects.send(worker, SynchronousSteps(self._job.epoch, self.plan.ranges, batch_size))
         self._send_tokens()
-        self._arbiter.join(self._members, self._job.clock())
+        self._driver.join(self._members, self._job.clock())
 
     def stepped(self, worker: int, message: Stepped) -> None:
         """A rank has completed a step."""
@@ -150,7 +149,7 @@ class SynchronousPhase:
     @property
     def apart(self) -> tuple[int, ...]:
         """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree."""
-        replicas = "replicas" in self._arbiter.policy.traits.exchanges
+        replicas = "replicas" in self._driver.policy.traits.exchanges
         equal = bool(self.sound) and self._exchanged >= self._furthest()
         return self.live if replicas and not equal else ()
 
@@ -180,8 +179,8 @@ class SynchronousPhase:
         self._catch_up()
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
-                self._arbiter.leave(worker, self._job.clock(), reason)
-        self._arbiter.settle()
+                self._driver.leave(worker, self._job.clock(), reason)
+        self._driver.settle()
         self._job.close_accounts()
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
@@ -199,27 +198,35 @@ class SynchronousPhase:
         assert self.plan is not None
         return count_samples(self.plan.batch(step, self._members.index(worker)))
 
-    # -- what the policy decides (see `Hands`): the ranks have done it already ---------------------------------------
+    # -- what the policy decides (see `Effects`): the ranks have done it already -------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """The ranks have combined it among themselves."""
         self._job.version += 1
 
-    def has_batch(self, worker: int) -> bool:
-        """Whether the plan has a further step."""
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """The rank has started by itself, if the plan has a further step."""
         assert self.plan is not None
-        return self._progress[worker].started < self.plan.steps
+        progress = self._progress[ticket.worker]
+        if progress.started >= self.plan.steps:
+            self._driver.finish(ticket.worker)
+            return False
+        progress.started += 1
+        return True
 
-    def go(self, ticket: Ticket, decision: Proceed) -> None:
-        """The rank has started by itself."""
-        self._progress[ticket.worker].started += 1
-
-    def void(self, tickets: list[Ticket]) -> None:
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
         """Never asked for."""
-        raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
+        raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """What the ranks had left they have combined."""
+        self.sync(decision, tickets)
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """Nothing is held here."""
 
     # -- details ---------------------------------------------------------------------------------------------------
 
@@ -327,8 +334,8 @@ class SynchronousPhase:
     def _show(self, worker: int) -> None:
         time_s, message = self._progress[worker].unseen.popleft()
         self._shown_s = max(self._shown_s, time_s)
-        clock = self._job.ledger.accounts[worker].clock + 1
-        self._arbiter.report(self._report(worker, clock, self._shown_s, message))
+        clock, _ = self._job.ledger.report(worker)
+        self._driver.tell(self._report(worker, clock, self._shown_s, message))
 
     def _report(self, worker: int, clock: int, time_s: float, message: Stepped) -> Report:
         return Report(

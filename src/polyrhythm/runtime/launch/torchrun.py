@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.errors import BROKEN, PolyrhythmError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.config_sources import VARIABLES
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
@@ -223,7 +223,7 @@ class ProcessWatch:
                 steer.absent(self._address, rank)
 
     def _tell(self, rank: int, code: int, left: int) -> None:
-        if code:
+        if code and code != BROKEN:  # of which the coordinator has said why
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
             print(f"polyrhythm: rank {rank} {how}; {left} workers go on", file=sys.stderr)
 

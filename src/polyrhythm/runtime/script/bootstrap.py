@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from polyrhythm.errors import DivergedError, PolyrhythmError, UsageError
+from polyrhythm.errors import BROKEN, BrokenPolicyError, DivergedError, PolyrhythmError, UsageError
 from polyrhythm.runtime.launch.rendezvous import read_number
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
@@ -26,6 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     install(script)
     try:
         execute(arguments)
+    except BrokenPolicyError as error:
+        script.close(type(error), error)
+        return BROKEN
     except PolyrhythmError as error:
         print(f"polyrhythm: rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
         script.close(type(error), error)

@@ -43,6 +43,12 @@ class Rejected(ShardMessage):
     reason: str
 
 
+class Broken(ShardMessage):
+    """The policy has broken its contract, and the job ends: a rank tells the coordinator, and that all workers."""
+
+    reason: str
+
+
 class Parameter(NamedTuple):
     """Name and shape of one tensor."""
 
@@ -251,7 +257,7 @@ ToShard: TypeAlias = Open | PushGradient | Pull | MoreRoom | Upload | Download
 FOR_SHARD: Final = frozenset(get_args(ToShard))
 """The same as a set, in which a type is found several times faster."""
 
-FromShard: TypeAlias = Welcome | Rejected | Opened | Pulled | NewBuffer | Loaded | Downloaded
+FromShard: TypeAlias = Welcome | Rejected | Broken | Opened | Pulled | NewBuffer | Loaded | Downloaded
 """To a worker."""
 OF_SHARD: Final = frozenset(get_args(FromShard))
 """The same as a set."""

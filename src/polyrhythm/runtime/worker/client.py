@@ -19,7 +19,7 @@ from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, Heartbeat, JobInfo, ToCoordinator, ToWorker
-from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello, Rejected, Welcome
+from polyrhythm.runtime.wire.shard_protocol import Broken, FromShard, Hello, Rejected, Welcome
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.shard_client import ShardClient
@@ -87,7 +87,7 @@ class CoordinatorClient:
         """The settings of the job, as they hold for everyone."""
         return self.info.config
 
-    def send(self, message: ToCoordinator) -> None:
+    def send(self, message: ToCoordinator | Broken) -> None:
         """Send to the coordinator."""
         self._coordinator.send(message)
 

@@ -5,13 +5,14 @@ from typing import Protocol
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.shard_protocol import Broken
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 
 
 class JobClient(Protocol):
     """A worker's line to the coordinator and to the parameter servers."""
 
-    def send(self, message: ToCoordinator) -> None:
+    def send(self, message: ToCoordinator | Broken) -> None:
         """Send to the coordinator."""
 
     def hold(self, message: ToCoordinator) -> None:

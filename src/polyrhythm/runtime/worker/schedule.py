@@ -3,8 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
-from polyrhythm.core.arbiter import Arbiter
+from polyrhythm.core import (
+    Cluster,
+    Driver,
+    Exchange,
+    LeftReason,
+    Policy,
+    Proceed,
+    Report,
+    Settings,
+    Sync,
+    Ticket,
+    Traits,
+)
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Measured
@@ -27,8 +38,7 @@ class LocalSchedule:
     def __init__(self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int) -> None:
         self._members = members
         self._rank = rank
-        self._ledger = Ledger()
-        self._arbiter = Arbiter(policy, cluster, self._ledger, self, lambda *_: None)
+        self._driver = Driver(policy, cluster, self)
         self._started: dict[int, int] = {}
         self._steady = Sync(members) if is_steady(policy) else None
         self._sync: Sync | None = None
@@ -42,7 +52,7 @@ class LocalSchedule:
         self.plan, self.step = plan, 0
         if self._steady is None:
             self._started = dict.fromkeys(self._members, 0)
-            self._arbiter.join(self._members, 0.0)
+            self._driver.join(self._members, 0.0)
 
     @property
     def done(self) -> bool:
@@ -67,36 +77,43 @@ class LocalSchedule:
         self._sync = None
         for index, worker in enumerate(self._members):
             samples = self.plan.size(self.step, index)
-            clock = self._ledger.accounts[worker].clock + 1
+            clock, _ = self._driver.ledger.report(worker)
             loss, norm = (records[index].loss, records[index].grad_sq_norm) if records else (None, None)
-            self._arbiter.report(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))
+            self._driver.tell(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))
         self.step += 1
         return self._sync
 
-    # -- what the policy decides (see `Hands`) ---------------------------------------------------------------------
+    # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Remember how to combine."""
         self._sync = decision
 
-    def has_batch(self, worker: int) -> bool:
-        """Whether the plan has a further step."""
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """A member starts its next step, if the plan has one."""
         assert self.plan is not None
-        return self._started[worker] < self.plan.steps
-
-    def go(self, ticket: Ticket, decision: Proceed) -> None:
-        """A member starts its next step."""
+        if self._started[ticket.worker] >= self.plan.steps:
+            self._driver.finish(ticket.worker)
+            return False
         self._started[ticket.worker] += 1
         if ticket.worker == self._rank:
             self.exchange = decision.exchange
             self.settings = decision.settings or self.settings
+        return True
 
-    def void(self, tickets: list[Ticket]) -> None:
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
         """Never asked for."""
-        raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
+        raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """The closing average takes what is left, too."""
+        self.sync(decision, tickets)
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """Nothing is held here."""
 
 
 def is_steady(policy: Policy[Any]) -> bool:

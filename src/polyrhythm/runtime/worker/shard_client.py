@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import JobError, ServerLostError, UsageError
+from polyrhythm.errors import BrokenPolicyError, JobError, ServerLostError, UsageError
 from polyrhythm.runtime.server.shard import hand_untorn, read_untorn
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
@@ -215,6 +215,7 @@ class ShardClient:
 
         Raises:
             UsageError, JobError: the reason, if a server has rejected this worker, at first or later.
+            BrokenPolicyError: if the job ends because of its policy.
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
@@ -224,6 +225,8 @@ class ShardClient:
 
     def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):
+            if port.broken is not None:
+                raise BrokenPolicyError(port.broken)
             if port.refusal is not None:
                 # Once it is open, nothing that this worker gave is at fault: the job has ended, or goes on without it.
                 kind = UsageError if port.opened is None else JobError

@@ -12,6 +12,7 @@ from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.segments import ShardSpan, packed_elements
 from polyrhythm.runtime.wire.shard_protocol import (
     OF_SHARD,
+    Broken,
     Download,
     Downloaded,
     Loaded,
@@ -46,6 +47,7 @@ class Port:
         self.answer: Pulled | Loaded | Downloaded | None = None
         self.refusal: str | None = None
         self.reason: str | None = None
+        self.broken: str | None = None
         self._control = control
         self._failed = failed
         self._room: Tensor | None = None
@@ -73,6 +75,9 @@ class Port:
                 self.answer = message
             case Rejected(reason=reason):
                 self.refusal = reason
+                self._failed()
+            case Broken(reason=reason):
+                self.broken = reason
                 self._failed()
 
     def destination(self, message: Any, payload: Payload) -> memoryview:

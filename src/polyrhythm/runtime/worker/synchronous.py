@@ -7,15 +7,18 @@ the place of a rank's own.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.token_window import PERIOD_S
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import GroupError
+from polyrhythm.errors import BrokenPolicyError, GroupError, PolicyError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import Measured, Phase, Stepped, SynchronousSteps, Token, ToWorker
+from polyrhythm.runtime.wire.shard_protocol import Broken
 from polyrhythm.runtime.worker.context import WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
 
@@ -31,7 +34,8 @@ class SynchronousMode:
         self._records: tuple[Measured, ...] = ()
         self._members = phase.members
         self._index = phase.members.index(context.rank)
-        self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank)
+        with telling(context):
+            self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank)
         self._tokens: deque[Token] = deque()
         self._steps = 0
         self._drawn = 0
@@ -84,7 +88,8 @@ class SynchronousMode:
 
     def _start(self, message: SynchronousSteps) -> None:
         plan = EpochPlan(message.ranges, len(self._members), message.batch_size)
-        self._schedule.start(plan)
+        with telling(self._context):
+            self._schedule.start(plan)
         self._steps, self._drawn = plan.steps, 0
         self._records = ()
         self._tokens.clear()
@@ -138,7 +143,8 @@ class SynchronousMode:
         """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""
         schedule, context = self._schedule, self._context
         step, gradients = schedule.step, schedule.exchange == "gradients"
-        sync = schedule.advance(self._records or None)
+        with telling(context):
+            sync = schedule.advance(self._records or None)
         self._decided = step, gradients, sync
         if sync is not None and sync.what == "gradients" and not gradients:
             try:
@@ -220,3 +226,17 @@ class SynchronousMode:
             equal = not sync.delay and not sync.fragment and {*(sync.adopters or sync.workers)} >= {*self._members}
         if closing and not equal:
             averager.mean(exchange.generation, step=step)
+
+
+@contextmanager
+def telling(context: WorkerContext) -> Iterator[None]:
+    """While this rank decides by itself: the coordinator, which has seen less, is told if the policy is wrong.
+
+    Raises:
+        BrokenPolicyError: then.
+    """
+    try:
+        yield
+    except PolicyError as error:
+        context.client.send(Broken(str(error)))
+        raise BrokenPolicyError(str(error)) from error

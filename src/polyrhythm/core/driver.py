@@ -1,0 +1,233 @@
+"""One policy at work: an event comes in, the policy decides, the decisions are checked, booked and carried out.
+
+The simulator, the coordinator, every rank that decides by itself and the conformance kit run their policies through a
+`Driver` and keep only their `Effects`. So what one of them refuses all refuse, with the same words: a `PolicyError`
+that names the policy, the event and the worker that it is about.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from polyrhythm.core.ledger import Ledger, Ticket
+from polyrhythm.core.misuse import located, malformed, misshapen, undeclared
+from polyrhythm.core.policy import Policy
+from polyrhythm.core.types import Cancel, Cluster, Decisions, Event, Joined, Left, LeftReason, Proceed, Sync, Wake
+from polyrhythm.errors import PolicyError
+
+
+class Effects(Protocol):
+    """Carries out what a policy has decided, once the ledger has accepted it."""
+
+    def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Combine; `tickets` are the gradients taken, none for replicas."""
+
+    def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
+        """Start this step; False if it is not started, and the worker waits on.
+
+        If no mini-batch is left for the worker, tell `Driver.finish`, at once or when the worker may go.
+        """
+
+    def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
+        """These workers abandon what they have in flight and pending, which are these tickets."""
+
+    def wake(self, time_s: float) -> None:
+        """Send an `Alarm` at this time."""
+
+    def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
+        """Apply what a worker has pending before it goes, as one update with the mean."""
+
+    def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
+        """The worker has no account any more, and these tickets of it are void; its `Left` follows."""
+
+
+class Driver:
+    """Shows events to a policy one at a time and has its decisions carried out in order.
+
+    A worker for which no mini-batch is left goes when all decisions about the event are carried out: those that follow
+    its `Proceed` may still name it.
+
+    Args:
+        policy: the rule.
+        cluster: what it is told of the cluster.
+        effects: see `Effects`.
+        ledger: of the job.
+        record: called with every event and what was decided, before it is carried out.
+        switched: called when the rule in force is another one than before; see `Policy.rule`.
+        decide: called in place of ``policy.decide``, to look over its shoulder.
+
+    Raises:
+        PolicyError: from any call, if the policy raises an exception or breaks its contract. Its ``__cause__`` is the
+            exception, or a `PolicyError` with the reason alone.
+    """
+
+    def __init__(
+        self,
+        policy: Policy[Any],
+        cluster: Cluster,
+        effects: Effects,
+        ledger: Ledger | None = None,
+        record: Callable[[Event, Decisions], None] | None = None,
+        switched: Callable[[], None] | None = None,
+        decide: Callable[[Any, Event], tuple[Any, Decisions]] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.ledger = Ledger() if ledger is None else ledger
+        self.leaving: dict[int, None] = {}
+        """Workers for which no mini-batch is left, in the order in which they go."""
+        self._effects, self._record, self._switched = effects, record, switched
+        self._decide = decide or policy.decide
+        self._traits = policy.traits
+        self._letting_go = False
+        try:
+            self.state = policy.init(cluster)
+            self.rule = policy.rule(self.state)
+        except Exception as error:
+            raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
+        # Most policies are one rule, and need not be asked at every event.
+        self._asks_rule = switched is not None and type(policy).rule is not Policy.rule
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the policy has to show of itself; see `Policy.figures`."""
+        try:
+            return self.policy.figures(self.state)
+        except Exception as error:
+            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in figures") from error
+
+    def lead(self, policy: Policy[Any], state: Any) -> None:
+        """Go on under another policy, which is in this state."""
+        self.policy, self.state, self._decide = policy, state, policy.decide
+        self._traits = policy.traits
+        self._asks_rule = self._switched is not None
+
+    def tell(self, event: Event) -> None:
+        """Let the policy decide about `event`, and have what it decides carried out."""
+        try:
+            answer = self._decide(self.state, event)
+        except Exception as error:
+            raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {located(event)}") from error
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
+            raise self._refusal(misshapen(answer), event)
+        self.state, decisions = answer
+        if self._asks_rule:
+            self._follow_rule(event)
+        try:
+            if self._record is not None:
+                self._record(event, decisions)
+            self._carry_out(decisions, event.time_s)
+        except Exception as error:
+            reason = malformed(decisions) or (str(error) if isinstance(error, PolicyError) else "")
+            if not reason:
+                raise
+            raise self._refusal(reason, event) from PolicyError(reason)
+        if self.leaving:
+            self.let_go(event.time_s)
+
+    def start_again(self, decision: Proceed, time_s: float) -> None:
+        """Start steps once more that came to nothing; for the policy they are still the same."""
+        self._start(decision)
+        if self.leaving:
+            self.let_go(time_s)
+
+    def join(self, workers: tuple[int, ...], time_s: float) -> None:
+        """These workers stand ready for their first step."""
+        self.tell(Joined(workers, time_s, self.ledger.join(workers)))
+
+    def leave(self, worker: int, time_s: float, reason: LeftReason) -> None:
+        """A worker is gone; if it has finished, what it has pending is applied first."""
+        self.leaving.pop(worker, None)
+        if reason == "finished":
+            self._settle(worker)
+        clock, void = self.ledger.leave(worker)
+        self._effects.leave(worker, reason, void)
+        self.tell(Left(worker, time_s, clock, reason))
+
+    def finish(self, worker: int) -> None:
+        """No mini-batch is left for this worker: it goes once the event at hand is dealt with, or with `let_go`."""
+        self.leaving[worker] = None
+
+    def let_go(self, time_s: float) -> None:
+        """Those for whom no mini-batch was left go, one by one."""
+        if self._letting_go:  # what is decided about one who goes may send others
+            return
+        self._letting_go = True
+        try:
+            while self.leaving:
+                self.leave(next(iter(self.leaving)), time_s, "finished")
+        finally:
+            self._letting_go = False
+
+    def settle(self) -> None:
+        """The policy's part is over: apply what is pending, drop what is in flight."""
+        workers = tuple(self.ledger.accounts)
+        for worker in workers:
+            self._settle(worker)
+        self._effects.cancel(workers, self.ledger.cancel(workers))
+
+    def drop_running(self) -> None:
+        """Apply what is pending of those who are under way, and cancel their steps."""
+        for worker in [worker for worker, account in self.ledger.accounts.items() if account.running is not None]:
+            self._settle(worker)
+            self._effects.cancel((worker,), self.ledger.cancel((worker,)))
+
+    def _settle(self, worker: int) -> None:
+        tickets = self.ledger.settle(worker)
+        if tickets:
+            self._effects.settle(Sync((worker,) * len(tickets)), tickets)
+
+    def _carry_out(self, decisions: Decisions, now_s: float) -> None:
+        ledger, effects = self.ledger, self._effects
+        for decision in decisions:
+            if isinstance(decision, Sync):
+                if decision.what != "gradients":
+                    self._check_declared(decision)
+                effects.sync(decision, ledger.sync(decision))
+            elif isinstance(decision, Proceed):
+                if decision.exchange not in self._traits.exchanges or decision.settings is not None:
+                    self._check_declared(decision)
+                self._start(decision)
+            else:
+                self._carry_out_rare(decision, now_s)
+
+    def _start(self, decision: Proceed) -> None:
+        ledger, effects = self.ledger, self._effects
+        for ticket in ledger.proceed(decision):
+            if self.leaving:
+                self.leaving.pop(ticket.worker, None)
+            if not effects.start_step(ticket, decision):
+                ledger.take_back(ticket)
+
+    def _carry_out_rare(self, decision: Any, now_s: float) -> None:
+        self._check_declared(decision)
+        if isinstance(decision, Cancel):
+            tickets = self.ledger.cancel(decision.workers)
+            for worker in decision.workers:
+                self.leaving.pop(worker, None)
+            self._effects.cancel(decision.workers, tickets)
+        elif isinstance(decision, Wake):
+            if not now_s <= decision.time_s < float("inf"):
+                raise PolicyError(
+                    f"Wake asks for an alarm at {decision.time_s:g} s, but it is {now_s:g} s; "
+                    "ask for a finite time from the event's on"
+                )
+            self._effects.wake(decision.time_s)
+
+    def _check_declared(self, decision: Any) -> None:
+        reason = malformed((decision,)) or undeclared((decision,), self._traits)
+        if reason:
+            raise PolicyError(reason)
+
+    def _follow_rule(self, event: Event) -> None:
+        try:
+            rule = self.policy.rule(self.state)
+        except Exception as error:
+            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in rule at {located(event)}") from error
+        if rule is not self.rule and rule != self.rule:
+            self.rule = rule
+            assert self._switched is not None, "somebody wants to hear of switches"
+            self._switched()
+
+    def _refusal(self, reason: str, event: Event) -> PolicyError:
+        error = PolicyError(f"policy {self.policy.spec} broke its contract: {reason} (at {located(event)})")
+        error.__cause__ = PolicyError(reason)
+        return error

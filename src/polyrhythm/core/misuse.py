@@ -1,0 +1,134 @@
+"""What a wrong policy does, in words: nothing here is called while a policy keeps its contract."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from polyrhythm.core.policy import Traits
+from polyrhythm.core.types import (
+    Cancel,
+    Decision,
+    Event,
+    Exchange,
+    Joined,
+    Left,
+    Proceed,
+    Report,
+    Settings,
+    Sync,
+    Synced,
+    Wake,
+)
+
+NAMED = 8
+"""How many workers a message names."""
+
+
+def located(event: Event) -> str:
+    """An event by its kind and its workers, as it is in all drivers: without times.
+
+    >>> located(Joined((0, 1), 0.5)), located(Report(1, 3, 2.5))
+    ('Joined of workers 0, 1', 'Report of worker 1 with clock 3')
+    """
+    match event:
+        case Joined(workers=workers):
+            more = ", ..." if len(workers) > NAMED else ""
+            return f"Joined of workers {', '.join(map(str, workers[:NAMED]))}{more}"
+        case Report() | Left():
+            return f"{type(event).__name__} of worker {event.worker} with clock {event.clock}"
+        case _:
+            return f"{type(event).__name__} of {event.time_s:g} s"
+
+
+def misshapen(answer: Any) -> str:
+    """What is wrong with something that is no pair of a state and a tuple of decisions."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return f"decide must return a state and decisions but returned {answer!r}"
+    return f"decide must return a tuple of decisions but returned {answer[1]!r}, which is not a tuple of decisions"
+
+
+def malformed(decisions: Iterable[Any]) -> str:
+    """What is wrong with the first of these that no shell could carry out; empty if there is none.
+
+    >>> malformed((Proceed((0,)), Sync(0)))
+    'Sync.workers must be a tuple of workers but got 0; write (0,) for one'
+    """
+    return next((reason for decision in decisions if (reason := _malformed(decision))), "")
+
+
+def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
+    """Which of these needs more than the policy's traits say; empty if none does."""
+    for decision in decisions:
+        if isinstance(decision, Cancel) and not traits.cancels:
+            return f"{decision} needs Traits(cancels=True)"
+        if isinstance(decision, Proceed) and decision.exchange not in traits.exchanges:
+            return f"{decision} needs {decision.exchange!r} in Traits(exchanges=...)"
+        if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
+            return f"{decision} needs 'replicas' in Traits(exchanges=...)"
+        if isinstance(decision, Wake) and traits.placement != "coordinator":
+            return f"{decision} needs Traits(placement='arbitrated'): ranks that decide by themselves share no clock"
+    return ""
+
+
+def _malformed(decision: Any) -> str:
+    match decision:
+        case Sync():
+            return _malformed_workers(decision) or _malformed_sync(decision)
+        case Proceed():
+            return _malformed_workers(decision) or _malformed_proceed(decision)
+        case Cancel():
+            return _malformed_workers(decision)
+        case Wake(time_s=time_s):
+            return "" if _is_number(time_s) else f"Wake.time_s must be a number but got {time_s!r}"
+        case _:
+            return f"decide returned {decision!r}, which is not a decision"
+
+
+def _malformed_workers(decision: Sync | Proceed | Cancel) -> str:
+    for name in ("workers", "adopters"):
+        workers: Any = getattr(decision, name, None)
+        if (workers is None and name == "adopters") or _is_tuple_of(workers, int):
+            continue
+        remedy = f"; write ({workers},) for one" if isinstance(workers, int) else ""
+        return f"{type(decision).__name__}.{name} must be a tuple of workers but got {workers!r}{remedy}"
+    return ""
+
+
+def _malformed_sync(sync: Sync) -> str:
+    fragment, delay = sync.fragment, sync.delay
+    if sync.what not in get_args(Synced):
+        return f"Sync.what must be {', '.join(get_args(Synced))} but got {sync.what!r}"
+    if sync.weights is not None and not _is_tuple_of(sync.weights, int | float):
+        return f"Sync.weights must be a tuple of numbers but got {sync.weights!r}"
+    if fragment is not None and not (
+        _is_tuple_of(fragment, int) and len(fragment) == 2 and 0 <= fragment[0] < fragment[1]
+    ):
+        return f"Sync.fragment must be an index and a count above it but got {fragment!r}"
+    if not isinstance(delay, int) or delay < 0:
+        return f"Sync.delay must be a whole number of at least 0 but got {delay!r}"
+    return ""
+
+
+def _malformed_proceed(decision: Proceed) -> str:
+    settings: Any = decision.settings
+    if decision.exchange not in get_args(Exchange):
+        return f"Proceed.exchange must be {' or '.join(get_args(Exchange))} but got {decision.exchange!r}"
+    if settings is None:
+        return ""
+    if not isinstance(settings, Settings):
+        return f"Proceed.settings must be Settings but got {settings!r}"
+    if settings.batch_size is not None and not (isinstance(settings.batch_size, int) and settings.batch_size > 0):
+        return f"Settings.batch_size must be a whole number of at least 1 but got {settings.batch_size!r}"
+    for name in ("lr_scale", "momentum"):
+        value = getattr(settings, name)
+        if value is not None and not (_is_number(value) and math.isfinite(value)):
+            return f"Settings.{name} must be a finite number but got {value!r}"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_tuple_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
