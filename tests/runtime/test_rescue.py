@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.workload import Workload
-from polyrhythm.runtime.control import Agreed, Diverged, Ended, Ready
+from polyrhythm.runtime.control import Diverged, Ended, Ready
 from polyrhythm.runtime.job import Job, Member
 from polyrhythm.runtime.rescue import UNSURE, Rescue
 from tests.runtime.fake_job import FakeJob, at_ticks
@@ -126,7 +126,7 @@ def test_whoever_lives_of_those_that_kept_it_has_the_state(job: Job) -> None:
     del job.members[1]
     assert rescue.go_back() == (2,), "the phase failed before its members had agreed"
     assert job.rolled_back_samples == 5_000
-    rescue.hear(Agreed(7), phase=7)
+    rescue.arrived()
     assert not rescue.goes_back
 
 

@@ -1,6 +1,5 @@
 """A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
 
-import math
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,6 +8,7 @@ from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.arbiter import Arbiter
 from polyrhythm.runtime.control import Cancelled, Go, LocalStep, Over, Pushed, Skipped
 from polyrhythm.runtime.job import Job, Member
+from polyrhythm.runtime.phase_kind import PhaseKind
 
 
 class Arrival(NamedTuple):
@@ -19,22 +19,23 @@ class Arrival(NamedTuple):
     staleness: int
 
 
-class Arbitration:
+class Arbitration(PhaseKind):
     """Runs one policy over pushes, one event at a time.
 
     To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`. At the end of a
     rule that `drops` them it cancels them instead.
     """
 
+    runs: ClassVar[bool] = True
+    admits: ClassVar[bool] = True
     exchange: ClassVar[Exchange] = "gradients"
     """Kind of step that it can run."""
 
-    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+    def __init__(self, number: int, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(number)
         self._job = job
         self._arbiter = Arbiter(policy, cluster, job.ledger, self, job.office.record)
         self._stopping = False
-        self.end_samples, self.drops = math.inf, False
-        self.stops_by_itself = False
         self._arrived: dict[Ticket, Arrival] = {}
         """Every gradient that has arrived and is not yet applied or dropped."""
 
@@ -109,18 +110,9 @@ class Arbitration:
         self._stopping = True
 
     @property
-    def started(self) -> bool:
-        """Whether any step can have been made; it need not be known here."""
-        return True
-
-    @property
     def standing(self) -> bool:
         """Whether no step is in flight any more after a request to stop."""
         return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
-
-    def may_end(self) -> bool:
-        """Whether the epoch may end, or go on with what was given back, now that everyone stands at its end."""
-        return True
 
     @property
     def left(self) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.control import Agreed, Poisoned, ToHub
 from polyrhythm.runtime.job import Job
 from polyrhythm.runtime.lockstep import count_samples
 
@@ -23,15 +22,8 @@ class Debts:
         """A phase has ended with these."""
         self._owed |= debts
 
-    def hear(self, message: ToHub, phase: int) -> None:
-        """Whether the members of a new phase have agreed tells what becomes of what each had seen alone."""
-        if isinstance(message, Agreed) and message.phase == phase:
-            self.settle()
-        elif isinstance(message, Poisoned) and message.completed == 0 and message.phase == phase:
-            self.revoke()
-
     def settle(self) -> None:
-        """Everyone has them now, or the job goes back behind them."""
+        """Everyone has them, as the members of a phase have agreed on a state; or the job goes back behind them."""
         self._owed.clear()
 
     def revoke(self) -> None:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from polyrhythm.core.workload import Workload
-from polyrhythm.runtime.control import Agreed, Diverged, Ended, ToHub
+from polyrhythm.runtime.control import Diverged, Ended
 from polyrhythm.runtime.job import Job
 from polyrhythm.training.divergence import LossWatch
 
@@ -92,10 +92,9 @@ class Rescue:
         job.samples, job.skipped_samples = here.samples, here.skipped_samples
         return (keepers[0],)
 
-    def hear(self, message: ToHub, phase: int) -> None:
-        """Once its members have agreed on the state that was kept, the phase is like any other."""
-        if isinstance(message, Agreed) and message.phase == phase:
-            self._goal = None
+    def arrived(self) -> None:
+        """The members have agreed on the state that was kept, if there is one: the phase is like any other."""
+        self._goal = None
 
     def _choose(self) -> Start:
         """The latest start that lies before the losses in doubt; without one, the earliest that is known."""
