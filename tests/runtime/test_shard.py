@@ -10,8 +10,8 @@ import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.messages import Layout, OptimizerSpec, Parameter
-from polyrhythm.runtime.shard import CHUNK, SEQUENCE, ParameterShard, hand_untorn, read_untorn
-from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.runtime.shard import ParameterShard
+from polyrhythm.runtime.slots import CHUNK, SEQUENCE, SharedVector, hand_untorn, read_untorn
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.server import Push
 

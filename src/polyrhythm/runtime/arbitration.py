@@ -1,5 +1,6 @@
 """A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
 
+import math
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
@@ -180,6 +181,8 @@ class Arbitration(PhaseKind):
 
     def _stop_if_served(self) -> None:
         """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
+        if self.end_samples == math.inf:
+            return
         sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
         if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
             self._stopping = self.stops_by_itself = self._arbiter.held = True

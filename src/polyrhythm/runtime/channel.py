@@ -147,8 +147,7 @@ class Channel:
         """Bytes have come, or the end."""
         try:
             if (count := self._receive()) > 0:
-                self.parser.advance(count)
-                self.dispatch()
+                self._dispatch(self.parser.take(count))
             elif count == 0:
                 self.end(self._end_reason())
         except PolyrhythmError as error:
@@ -158,13 +157,15 @@ class Channel:
         except OSError as error:
             self.end(f"{self.peer} is gone ({error.strerror or error})")
 
-    def dispatch(self) -> None:
-        """Hand every complete message to the handler; what it does may close the channel or change the handler."""
-        while (message := self.parser.next_message()) is not None:
-            assert self.handler is not None, "a channel needs a handler before it is read"
-            self.handler.received(message)
-            if self.closed:
-                return
+    def _dispatch(self, messages: list[Any]) -> None:
+        """Hand the messages to the handler; what it does may close the channel or change the handler."""
+        while messages:
+            for message in messages:
+                assert self.handler is not None, "a channel needs a handler before it is read"
+                self.handler.received(message)
+                if self.closed:
+                    return
+            messages = self.parser.take(0) if self.parser.more else []
 
     def end(self, reason: str) -> None:
         """Close, and tell the handler why."""

@@ -37,8 +37,7 @@ from polyrhythm.runtime.segments import (
     slice_state,
     unpack_state,
 )
-from polyrhythm.runtime.shard import hand_untorn, read_untorn
-from polyrhythm.runtime.slots import SharedVector
+from polyrhythm.runtime.slots import SharedVector, hand_untorn, read_untorn
 from polyrhythm.training.codecs import Compressor, decode
 from polyrhythm.training.compression import NOTHING, Compression, PullType
 from polyrhythm.training.optimizer import OptimizerState

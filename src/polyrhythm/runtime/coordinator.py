@@ -14,13 +14,13 @@ stands at the epoch's end. When all do, all get the same parameters; with the ne
 """
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import BSP, parse
-from polyrhythm.runtime.arbitration import Arbitration
 from polyrhythm.runtime.control import (
     Agreed,
     AtEnd,
@@ -41,13 +41,10 @@ from polyrhythm.runtime.control import (
     ToHub,
     Uploaded,
 )
-from polyrhythm.runtime.course import Course
+from polyrhythm.runtime.course import Course, kind_of
 from polyrhythm.runtime.debts import Debts
 from polyrhythm.runtime.job import WORDS, Home, Job, Member, Office, flow_of, workload_of
-from polyrhythm.runtime.lockstep import LockstepRun
-from polyrhythm.runtime.measured import MeasuredRun
 from polyrhythm.runtime.phase_kind import PhaseKind
-from polyrhythm.runtime.replica_run import ReplicaRun
 from polyrhythm.runtime.rescue import Rescue
 from polyrhythm.runtime.venue import venue_of
 
@@ -291,7 +288,8 @@ class Coordinator:
     def _go_on_if_standing(self) -> None:
         if not self._stepping or self._uploading is not None:
             return
-        if not self._stop_wanted and self.job.done_samples >= self._mode.end_samples and self.job.present:
+        due = self._mode.end_samples < math.inf and self.job.done_samples >= self._mode.end_samples
+        if due and not self._stop_wanted and self.job.present:
             self._request_stop_for_switch()
         if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
             self._start_phase()
@@ -388,13 +386,3 @@ class Coordinator:
             self._finish_epoch()
         else:
             self._mode.start()
-
-
-def kind_of(policy: Policy[Any]) -> type[Arbitration | LockstepRun]:
-    """What runs a phase under `policy`."""
-    venue = venue_of(policy)
-    if venue == "servers":
-        return Arbitration
-    if venue == "hub":
-        return ReplicaRun
-    return MeasuredRun if policy.traits.venue == "replicated" else LockstepRun

@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from polyrhythm.core import Policy, Stage
+from polyrhythm.runtime.arbitration import Arbitration
 from polyrhythm.runtime.job import Job
+from polyrhythm.runtime.lockstep import LockstepRun
+from polyrhythm.runtime.measured import MeasuredRun
+from polyrhythm.runtime.replica_run import ReplicaRun
 from polyrhythm.runtime.venue import venue_of
 
 
@@ -33,3 +37,13 @@ class Course:
         cluster = replace(job.cluster(self._epochs), processed_samples=job.done_samples)
         stages = self.policy.stages(cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(self.policy))
+
+
+def kind_of(policy: Policy[Any]) -> type[Arbitration | LockstepRun]:
+    """The kind of phase that runs this rule."""
+    venue = venue_of(policy)
+    if venue == "servers":
+        return Arbitration
+    if venue == "hub":
+        return ReplicaRun
+    return MeasuredRun if policy.traits.venue == "replicated" else LockstepRun

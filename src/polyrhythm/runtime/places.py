@@ -76,6 +76,19 @@ class Place:
         if not 0 <= slot < len(self.slots) or (self.held and any(item.slot == slot for item in self.held.values())):
             raise FrameError(f"{self.channel.peer} named slot {slot}, which is not free")
 
+    def hold(self, number: int, slot: int) -> bool:
+        """The gradient of step `number` is in this slot; False if it was dropped before it came."""
+        self.check_free(slot)
+        if number in self.held:
+            raise FrameError(f"{self.channel.peer} pushed step {number} twice")
+        if self.void:
+            self.void = {other for other in self.void if other >= number}
+            if number in self.void:
+                self.free(slot)
+                return False
+        self.held[number] = Held(slot, self.backup)
+        return True
+
     def check_room(self) -> None:
         """A worker cannot fill the server's memory."""
         if len(self.slots) >= MAX_SLOTS:

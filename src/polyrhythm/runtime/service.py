@@ -36,7 +36,7 @@ from polyrhythm.runtime.messages import (
     Slot,
     Upload,
 )
-from polyrhythm.runtime.places import Held, Place, as_bytes, wire_name
+from polyrhythm.runtime.places import Place, as_bytes, wire_name
 from polyrhythm.runtime.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.runtime.shard import ParameterShard
 from polyrhythm.runtime.slots import SharedVector
@@ -211,16 +211,8 @@ class ShardService:
 
     def _push(self, worker: int, place: Place, message: Push) -> None:
         slot = message.slot if place.shared else self._received_slot(worker, place)
-        place.check_free(slot)
-        if message.number in place.held:
-            raise FrameError(f"rank {worker} pushed step {message.number} twice")
-        if place.void:
-            place.void = {number for number in place.void if number >= message.number}
-            if message.number in place.void:
-                place.free(slot)
-                return
-        place.held[message.number] = Held(slot, place.backup)
-        self._arrived(worker, message.number)
+        if place.hold(message.number, slot):
+            self._arrived(worker, message.number)
 
     def _received_slot(self, worker: int, place: Place) -> int:
         """The slot that the gradient is in, as float32."""
