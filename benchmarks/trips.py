@@ -114,7 +114,7 @@ def until_released(turn: Sequence[Call]) -> Sequence[Call]:
     return turn[: next(pushed, len(turn)) + 1]
 
 
-def train(step: Callable[[Any], None]) -> None:
+def train(step: Callable[[Callable[[], Any]], Any]) -> None:
     """A job of one worker under ASP; `step` is called with what makes one step and draws the next mini-batch."""
     import torch
     from torch import nn
@@ -128,10 +128,15 @@ def train(step: Callable[[Any], None]) -> None:
     with polyrhythm.session(model, sgd, policy="asp") as session:
         batches = iter(session.loader(dataset, batch_size=BATCH))
         batch = next(batches, None)
+
+        def make() -> Any:
+            sgd.step()
+            return next(batches, None)
+
         while batch is not None:
             sgd.zero_grad()
             nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
-            batch = step(lambda: (sgd.step(), next(batches, None))[1])
+            batch = step(make)
 
 
 def worker_main() -> None:

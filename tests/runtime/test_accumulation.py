@@ -1,7 +1,7 @@
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.accumulation import Accumulation
+from polyrhythm.runtime.loader import Accumulation
 
 
 class Recorder:

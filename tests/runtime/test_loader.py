@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Ready
 from polyrhythm.runtime.line import Draw
-from polyrhythm.runtime.loader import SessionLoader
+from polyrhythm.runtime.loader import Accumulation, SessionLoader
 from tests.runtime.jobs import Numbered
 
 

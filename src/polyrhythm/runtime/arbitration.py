@@ -134,11 +134,13 @@ class Arbitration(PhaseKind):
         """One optimizer step on the servers."""
         assert decision.what == "gradients", f"servers hold no replicas to combine {decision.what}"
         arrivals = [self._arrived.pop(ticket) for ticket in tickets]
+        samples = sum(arrival.samples for arrival in arrivals)
         weights = decision.weights or (1.0,) * len(tickets)
         self._job.office.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
         self._job.version += 1
-        self._job.samples += sum(arrival.samples for arrival in arrivals)
-        self._stop_if_served()
+        self._job.samples += samples
+        if self.end_samples < math.inf:
+            self._stop_if_served()
 
     def has_batch(self, worker: int) -> bool:
         """Whether the worker holds a lease or can get one; one that cannot is told that its epoch is over."""
@@ -181,8 +183,6 @@ class Arbitration(PhaseKind):
 
     def _stop_if_served(self) -> None:
         """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
-        if self.end_samples == math.inf:
-            return
         sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
         if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
             self._stopping = self.stops_by_itself = self._arbiter.held = True

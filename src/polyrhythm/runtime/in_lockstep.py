@@ -6,7 +6,7 @@ the place of a rank's own.
 """
 
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.workload import Lease
@@ -21,6 +21,9 @@ from polyrhythm.runtime.strides import Strides
 
 class InLockstep:
     """Makes the steps of a phase in which all members step together."""
+
+    together: ClassVar[bool] = True
+    on_servers: ClassVar[bool] = False
 
     def __init__(self, station: Station, policy: Policy[Any], cluster: Cluster, phase: Phase) -> None:
         self._station = station
@@ -62,7 +65,7 @@ class InLockstep:
             self._keep_word()
         if not (self._reduced() and self._measured()):
             station.void = True
-            station.hide_gradients()
+            station.replica.hide_gradients()
             return
         self._decide()
 

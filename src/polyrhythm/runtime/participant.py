@@ -98,7 +98,7 @@ class Participant:
     @property
     def apart(self) -> bool:
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
-        return not isinstance(self._side, InLockstep)
+        return not self._side.together
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Participant:
     def fetch_state(self) -> None:
         """Between two epochs: take over the optimizer's state if the servers have it."""
         station = self._station
-        if isinstance(self._side, Pushing) and station.phase is not None and station.done:
+        if self._side.on_servers and station.phase is not None and station.done:
             station.link.download(station.version)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
@@ -172,16 +172,19 @@ class Participant:
         computed_at_s = launched_s if launched_s > station.started_s else now_s
         station.computed_s, station.exchanged_s = computed_at_s - station.started_s, now_s - computed_at_s
         station.void = False
-        station.loss = station.losses.take()
-        self._watch(station.loss)
-        station.steering.begin()
+        station.loss = station.losses.take() if station.losses.listens else None
+        if station.loss is not None:
+            self._watch(station.loss)
+        if station.steering.due:
+            station.steering.begin()
         self._side.before_step(samples)
 
     def after_step(self, samples: int) -> None:
         """The step is complete, but for what the policy makes of it."""
         station, tally = self._station, self._station.tally
-        station.show_gradients()
-        station.steering.end()
+        station.replica.show_gradients()
+        if station.steering.own:
+            station.steering.end()
         if station.void:
             tally.dropped_steps += 1
         else:
@@ -206,7 +209,7 @@ class Participant:
         """Ask for another policy."""
         self._station.link.send(SwitchTo(policy))
 
-    def _watch(self, loss: float | None) -> None:
+    def _watch(self, loss: float) -> None:
         """Tell the hub if the losses have diverged; until it has decided what becomes of it, everything goes on."""
         if (why := self._guard.see(loss)) and self.phase:
             self._station.link.send(Diverged(self.phase.number, why, self._guard.goes_back))

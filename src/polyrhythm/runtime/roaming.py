@@ -7,7 +7,7 @@ from polyrhythm.core import Policy
 from polyrhythm.runtime.averager import Stake
 from polyrhythm.runtime.control import Accepted, Cancelled, Go, LocalStep, Merge, Merged, Phase, ToWorker
 from polyrhythm.runtime.epoch import GroupError
-from polyrhythm.runtime.granted import Granted
+from polyrhythm.runtime.pushing import Granted
 from polyrhythm.runtime.station import Station
 
 
@@ -34,7 +34,7 @@ class Roaming(Granted):
         """Where steps can be cancelled: ask, and wait for the answer."""
         if self._asks_first and not self._accepted(samples):
             self._station.void = True
-            self._station.hide_gradients()
+            self._station.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
         """Ask what to do next, and do it."""

@@ -25,14 +25,13 @@ from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError
-from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.control import Bye
 from polyrhythm.runtime.exchange import Exchange
 from polyrhythm.runtime.guard import Guard
 from polyrhythm.runtime.injecting import Injector
 from polyrhythm.runtime.job import runnable
 from polyrhythm.runtime.link import HubLink
-from polyrhythm.runtime.loader import SessionLoader
+from polyrhythm.runtime.loader import Accumulation, SessionLoader
 from polyrhythm.runtime.participant import Participant
 from polyrhythm.runtime.partitioned import dealt_to
 from polyrhythm.runtime.rendezvous import find_hub, read_number

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import Lease
 from polyrhythm.runtime.control import Phase, Poisoned, Record, ToWorker
@@ -52,7 +52,6 @@ class Station:
     done: bool = False
     poisoned: bool = False
     void: bool = False
-    hidden: bool = False
     pending: deque[ToWorker] = field(default_factory=deque)
     started_s: float = 0.0
     computed_s: float = 0.0
@@ -66,17 +65,6 @@ class Station:
             self.follow(self.pending.popleft() if self.pending else self.link.receive())
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
-
-    def hide_gradients(self) -> None:
-        """Make the optimizer step that follows do nothing."""
-        self.replica.hide_gradients()
-        self.hidden = True
-
-    def show_gradients(self) -> None:
-        """Give the script its gradients back."""
-        if self.hidden:
-            self.replica.show_gradients()
-            self.hidden = False
 
     def poison(
         self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Record, ...] = ()
@@ -96,7 +84,14 @@ class Station:
 
 
 class Side(Protocol):
-    """How a worker makes its steps under one kind of policy."""
+    """How a worker makes its steps under one kind of policy.
+
+    `together` says that all members make each step together, and so can meet in a collective; `on_servers` that the
+    servers make the steps, and have the optimizer's state.
+    """
+
+    together: ClassVar[bool]
+    on_servers: ClassVar[bool]
 
     def draw(self) -> tuple[Lease, ...] | None:
         """Positions of the next mini-batch that may be fetched; None when there is none for now."""

@@ -8,11 +8,10 @@ from typing import Any, Protocol, cast
 from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.core.workload import Lease
-from polyrhythm.runtime.accumulation import Accumulation
 from polyrhythm.runtime.adapt.order import arrange, options_of, shared_order
 from polyrhythm.runtime.control import Ready
 from polyrhythm.runtime.line import Draw
-from polyrhythm.runtime.loader import SessionLoader, Source
+from polyrhythm.runtime.loader import Accumulation, SessionLoader, Source
 from polyrhythm.runtime.participant import Participant
 from polyrhythm.runtime.strides import Strides
 
