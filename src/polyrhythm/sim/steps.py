@@ -33,12 +33,13 @@ class Steps:
     ) -> None:
         self.calendar, self.transport, self.meter = calendar, transport, meter
         self.batch_size, self.injected_bytes, self.arrived = batch_size, injected_bytes, arrived
+        transport.has_parameters, transport.has_gradient = self._inject, arrived
         self.reports, self.waits = False, True
 
     def start(self, seat: Seat) -> None:
         """The worker has been released and has all that it waited for."""
         if seat.through_server:
-            self.transport.pull(seat, self._pulled)
+            self.transport.pull(seat)
         elif seat.awaits_answer:
             seat.awaits_answer = False
             self.transport.signal(seat, self._told)
@@ -64,10 +65,6 @@ class Steps:
             seat.transfer_s += elapsed_s
         self.meter.busy(seat.worker, seat.compute_s, seat.transfer_s)
         seat.phase, seat.compute_s, seat.transfer_s, seat.ahead_s = "wait", 0.0, 0.0, None
-
-    def _pulled(self, seat: Seat) -> None:
-        self.transport.pulled(seat)
-        self._inject(seat)
 
     def _inject(self, seat: Seat) -> None:
         """Samples go from worker to worker; every worker waits for the senders' links."""
@@ -97,7 +94,7 @@ class Steps:
     def _computed(self, seat: Seat) -> None:
         seat.phase = "wait"
         if seat.through_server:
-            self.transport.push(seat, self._pushed)
+            self.transport.push(seat)
         elif self.reports and self.waits:
             self.transport.signal(seat, self._signalled)
         elif self.reports:
@@ -105,10 +102,6 @@ class Steps:
             self.transport.post(seat, self.arrived)
         else:
             self.arrived(seat)
-
-    def _pushed(self, seat: Seat) -> None:
-        self.transport.pushed(seat)
-        self.arrived(seat)
 
     def _signalled(self, seat: Seat) -> None:
         seat.end_transfer(self.calendar.now_s)

@@ -106,8 +106,10 @@ class GlobalParameters:
             scales = self.compensation.scales_rate
             factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight if scales else 1.0
             return self._corrected(push), factor
-        total = total_of([push.weight for push in pushes])
-        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
+        scaled = weights = [push.weight for push in pushes]
+        total = total_of(weights)
+        if self.compensation.scales_rate:
+            scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
         return weighted_mean([self._corrected(push) for push in pushes], scaled), sum(scaled) / total
 
     def _corrected(self, push: Push) -> Tensor:
