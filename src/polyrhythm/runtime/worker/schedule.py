@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket, Traits
+from polyrhythm.core import Cluster, Exchange, Ledger, Policy, Proceed, Report, Settings, Sync, Ticket
 from polyrhythm.core.arbiter import Arbiter
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
@@ -30,7 +30,7 @@ class LocalSchedule:
         self._ledger = Ledger()
         self._arbiter = Arbiter(policy, cluster, self._ledger, self, lambda *_: None)
         self._started: dict[int, int] = {}
-        self._steady = Sync(members) if is_steady(policy) else None
+        self._steady = Sync(members) if policy.traits.steady else None
         self._sync: Sync | None = None
         self.exchange: Exchange = "gradients"
         self.settings = Settings()
@@ -97,9 +97,3 @@ class LocalSchedule:
     def wake(self, time_s: float) -> None:
         """Never asked for."""
         raise AssertionError("a scheduled policy decides from clocks alone and needs no alarm")
-
-
-def is_steady(policy: Policy[Any]) -> bool:
-    """Whether the policy's own class says so: one that extends or wraps it may decide otherwise and keep its traits."""
-    own = vars(type(policy)).get("traits")
-    return isinstance(own, Traits) and own.steady
