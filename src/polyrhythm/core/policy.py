@@ -18,7 +18,7 @@ runtime.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
@@ -44,7 +44,8 @@ class Traits:
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
         steady: whether every step of all live workers ends in one update from all of them, behind which all go on; of
-            such a rule nobody in synchronous mode has to be shown the steps of others.
+            such a rule nobody in synchronous mode has to be shown the steps of others. Each class says so for itself:
+            one that extends such a rule does not inherit it.
     """
 
     placement: Placement = "coordinator"
@@ -82,6 +83,13 @@ class Policy(ABC, Generic[State]):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that extends a steady rule may decide otherwise: it is steady only if it says so itself."""
+        super().__init_subclass__(**options)
+        inherited: Any = cls.traits
+        if "traits" not in vars(cls) and isinstance(inherited, Traits) and inherited.steady:
+            cls.traits = replace(inherited, steady=False)  # type: ignore[method-assign, assignment]
 
     @property
     def traits(self) -> Traits:

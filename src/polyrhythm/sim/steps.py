@@ -33,12 +33,13 @@ class StepRunner:
     ) -> None:
         self.calendar, self.transport, self.meter = calendar, transport, meter
         self.batch_size, self.injected_bytes, self.arrived = batch_size, injected_bytes, arrived
+        transport.has_parameters, transport.has_gradient = self._inject, arrived
         self.reports, self.waits = False, True
 
     def start(self, worker_state: WorkerState) -> None:
         """The worker has been released and has all that it waited for."""
         if worker_state.through_server:
-            self.transport.pull(worker_state, self._pulled)
+            self.transport.pull(worker_state)
         elif worker_state.awaits_answer:
             worker_state.awaits_answer = False
             self.transport.signal(worker_state, self._told)
@@ -69,10 +70,6 @@ class StepRunner:
             0.0,
             None,
         )
-
-    def _pulled(self, worker_state: WorkerState) -> None:
-        self.transport.pulled(worker_state)
-        self._inject(worker_state)
 
     def _inject(self, worker_state: WorkerState) -> None:
         """Samples go from worker to worker; every worker waits for the senders' links."""
@@ -107,7 +104,7 @@ class StepRunner:
     def _computed(self, worker_state: WorkerState) -> None:
         worker_state.phase = "wait"
         if worker_state.through_server:
-            self.transport.push(worker_state, self._pushed)
+            self.transport.push(worker_state)
         elif self.reports and self.waits:
             self.transport.signal(worker_state, self._signalled)
         elif self.reports:
@@ -119,10 +116,6 @@ class StepRunner:
             self.transport.post(worker_state, self.arrived)
         else:
             self.arrived(worker_state)
-
-    def _pushed(self, worker_state: WorkerState) -> None:
-        self.transport.pushed(worker_state)
-        self.arrived(worker_state)
 
     def _signalled(self, worker_state: WorkerState) -> None:
         worker_state.end_transfer(self.calendar.now_s)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from polyrhythm.core import Sync
@@ -41,6 +40,7 @@ class Transport:
     Attributes:
         ring: whether averages go round a ring instead of through the server.
         coordinated: whether somebody has to tell the workers when they average.
+        has_parameters, has_gradient: called when a pull has come to its worker, and a push to the servers; see `Steps`.
         served_s: when the server is done with all pushes that have come.
     """
 
@@ -55,6 +55,8 @@ class Transport:
         self.calendar, self.network, self.meter = calendar, network, meter
         self.ring = self.coordinated = False
         self.has_average, self.compression = has_average, compression
+        self.has_parameters: Callable[[WorkerState], None]
+        self.has_gradient: Callable[[WorkerState], None]
         self.served_s = 0.0
         self.push_bytes = network.message_bytes * compression.ratio
         self.pull_bytes = network.message_bytes * compression.pull_ratio
@@ -63,30 +65,28 @@ class Transport:
         self.ingress, self.egress = network.links() or (None, None)
         self.timers = [LinkTimer(link) for link in dict.fromkeys((self.ingress, self.egress)) if link is not None]
 
-    def pull(self, worker_state: WorkerState, then: EventHandler) -> None:
-        """The parameters travel to a worker."""
-        self._send(worker_state, self.egress, self.pull_bytes, then)
+    def pull(self, worker_state: WorkerState) -> None:
+        """The parameters travel to a worker; `has_parameters` when they are there."""
+        self._send(worker_state, self.egress, self.pull_bytes, self._pulled)
 
-    def push(self, worker_state: WorkerState, then: EventHandler) -> None:
-        """A gradient or replica travels to the servers."""
-        self._send(
-            worker_state, self.ingress, self.push_bytes, partial(self._serve, then) if self.network.service_s else then
-        )
+    def push(self, worker_state: WorkerState) -> None:
+        """A gradient travels to the servers; `has_gradient` when they have seen to it."""
+        self._send(worker_state, self.ingress, self.push_bytes, self._serve if self.network.service_s else self._pushed)
 
-    def pulled(self, worker_state: WorkerState) -> None:
-        """Book the end of a pull."""
+    def _pulled(self, worker_state: WorkerState) -> None:
         worker_state.end_transfer(self.calendar.now_s)
         self.meter.bytes_pulled += self.pull_bytes
+        self.has_parameters(worker_state)
 
-    def _serve(self, then: EventHandler, worker_state: WorkerState) -> None:
+    def _serve(self, worker_state: WorkerState) -> None:
         """A push has come: the server sees to it behind those that came before."""
         self.served_s = max(self.served_s, self.calendar.now_s) + self.network.service_s
-        self.calendar.at(self.served_s, then, worker_state)
+        self.calendar.at(self.served_s, self._pushed, worker_state)
 
-    def pushed(self, worker_state: WorkerState) -> None:
-        """Book the end of a push."""
+    def _pushed(self, worker_state: WorkerState) -> None:
         worker_state.end_transfer(self.calendar.now_s)
         self.meter.bytes_pushed += self.push_bytes
+        self.has_gradient(worker_state)
 
     def signal(self, worker_state: WorkerState, then: EventHandler) -> None:
         """A message without a body."""

@@ -38,6 +38,8 @@ class Compensation:
     """Whether `correct` reads what the worker read."""
     needs_mean_square: ClassVar[bool] = False
     """Whether `correct` keeps a running mean square."""
+    scales_rate: ClassVar[bool] = False
+    """Whether `lr_scale` is anything but 1."""
 
     def lr_scale(self, staleness: int) -> float:
         """Factor on the learning rate."""
@@ -55,6 +57,7 @@ class LrByStaleness(Compensation):
     """Divide the learning rate by the staleness."""
 
     name: ClassVar[str] = "lr-staleness"
+    scales_rate: ClassVar[bool] = True
 
     def lr_scale(self, staleness: int) -> float:
         """1 / max(1, s)."""

@@ -84,8 +84,8 @@ class GlobalParameters:
             momentum: momentum of this step; None is the optimizer's own.
         """
         gradient, factor = self._mean(pushes)
+        self._outdate()
         self.optimizer.step(gradient, lr_scale * factor, momentum)
-        self._changed()
 
     @property
     def velocity(self) -> Tensor:
@@ -97,16 +97,19 @@ class GlobalParameters:
     def assign(self, vector: Tensor, start: int = 0) -> None:
         """Set the parameters, or a slice of them from element `start` on, as after an average of replicas."""
         self.vector[start : start + vector.numel()].copy_(vector)
-        self._changed()
+        self._outdate()
 
     def _mean(self, pushes: Sequence[Push]) -> tuple[Tensor, float]:
         """Gradient, and factor on the rate; of a single push, which is the usual case, directly."""
         if len(pushes) == 1 and 0 < pushes[0].weight < math.inf:
             (push,) = pushes
-            factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight
+            scales = self.compensation.scales_rate
+            factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight if scales else 1.0
             return self._corrected(push), factor
-        total = total_of([push.weight for push in pushes])
-        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
+        scaled = weights = [push.weight for push in pushes]
+        total = total_of(weights)
+        if self.compensation.scales_rate:
+            scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
         return weighted_mean([self._corrected(push) for push in pushes], scaled), sum(scaled) / total
 
     def _corrected(self, push: Push) -> Tensor:
@@ -115,6 +118,7 @@ class GlobalParameters:
         assert push.backup is not None, f"{self.compensation.name} needs the parameters that the worker read"
         return self.compensation.correct(push.gradient, self.vector - push.backup, self._mean_square)
 
-    def _changed(self) -> None:
+    def _outdate(self) -> None:
+        """What readers share is an older version from now on."""
         self.version += 1
         self._snapshot = None

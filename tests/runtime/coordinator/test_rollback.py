@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polyrhythm.core.workload import Workload
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.rollback import UNSURE, Rollback
-from polyrhythm.runtime.wire.protocol import Agreed, Diverged, Ended, Ready
+from polyrhythm.runtime.wire.protocol import Diverged, Ended, Ready
 from tests.runtime.coordinator.test_coordinator import EPOCHS, policies, processed_once, seeds
 from tests.runtime.fake_job import FakeJob, at_ticks
 
@@ -126,7 +126,7 @@ def test_whoever_lives_of_those_that_kept_it_has_the_state(job: Job) -> None:
     del job.members[1]
     assert job_rollback.go_back() == (2,), "the phase failed before its members had agreed"
     assert job.rolled_back_samples == 5_000
-    job_rollback.hear(Agreed(7), phase=7)
+    job_rollback.arrived()
     assert not job_rollback.goes_back
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.server.shard import CHUNK, SEQUENCE, ParameterShard, hand_untorn, read_untorn
+from polyrhythm.runtime.server.shard import ParameterShard
 from polyrhythm.runtime.wire.shard_protocol import Layout, OptimizerSpec, Parameter
-from polyrhythm.runtime.wire.shared_memory import SharedVector
+from polyrhythm.runtime.wire.shared_memory import CHUNK, SEQUENCE, SharedVector, hand_untorn, read_untorn
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.server import Push
 

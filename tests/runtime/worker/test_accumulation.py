@@ -1,7 +1,7 @@
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.worker.accumulation import Accumulation
+from polyrhythm.runtime.worker.loader import Accumulation
 
 
 class Recorder:

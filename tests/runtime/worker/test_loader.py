@@ -8,9 +8,8 @@ import torch
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Ready
-from polyrhythm.runtime.worker.accumulation import Accumulation
 from polyrhythm.runtime.worker.interface import DrawnBatch
-from polyrhythm.runtime.worker.loader import SessionLoader
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
 from tests.runtime.jobs import Numbered
 
 

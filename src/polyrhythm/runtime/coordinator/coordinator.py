@@ -14,20 +14,18 @@ stands at the epoch's end. When all do, all get the same parameters; with the ne
 """
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import FrameError, UsageError
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import BSP, parse
 from polyrhythm.runtime.coordinator.job import WORDS, Effects, Home, Job, Member, flow_of, workload_of
-from polyrhythm.runtime.coordinator.local_steps import LocalStepPhase
-from polyrhythm.runtime.coordinator.parameter_server import ParameterServerPhase
-from polyrhythm.runtime.coordinator.phases import AmongWorkers, Mode, make_mode
+from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
-from polyrhythm.runtime.coordinator.stages import Stages
-from polyrhythm.runtime.coordinator.synchronous import SynchronousPhase
+from polyrhythm.runtime.coordinator.stages import Stages, kind_of
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
 from polyrhythm.runtime.wire.protocol import (
     Agreed,
@@ -75,7 +73,7 @@ class Coordinator:
         self._phase_members: tuple[int, ...] = ()
         self._contributors: tuple[int, ...] = ()
         self._unsynchronised, self._rollback = UnsynchronisedSamples(self.job), Rollback(self.job)
-        self._mode: Mode | None = None
+        self._mode = PhaseKind()
         self.next_policy: Policy[Any] | None = None
         self._uploading: int | None = None
 
@@ -95,7 +93,7 @@ class Coordinator:
     @property
     def figures(self) -> dict[str, float]:
         """What the policy of the latest phase has to show of itself."""
-        return self._mode.figures if self._mode else {}
+        return self._mode.figures
 
     @property
     def awaits(self) -> bool:
@@ -111,32 +109,32 @@ class Coordinator:
 
     def receive(self, worker: int, message: ToCoordinator) -> None:
         """A message of a live worker."""
-        self._unsynchronised.hear(message, self.phase)
-        self._rollback.hear(message, self.phase)
         match message:
-            case Stepped() if isinstance(self._mode, SynchronousPhase):
-                self._mode.stepped(worker, message)
-            case Ready():
-                self._ready(worker, message)
-            case Pushed() if isinstance(self._mode, ParameterServerPhase):
+            case Pushed():
                 self._mode.pushed(worker, message)
-            case LocalStepDone() if isinstance(self._mode, LocalStepPhase):
+            case Stepped():
+                self._mode.stepped(worker, message)
+            case LocalStepDone():
                 self._mode.moved(worker, message)
-            case TookPart() if isinstance(self._mode, LocalStepPhase):
+            case Skipped():
+                self._mode.skipped(worker, message)
+            case TookPart():
                 self._mode.merged(worker, message)
                 self._meet()
-            case Skipped() if isinstance(self._mode, ParameterServerPhase):
-                self._mode.skipped(worker, message)
-            case CollectiveFailed():
+            case Agreed() if message.phase == self.phase:
+                self._unsynchronised.settle()
+                self._rollback.arrived()
+                self._mode.agreed(worker)
+            case CollectiveFailed() if message.phase == self.phase:
                 self._collective_failed(worker, message)
+            case Uploaded() if message.phase == self.phase and self._uploading is not None:
+                self._uploading = None
+                self._start_steps()
             case AtEnd(phase=phase):
                 self.job.members[worker].at_end |= phase == self.phase
                 self._meet()
-            case Agreed():
-                if isinstance(self._mode, LocalStepPhase) and message.phase == self.phase:
-                    self._mode.agreed(worker)
-            case Uploaded():
-                self._uploaded(message.phase)
+            case Ready():
+                self._ready(worker, message)
             case SwitchTo():
                 self.switch(parse(message.policy))
             case Diverged():
@@ -145,8 +143,6 @@ class Coordinator:
                     self._request_stop()
             case Bye():
                 self.lost(worker, "removed" if self._steps(worker) else "finished")
-            case _:
-                raise FrameError(f"rank {worker} sent {type(message).__name__} in phase {self.phase}")
         self._go_on_if_standing()
 
     def lost(self, worker: int, reason: LeftReason) -> None:
@@ -154,8 +150,10 @@ class Coordinator:
         member = self.job.members.get(worker)
         if member is None:
             return
-        where = f"phase {self.phase} ({self.policy.spec}), epoch {self.job.epoch}"
-        (log.info if reason == "finished" else log.warning)("rank %d %s in %s", worker, WORDS[reason], where)
+        tell = log.info if reason == "finished" else log.warning
+        tell(
+            "rank %d %s in phase %d (%s), epoch %d", worker, WORDS[reason], self.phase, self.policy.spec, self.job.epoch
+        )
         was_present = worker in self.job.present
         del self.job.members[worker]
         if self._stepping and was_present:
@@ -172,8 +170,7 @@ class Coordinator:
 
     def alarm(self) -> None:
         """The time of a `wake` has come."""
-        if isinstance(self._mode, ParameterServerPhase):
-            self._mode.alarm()
+        self._mode.alarm()
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
@@ -207,11 +204,7 @@ class Coordinator:
     def _admit(self, worker: int, message: Ready) -> None:
         """A newcomer stands in the epoch that is under way."""
         self.job.members[worker].ready = message
-        if (
-            isinstance(self._mode, ParameterServerPhase)
-            and not isinstance(self._mode, LocalStepPhase)
-            and not self._stop_wanted
-        ):
+        if self._mode.admits and not self._stop_wanted:
             self._send_phase((worker,), "keep", worker, ())
             if self._uploading is None:  # otherwise it starts with all others
                 self._mode.join(worker)
@@ -247,14 +240,13 @@ class Coordinator:
         self._rollback.begin_epoch(self._phase_members)
         self._stepping = True
         due = self.next_policy or self.stages.stage(self.job).policy
-        if self._mode is None or due != self.policy or set(self.job.present) != set(self._phase_members):
+        if not self._mode.runs or due != self.policy or set(self.job.present) != set(self._phase_members):
             self._start_phase()
         else:
             self._start_steps()
 
     def _end_epoch(self) -> None:
         """All stand at the end; if a worker died with positions in hand, the others process those first."""
-        assert self._mode is not None, "workers step in a phase"
         if self._mode.may_end() and self._rollback.goes_back:
             self._start_phase()
         elif self._mode.may_end():
@@ -268,17 +260,16 @@ class Coordinator:
 
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
-        if isinstance(self._mode, AmongWorkers):
+        if self._mode.on_workers:
             self._mode.take_back()
             replicas = "replicas" in self.policy.traits.exchanges
             self._contributors = self._mode.live if replicas else self._mode.sound[:1]
             self._unsynchronised.note(self._mode.unsynchronised())
-        if self._mode is not None:  # none while its state had to be uploaded again
-            self._mode.finish()
+        self._mode.finish()
         self._unsynchronised.revoke()
         if self._uploading is not None:  # the state did not come to the servers
             self._home = "workers"
-        self._mode, self._uploading, self._stepping = None, None, False
+        self._mode, self._uploading, self._stepping = PhaseKind(self.phase), None, False
         self.job.skipped_samples += self.job.workload.left
         self.job.workload.drain()
 
@@ -286,44 +277,43 @@ class Coordinator:
 
     def _request_stop(self) -> None:
         self._stop_wanted = True
-        if self._mode is not None:
-            self._mode.request_stop()
+        self._mode.request_stop()
 
     def _request_stop_for_switch(self) -> None:
         """Stop in the middle of the epoch only if enough is left of it; otherwise its end will do."""
         sizes = [m.ready.batch_size for m in self.job.members.values() if m.ready]
-        if self._stepping and self._mode is not None and self._mode.left >= 2 * sum(sizes):
+        if self._stepping and self._mode.runs and self._mode.left >= 2 * sum(sizes):
             self._request_stop()
 
     def _go_on_if_standing(self) -> None:
-        if self._mode is None or not self._stepping or self._uploading is not None:
+        if not self._stepping or self._uploading is not None:
             return
-        if not self._stop_wanted and self.job.done_samples >= self._mode.end_samples and self.job.present:
+        due = self._mode.end_samples < math.inf and self.job.done_samples >= self._mode.end_samples
+        if due and not self._stop_wanted and self.job.present:
             self._request_stop_for_switch()
         if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
             self._start_phase()
 
     def _collective_failed(self, worker: int, message: CollectiveFailed) -> None:
-        if message.phase != self.phase:
-            return
+        if message.completed == 0:
+            self._unsynchronised.revoke()
         log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
-        if isinstance(self._mode, AmongWorkers):
+        if self._mode.on_workers:
             self._mode.collective_failed(worker, message)
             self._request_stop()
         else:
             self._restart_phase()
 
     def _lost_while_stepping(self, worker: int, member: Member, reason: LeftReason) -> None:
-        assert self._mode is not None, "workers step in a phase"
         if self._uploading == worker:
             self._restart_phase()
         else:
             self._mode.lost(worker, member, reason)
-            self._stop_wanted |= isinstance(self._mode, AmongWorkers)
+            self._stop_wanted |= self._mode.on_workers
 
     def _restart_phase(self) -> None:
         """The state did not come to the servers: the members agree on it and upload it once more."""
-        self._uploading, self._mode, self._home = None, None, "workers"
+        self._mode, self._uploading, self._home = PhaseKind(self.phase), None, "workers"
         if self.job.present:
             self._start_phase()
 
@@ -347,12 +337,12 @@ class Coordinator:
         self._stop_wanted = False
         cluster = self.job.cluster(self._epochs)
         self.job.effects.begin_phase(self.phase, self.policy, cluster)
-        self._mode = make_mode(self.job, self.policy, cluster)
+        self._mode = kind_of(self.policy)(self.phase, self.job, self.policy, cluster)
         stage = self.stages.stage(self.job)
         self._mode.end_samples, self._mode.drops = stage.end_samples, stage.drops
         self._phase_members = self.job.present
         self._contributors = contributors
-        if contributors and isinstance(self._mode, LocalStepPhase):
+        if contributors:
             self._mode.await_agreement(self._phase_members)
         source = (contributors or self._phase_members)[0]
         self._send_phase(self._phase_members, state, source, contributors)
@@ -364,10 +354,10 @@ class Coordinator:
     def _end_phase(self) -> tuple[int, ...]:
         """Whose state the members must agree on before they go on; nobody's if they agree already."""
         present = self.job.present
-        if self._mode is None or not self._mode.started:
+        if not self._mode.started:
             return tuple(worker for worker in self._contributors if worker in present) or present[:1]
         old = tuple(worker for worker in present if worker in self._phase_members)
-        if not isinstance(self._mode, AmongWorkers):
+        if not self._mode.on_workers:
             self._mode.finish()
             return ()
         sound, apart = self._mode.sound, tuple(worker for worker in self._mode.apart if worker in present)
@@ -387,16 +377,10 @@ class Coordinator:
         for worker in workers:
             self.job.effects.send(worker, phase)
 
-    def _uploaded(self, phase: int) -> None:
-        if phase == self.phase and self._uploading is not None:
-            self._uploading = None
-            self._start_steps()
-
     def _start_steps(self) -> None:
         """Let everyone step through what is left of the epoch."""
-        assert self._mode is not None, "a phase has started"
         left, workers = self.job.workload.left, len(self.job.present)
-        if isinstance(self._mode, SynchronousPhase) and left < workers:
+        if self._mode.together and left < workers:
             self.job.skipped_samples += left
             self.job.workload.drain()
             self._finish_epoch()

@@ -27,10 +27,12 @@ class LocalStepPhase(ParameterServerPhase):
     To stop, and at the end of an epoch, it lets every step in flight finish and then has all replicas meet once more.
     """
 
+    on_workers: ClassVar[bool] = True
+    admits: ClassVar[bool] = False
     exchange: ClassVar[Exchange] = "replicas"
 
-    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
-        super().__init__(job, policy, cluster)
+    def __init__(self, number: int, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(number, job, policy, cluster)
         self._answers = policy.traits.cancels
         self._members: tuple[int, ...] = ()
         self._unmerged: defaultdict[int, list[SampleRange]] = defaultdict(list)

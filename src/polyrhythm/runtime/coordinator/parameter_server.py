@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 from polyrhythm.core import Alarm, Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, LocalStepDone, Over, Pushed, Skipped
 
 
@@ -18,22 +19,23 @@ class GradientArrival(NamedTuple):
     staleness: int
 
 
-class ParameterServerPhase:
+class ParameterServerPhase(PhaseKind):
     """Runs one policy over pushes, one event at a time.
 
     To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`. At the end of a
     rule that `drops` them it cancels them instead.
     """
 
+    runs: ClassVar[bool] = True
+    admits: ClassVar[bool] = True
     exchange: ClassVar[Exchange] = "gradients"
     """Kind of step that it can run."""
 
-    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+    def __init__(self, number: int, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(number)
         self._job = job
         self._driver = Driver(policy, cluster, self, job.ledger, job.effects.record)
         self._stopping = self._held = False
-        self.end_samples, self.drops = math.inf, False
-        self.stops_by_itself = False
         self._arrived: dict[Ticket, GradientArrival] = {}
         """Every gradient that has arrived and is not yet applied or dropped."""
 
@@ -102,18 +104,9 @@ class ParameterServerPhase:
         self._stopping = True
 
     @property
-    def started(self) -> bool:
-        """Whether any step can have been made; it need not be known here."""
-        return True
-
-    @property
     def standing(self) -> bool:
         """Whether no step is in flight any more after a request to stop."""
         return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
-
-    def may_end(self) -> bool:
-        """Whether the epoch may end, or go on with what was given back, now that everyone stands at its end."""
-        return True
 
     @property
     def left(self) -> int:
@@ -133,11 +126,13 @@ class ParameterServerPhase:
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """One optimizer step on the servers."""
         arrivals = [self._arrived.pop(ticket) for ticket in tickets]
+        samples = sum(arrival.samples for arrival in arrivals)
         weights = decision.weights or (1.0,) * len(tickets)
         self._job.effects.apply(tickets, weights, [arrival.staleness for arrival in arrivals])
         self._job.version += 1
-        self._job.samples += sum(arrival.samples for arrival in arrivals)
-        self._stop_if_served()
+        self._job.samples += samples
+        if self.end_samples < math.inf:
+            self._stop_if_served()
 
     def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Grant sample ranges and let the worker read; one for whom there are none is told that its epoch is over."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from polyrhythm.core.workload import Workload
 from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.wire.protocol import Agreed, Diverged, Ended, ToCoordinator
+from polyrhythm.runtime.wire.protocol import Diverged, Ended
 from polyrhythm.training.divergence import LossWatch
 
 log = logging.getLogger(__name__)
@@ -92,10 +92,9 @@ class Rollback:
         job.samples, job.skipped_samples = here.samples, here.skipped_samples
         return (keepers[0],)
 
-    def hear(self, message: ToCoordinator, phase: int) -> None:
-        """Once its members have agreed on the state that was kept, the phase is like any other."""
-        if isinstance(message, Agreed) and message.phase == phase:
-            self._goal = None
+    def arrived(self) -> None:
+        """The members have agreed on the state that was kept, if there is one: the phase is like any other."""
+        self._goal = None
 
     def _choose(self) -> Start:
         """The latest start that lies before the losses in doubt; without one, the earliest that is known."""

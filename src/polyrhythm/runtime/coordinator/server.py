@@ -18,7 +18,7 @@ import msgspec
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
+from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
 from polyrhythm.errors import BROKEN, PolicyError, UsageError
 from polyrhythm.policies import parse
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, HeartbeatAcceptor, WorkerAcceptor
@@ -90,6 +90,7 @@ class CoordinatorServer:
         self._settings: dict[tuple[int, int], tuple[dict[str, Hyperparameter], ...]] = {}
         self._completion = Completion(config, log.warning)
         self._recorder = JobRecorder(config, self.coordinator.job)
+        self.record = self._recorder.record
         self._store = TCPStore("0.0.0.0" if config.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._addresses = self._start_shards()
         self._open_acceptors(listeners)
@@ -139,10 +140,6 @@ class CoordinatorServer:
         if number == 1:
             self._started_s = time.monotonic()
         self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes)
-
-    def record(self, event: Event, decisions: Decisions) -> None:
-        """Trace and measure one event."""
-        self._recorder.record(event, decisions)
 
     def wake(self, time_s: float) -> None:
         """Call back at a time of the job's clock."""

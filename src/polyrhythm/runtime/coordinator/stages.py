@@ -11,6 +11,10 @@ from typing import Any
 from polyrhythm.core import Policy, Stage
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.local_steps import LocalStepPhase
+from polyrhythm.runtime.coordinator.measured import MeasuredPhase
+from polyrhythm.runtime.coordinator.parameter_server import ParameterServerPhase
+from polyrhythm.runtime.coordinator.synchronous import SynchronousPhase
 
 
 class Stages:
@@ -34,3 +38,13 @@ class Stages:
         cluster = replace(job.cluster(self._epochs), processed_samples=job.done_samples)
         stages = self.policy.stages(cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(self.policy))
+
+
+def kind_of(policy: Policy[Any]) -> type[ParameterServerPhase | SynchronousPhase]:
+    """The kind of phase that runs this rule."""
+    placement = runtime_placement(policy)
+    if placement == "servers":
+        return ParameterServerPhase
+    if placement == "coordinator":
+        return LocalStepPhase
+    return MeasuredPhase if policy.traits.placement == "every_rank" else SynchronousPhase

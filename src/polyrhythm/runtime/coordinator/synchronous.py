@@ -8,17 +8,17 @@ step. Ranks tell of their steps when the next token is due, not of each by itsel
 one left. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Driver, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.wire.protocol import CollectiveFailed, Stepped, SynchronousSteps, Token
 
 
@@ -36,15 +36,19 @@ class RankProgress:
     started: int = 0
 
 
-class SynchronousPhase:
+class SynchronousPhase(PhaseKind):
     """Follows the ranks of one phase through what is left of an epoch."""
 
-    def __init__(self, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+    runs: ClassVar[bool] = True
+    on_workers: ClassVar[bool] = True
+    together: ClassVar[bool] = True
+
+    def __init__(self, number: int, job: Job, policy: Policy[Any], cluster: Cluster) -> None:
+        super().__init__(number)
         self._job = job
         self._driver = Driver(policy, cluster, self, job.ledger, job.effects.record)
         self._stopping = False
         self.plan: EpochPlan | None = None
-        self.end_samples, self.drops = math.inf, False
         self.last_step: int | None = None
         self._members: tuple[int, ...] = ()
         self._progress: dict[int, RankProgress] = {}
@@ -69,6 +73,7 @@ class SynchronousPhase:
         batch_size = self._batch_size()
         self.plan = plan_of(self._job.workload, self._members, batch_size)
         self.last_step = self.plan.step_that_serves(self.end_samples - self._job.done_samples)
+        self.stops_by_itself = self.last_step is not None
         for worker in self._members:
             self._job.members[worker].at_end = False
             self._job.effects.send(worker, SynchronousSteps(self._job.epoch, self.plan.ranges, batch_size))
@@ -116,11 +121,6 @@ class SynchronousPhase:
     def request_stop(self) -> None:
         """Make the next token that is still to be sent the last."""
         self._stopping = True
-
-    @property
-    def stops_by_itself(self) -> bool:
-        """Whether the plan has a step behind which another phase is due."""
-        return self.last_step is not None
 
     @property
     def started(self) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.synchronous import count_samples
-from polyrhythm.runtime.wire.protocol import Agreed, CollectiveFailed, ToCoordinator
 
 
 class UnsynchronisedSamples:
@@ -23,15 +22,8 @@ class UnsynchronisedSamples:
         """A phase has ended with these."""
         self._noted |= unsynchronised
 
-    def hear(self, message: ToCoordinator, phase: int) -> None:
-        """Whether the members of a new phase have agreed tells what becomes of what each had seen alone."""
-        if isinstance(message, Agreed) and message.phase == phase:
-            self.settle()
-        elif isinstance(message, CollectiveFailed) and message.completed == 0 and message.phase == phase:
-            self.revoke()
-
     def settle(self) -> None:
-        """Everyone has them now, or the job goes back behind them."""
+        """Everyone has them, as the members of a phase have agreed on a state; or the job goes back behind them."""
         self._noted.clear()
 
     def revoke(self) -> None:

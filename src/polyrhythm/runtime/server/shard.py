@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import torch
@@ -12,19 +12,13 @@ from torch.optim import Optimizer
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.runtime.wire.segments import ShardSpan, cut_spans, group_sizes, shard_layout
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, StateShape
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector, fence
+from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, momentum_of, optimizer_class
 from polyrhythm.training.server import GlobalParameters, Push
 
-SEQUENCE: Final = 0
-"""Word of a shared parameter vector that is odd while it is being written."""
-VERSION: Final = 1
-"""Word of a shared parameter vector with the version of its values."""
 MAX_STATE: Final = 16
 """Vectors of optimizer state, each as long as the parameters, that may be loaded."""
-CHUNK: Final = 2**20
-"""Elements that a reader copies before it looks whether they have changed meanwhile."""
 
 
 class ParameterShard:
@@ -87,17 +81,21 @@ class ParameterShard:
             for position, piece in enumerate(self.span.pieces):
                 configure(self._optimizer, position, settings[piece.group])
             self._settings = settings
-        self._writing()
+        if self.memory is not None:
+            self.memory.begin()
         self._global.apply(pushes, lr_scale)
-        self._written()
+        if self.memory is not None:
+            self.memory.end(self._global.version)
 
     def load(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
         """Take over what a worker has trained so far."""
-        self._writing()
+        if self.memory is not None:
+            self.memory.begin()
         self.vector.copy_(parameters)
         self._optimizer.load_state(state)
         self._global.version = version
-        self._written()
+        if self.memory is not None:
+            self.memory.end(version)
 
     def check_state(self, shape: StateShape) -> None:
         """An optimizer state fits this span.
@@ -118,53 +116,6 @@ class ParameterShard:
     def state(self) -> OptimizerState:
         """A copy of the optimizer's state."""
         return self._optimizer.state()
-
-    def _writing(self) -> None:
-        if self.memory:
-            self.memory.words[SEQUENCE] += 1
-            fence()
-
-    def _written(self) -> None:
-        if self.memory:
-            self.memory.words[VERSION] = self.version
-            fence()
-            self.memory.words[SEQUENCE] += 1
-
-
-def settled(memory: SharedVector, version: int) -> tuple[int, int] | None:
-    """Sequence number and version of parameters of at least `version` that nobody writes at the moment."""
-    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
-    if sequence % 2 or newest < version:
-        return None
-    fence()
-    return sequence, newest
-
-
-def read_untorn(memory: SharedVector, out: Tensor, version: int) -> int | None:
-    """Copy shared parameters of at least `version` into `out` while their owner may change them.
-
-    Returns:
-        the version that was read; None if it is not there yet or the owner was writing, and `out` is then undefined.
-    """
-    if (found := settled(memory, version)) is None:
-        return None
-    sequence, newest = found
-    for start in range(0, out.numel(), CHUNK):
-        memory.copy_to(out, start, CHUNK)
-        fence()
-        if memory.words[SEQUENCE] != sequence:
-            return None
-    return newest
-
-
-def hand_untorn(memory: SharedVector, take: Callable[[Tensor], object], version: int) -> int | None:
-    """As `read_untorn`, but `take` is given the shared vector itself, to copy from it wherever it likes."""
-    if (found := settled(memory, version)) is None:
-        return None
-    sequence, newest = found
-    take(memory.values)
-    fence()
-    return newest if memory.words[SEQUENCE] == sequence else None
 
 
 def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any]) -> None:

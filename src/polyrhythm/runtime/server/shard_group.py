@@ -63,7 +63,8 @@ class ShardGroup:
         compensation: str = "none",
         allowed: Collection[str] = (),
     ) -> None:
-        self.service = ShardService(0, count, self.at_one_shard, compensation, allowed)
+        here = self.at_one_shard if count > 1 else arrived
+        self.service = ShardService(0, count, here, compensation, allowed)
         self.sums = Sums(lambda: self.service.message_bytes)
         self._others: list[Channel] = []
         self._arrived = arrived
@@ -75,9 +76,6 @@ class ShardGroup:
 
     def at_one_shard(self, worker: int, number: int) -> None:
         """A gradient is complete at one of the shards."""
-        if not self._others:
-            self._arrived(worker, number)
-            return
         counts = self._counts.setdefault(worker, Counter())
         counts[number] += 1
         if counts[number] > len(self._others):
@@ -86,21 +84,21 @@ class ShardGroup:
             self._arrived(worker, number)
 
     def apply(self, message: Apply) -> None:
-        """One optimizer step on every shard, in the same order everywhere."""
-        self.service.apply(message)
+        """One optimizer step on every shard, in the same order everywhere; the others make it at the same time."""
         self._tell(message)
+        self.service.apply(message)
 
     def drop(self, message: Drop) -> None:
         """Forget gradients, arrived or not."""
-        self.service.drop(message)
         self._tell(message)
+        self.service.drop(message)
         for worker, number in message.gradients:
             self._counts.get(worker, Counter()).pop(number, None)
 
     def forget(self, worker: int) -> None:
         """A worker is gone."""
-        self.service.forget(worker)
         self._tell(Forget(worker))
+        self.service.forget(worker)
         self._counts.pop(worker, None)
 
     def _tell(self, message: Any) -> None:

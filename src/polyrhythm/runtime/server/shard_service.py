@@ -39,7 +39,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Upload,
 )
 from polyrhythm.runtime.wire.shared_memory import SharedVector
-from polyrhythm.runtime.wire.worker_buffers import Held, WorkerBuffers, as_bytes, wire_name
+from polyrhythm.runtime.wire.worker_buffers import WorkerBuffers, as_bytes, wire_name
 from polyrhythm.training.codecs import decode
 from polyrhythm.training.compensation import Compensation, parse_compensation
 from polyrhythm.training.compression import parse_compression
@@ -212,16 +212,8 @@ class ShardService:
 
     def _push(self, worker: int, buffers: WorkerBuffers, message: PushGradient) -> None:
         buffer = message.buffer if buffers.shared else self._received_buffer(worker, buffers)
-        buffers.check_free(buffer)
-        if message.number in buffers.held:
-            raise FrameError(f"rank {worker} pushed step {message.number} twice")
-        if buffers.void:
-            buffers.void = {number for number in buffers.void if number >= message.number}
-            if message.number in buffers.void:
-                buffers.free(buffer)
-                return
-        buffers.held[message.number] = Held(buffer, buffers.backup)
-        self._arrived(worker, message.number)
+        if buffers.hold(message.number, buffer):
+            self._arrived(worker, message.number)
 
     def _received_buffer(self, worker: int, buffers: WorkerBuffers) -> int:
         """The slot that the gradient is in, as float32."""

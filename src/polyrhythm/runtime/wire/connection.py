@@ -146,25 +146,22 @@ class Channel:
     def readable(self) -> None:
         """Bytes have come, or the end."""
         try:
-            if (count := self._receive()) > 0:
-                self.parser.advance(count)
-                self.dispatch()
-            elif count == 0:
+            if (count := self._receive()) == 0:
                 self.end(self._end_reason())
+                return
+            while count >= 0:
+                for message in self.parser.take(count):
+                    assert self.handler is not None, "a channel needs a handler before it is read"
+                    self.handler.received(message)  # which may close the channel or change its handler
+                    if self.closed:
+                        return
+                count = 0 if self.parser.more else -1
         except PolyrhythmError as error:
             self.end(str(error))
         except ConnectionResetError:  # it ended with something unread
             self.end(self._end_reason())
         except OSError as error:
             self.end(f"{self.peer} is gone ({error.strerror or error})")
-
-    def dispatch(self) -> None:
-        """Hand every complete message to the handler; what it does may close the channel or change the handler."""
-        while (message := self.parser.next_message()) is not None:
-            assert self.handler is not None, "a channel needs a handler before it is read"
-            self.handler.received(message)
-            if self.closed:
-                return
 
     def end(self, reason: str) -> None:
         """Close, and tell the handler why."""

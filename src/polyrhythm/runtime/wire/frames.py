@@ -74,7 +74,7 @@ def encode(message: Any, payload: Payload | None = None) -> bytes:
 class FrameParser:
     """Turns received bytes into messages.
 
-    Receive into `buffer`, tell `advance` how much came, then call `next_message` until it returns None.
+    Receive into `buffer`, then `take` what came.
 
     Args:
         peer: names the sender in errors.
@@ -100,6 +100,7 @@ class FrameParser:
         self._staging = memoryview(bytearray(STAGING))
         self._start = 0
         self._end = 0
+        self.more = False
         self._message: Any = None
         self._missing: memoryview | None = None  # what is still to come of a payload; nothing is staged then
 
@@ -114,19 +115,32 @@ class FrameParser:
             self._compact()
         return self._staging[self._end :]
 
-    def advance(self, count: int) -> None:
-        """So many bytes were written to the start of `buffer`."""
-        if self._missing is not None:
-            self._missing = self._missing[count:]
-        else:
-            self._end += count
+    def take(self, count: int) -> list[Any]:
+        """So many bytes were written to the start of `buffer`: the messages that are complete now, payloads in place.
 
-    def next_message(self) -> Any | None:
-        """The next complete message, its payload in place; None if more bytes are needed.
+        If `more` is set behind it, it has stopped early, in front of a payload or of what is no frame, so that the
+        messages before can be handled first; call it again then, with 0.
 
         Raises:
             FrameError: for anything but a frame that was expected.
         """
+        if self._missing is not None:
+            self._missing = self._missing[count:]
+        else:
+            self._end += count
+        messages: list[Any] = []
+        self.more = False
+        try:
+            while (message := self._next_message(not messages)) is not None:
+                messages.append(message)
+        except FrameError:
+            if not messages:
+                raise
+            self.more = True  # and raised again when it is the first
+        return messages
+
+    def _next_message(self, first: bool = True) -> Any | None:
+        """The next complete message, its payload in place; None if more bytes are needed, or see `more`."""
         if self._missing is not None:
             return None if len(self._missing) else self._finish_payload()
         staged = self._end - self._start
@@ -139,12 +153,15 @@ class FrameParser:
         if staged < HEADER_BYTES + body_bytes:
             self._reserve(HEADER_BYTES + body_bytes)
             return None
+        if payload is not None and not first:
+            self.more = True
+            return None
         body = self._start + HEADER_BYTES
-        self._start = body + body_bytes
         try:
-            message = self._decoder.decode(self._staging[body : self._start])
+            message = self._decoder.decode(self._staging[body : body + body_bytes])
         except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
             raise self._error(f"sent a message that cannot be read: {error}") from error
+        self._start = body + body_bytes
         return message if payload is None else self._begin_payload(message, payload)
 
     @property
@@ -161,9 +178,9 @@ class FrameParser:
             count = min(len(target), len(rest))
             target[:count] = rest[:count]
             rest = rest[count:]
-            self.advance(count)
-            while (message := self.next_message()) is not None:
-                messages.append(message)
+            messages += self.take(count)
+            while self.more:
+                messages += self.take(0)
         return messages
 
     def _wrong_header(self, magic: bytes, version: int, body_bytes: int) -> FrameError:
@@ -191,7 +208,7 @@ class FrameParser:
         target[:count] = self._staging[self._start : self._start + count]
         self._start += count
         self._message, self._missing = message, target[count:]
-        return self.next_message()
+        return self._next_message()
 
     def _finish_payload(self) -> Any:
         message, self._message, self._missing = self._message, None, None

@@ -10,6 +10,7 @@ import mmap
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -24,6 +25,13 @@ HEADER_BYTES: Final = 64
 
 SHORT_BYTES: Final = 16384
 """Torch takes longer to see what it has to copy than to copy so many; it shares out longer vectors among threads."""
+
+SEQUENCE: Final = 0
+"""Word of a shared parameter vector that is odd while it is being written."""
+VERSION: Final = 1
+"""Word of a shared parameter vector with the version of its values."""
+CHUNK: Final = 2**20
+"""Elements that a reader copies before it looks whether they have changed meanwhile."""
 
 
 class OwnLock(threading.local):
@@ -91,6 +99,17 @@ class SharedVector:
         else:
             part.copy_(own)
 
+    def begin(self) -> None:
+        """Its owner changes the values from now on; who reads them meanwhile can tell."""
+        self.words[SEQUENCE] += 1
+        fence()
+
+    def end(self, version: int) -> None:
+        """The values are those of `version`."""
+        self.words[VERSION] = version
+        fence()
+        self.words[SEQUENCE] += 1
+
     @classmethod
     def create(cls, elements: int) -> "SharedVector":
         """New shared memory, all zeros.
@@ -107,6 +126,42 @@ class SharedVector:
 
     def __del__(self) -> None:
         os.close(self.fd)
+
+
+def settled(memory: SharedVector, version: int) -> tuple[int, int] | None:
+    """Sequence number and version of parameters of at least `version` that nobody writes at the moment."""
+    sequence, newest = memory.words[SEQUENCE], memory.words[VERSION]
+    if sequence % 2 or newest < version:
+        return None
+    fence()
+    return sequence, newest
+
+
+def read_untorn(memory: SharedVector, out: torch.Tensor, version: int) -> int | None:
+    """Copy shared parameters of at least `version` into `out` while their owner may change them.
+
+    Returns:
+        the version that was read; None if it is not there yet or the owner was writing, and `out` is then undefined.
+    """
+    if (found := settled(memory, version)) is None:
+        return None
+    sequence, newest = found
+    for start in range(0, out.numel(), CHUNK):
+        memory.copy_to(out, start, CHUNK)
+        fence()
+        if memory.words[SEQUENCE] != sequence:
+            return None
+    return newest
+
+
+def hand_untorn(memory: SharedVector, take: Callable[[torch.Tensor], object], version: int) -> int | None:
+    """As `read_untorn`, but `take` is given the shared vector itself, to copy from it wherever it likes."""
+    if (found := settled(memory, version)) is None:
+        return None
+    sequence, newest = found
+    take(memory.values)
+    fence()
+    return newest if memory.words[SEQUENCE] == sequence else None
 
 
 def outruns_torch(numbers: torch.Tensor) -> bool:

@@ -79,6 +79,19 @@ class WorkerBuffers:
         ):
             raise FrameError(f"{self.channel.peer} named slot {buffer}, which is not free")
 
+    def hold(self, number: int, buffer: int) -> bool:
+        """The gradient of step `number` is in this slot; False if it was dropped before it came."""
+        self.check_free(buffer)
+        if number in self.held:
+            raise FrameError(f"{self.channel.peer} pushed step {number} twice")
+        if self.void:
+            self.void = {other for other in self.void if other >= number}
+            if number in self.void:
+                self.free(buffer)
+                return False
+        self.held[number] = Held(buffer, self.backup)
+        return True
+
     def check_room(self) -> None:
         """A worker cannot fill the server's memory."""
         if len(self.vectors) >= MAX_BUFFERS:

@@ -59,14 +59,14 @@ class CoordinatorClient:
     ) -> None:
         self._loop = Loop()
         self._replica = replica
-        self._inbox: deque[ToWorker] = deque()
-        self._info: JobInfo | None = None
+        self._on_cpu = replica.device.type == "cpu"
+        self._inbox: deque[Any] = deque()
         self._store: TCPStore | None = None
-        self._client = ShardClient(self._loop, rank, self._control, timeout_s)
+        self._client = ShardClient(self._loop, rank, self._inbox.append, timeout_s)
         hello = Hello(address.job, "worker", rank, address.token, dict(arguments))
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
         self._coordinator = self._client.connect(address.coordinator, hello, decoder)
-        self._client.wait(lambda: self._info, "while it joined the job")
+        self.info = self._await_info()
         for shard in self.info.shards:
             self._client.connect(shard, hello, decoder)
         self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
@@ -76,11 +76,12 @@ class CoordinatorClient:
         self._exchange: DDPExchange | None = None
         self._heartbeat = HeartbeatThread(address, rank, self.config.heartbeat_s, self._cut)
 
-    @property
-    def info(self) -> JobInfo:
-        """What the coordinator has said about the job."""
-        assert self._info is not None
-        return self._info
+    def _await_info(self) -> JobInfo:
+        """What the coordinator says about the job to every newcomer."""
+        self._client.wait(lambda: any(isinstance(each, JobInfo) for each in self._inbox), "while it joined the job")
+        info: JobInfo = next(each for each in self._inbox if isinstance(each, JobInfo))
+        self._inbox.remove(info)
+        return info
 
     @property
     def config(self) -> JobConfig:
@@ -103,13 +104,15 @@ class CoordinatorClient:
         """Wait for the coordinator's next message, as long as the coordinator lives."""
         if not self._inbox:
             self._coordinator.release()
-            self._client.wait(lambda: self._inbox, "while it waited for the coordinator", timeout_s=FOREVER_S)
-        return self._inbox.popleft()
+            self._client.wait(self._inbox.__len__, "while it waited for the coordinator", timeout_s=FOREVER_S)
+        message: ToWorker = self._inbox.popleft()
+        return message
 
     def poll(self) -> ToWorker | None:
         """The coordinator's next message if it is there."""
         if not self._inbox:
-            self._client.wait(lambda: True, "between two steps")
+            if self._client.broken:
+                self._client.wait(lambda: True, "between two steps")
             self._loop.step(0.0)
         return self._inbox.popleft() if self._inbox else None
 
@@ -118,8 +121,10 @@ class CoordinatorClient:
 
         There the word of it goes with the next message to the coordinator.
         """
+        if self._on_cpu and self._client.put(number, self._replica.gather_gradients):
+            return
         buffer = self._client.gradient_buffer()
-        if buffer is None or self._replica.device.type != "cpu":
+        if buffer is None or not self._on_cpu:
             buffer = self._buffer()
         self._replica.gather_gradients(buffer)
         self._client.push(number, buffer, held=True)
@@ -147,7 +152,7 @@ class CoordinatorClient:
 
         It has parts of several versions for a short time if they change meanwhile, and gets them again.
         """
-        if self._replica.device.type == "cpu" and self._client.hand(self._replica.scatter_parameters, version):
+        if self._on_cpu and self._client.hand(self._replica.scatter_parameters, version):
             return
         flat = self._buffer()
         self._client.pull(flat, version)
@@ -188,12 +193,6 @@ class CoordinatorClient:
         """In the heartbeat's thread, while the worker may stand in a collective for ever."""
         if self._exchange is not None:
             self._exchange.cut(phase_name(message.phase), message.reason, message.after)
-
-    def _control(self, message: Any) -> None:
-        if isinstance(message, JobInfo):
-            self._info = message
-        else:
-            self._inbox.append(message)
 
     def _buffer(self) -> Tensor:
         """One flat copy of the parameters, made when it is first needed."""

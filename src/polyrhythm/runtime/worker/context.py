@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import CollectiveFailed, Measured, Phase, ToWorker
@@ -52,7 +52,6 @@ class WorkerContext:
     done: bool = False
     collective_failed: bool = False
     void: bool = False
-    hidden: bool = False
     pending: deque[ToWorker] = field(default_factory=deque)
     started_s: float = 0.0
     computed_s: float = 0.0
@@ -66,17 +65,6 @@ class WorkerContext:
             self.follow(self.pending.popleft() if self.pending else self.client.receive())
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
-
-    def hide_gradients(self) -> None:
-        """Make the optimizer step that follows do nothing."""
-        self.replica.hide_gradients()
-        self.hidden = True
-
-    def show_gradients(self) -> None:
-        """Give the script its gradients back."""
-        if self.hidden:
-            self.replica.show_gradients()
-            self.hidden = False
 
     def fail_collective(
         self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Measured, ...] = ()
@@ -96,7 +84,14 @@ class WorkerContext:
 
 
 class StepMode(Protocol):
-    """How a worker makes its steps under one kind of policy."""
+    """How a worker makes its steps under one kind of policy.
+
+    `together` says that all members make each step together, and so can meet in a collective; `on_servers` that the
+    servers make the steps, and have the optimizer's state.
+    """
+
+    together: ClassVar[bool]
+    on_servers: ClassVar[bool]
 
     def draw(self) -> tuple[SampleRange, ...] | None:
         """Positions of the next mini-batch that may be fetched; None when there is none for now."""

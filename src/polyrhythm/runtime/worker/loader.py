@@ -1,4 +1,7 @@
-"""The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted."""
+"""The session's data loader: an ordinary DataLoader whose batches are the positions that this worker was granted.
+
+It also knows which of them make up an optimizer step, and which came to nothing.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.protocol import Ready
-from polyrhythm.runtime.worker.accumulation import Accumulation
 from polyrhythm.runtime.worker.interface import DrawnBatch
 from polyrhythm.training.data.order import ShardedOrder
 from polyrhythm.training.data.partition import Dealt
@@ -34,6 +36,56 @@ class Source(Protocol):
 
     def end_epoch(self) -> bool:
         """Stand at its end."""
+
+
+class Steps(Protocol):
+    """Who makes the steps; see `polyrhythm.runtime.worker.worker.Worker`."""
+
+    def accumulate(self, last: bool) -> None:
+        """A mini-batch is about to be computed on; whether the step comes behind it."""
+
+    def skip_step(self, samples: int) -> None:
+        """The script made no step with these samples."""
+
+
+class Accumulation:
+    """Follows what the script gets from the loader and what it does with it.
+
+    A step belongs to all mini-batches since the step before. If the script asks for the next one although a step was
+    due, that step came to nothing, as when a GradScaler finds infinities.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.samples = 0
+        self.due = False
+        self._steps = steps
+
+    def start(self) -> None:
+        """An epoch starts; what a loop that was left early had got is the business of others now."""
+        self.samples, self.due = 0, False
+
+    def given(self, samples: int, last: bool) -> None:
+        """The script gets a mini-batch; `last` if a step is due behind it. Call `end` first."""
+        self.samples += samples
+        self.due = last
+        self._steps.accumulate(last)
+
+    def end(self) -> None:
+        """No further mini-batch belongs to the step that is due, if one is."""
+        if self.due:
+            self._steps.skip_step(self.take())
+
+    def check(self) -> None:
+        """Refuse a step that belongs to no mini-batch, or comes too early."""
+        if not self.samples:
+            raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
+        if not self.due:
+            raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
+
+    def take(self) -> int:
+        """The step is made; its samples."""
+        samples, self.samples, self.due = self.samples, 0, False
+        return samples
 
 
 class SessionLoader(Generic[LoaderSample]):
@@ -124,8 +176,8 @@ class SessionLoader(Generic[LoaderSample]):
             self._accumulation.end()  # which may bring another phase, in which this batch is void
             draw, samples, last = self._drawn.popleft()
             if draw.generation == self._source.generation:
-                self._source.dealt(draw)
                 self._accumulation.given(samples, last)
+                self._source.dealt(draw)
                 yield self._inject(batch, self.epoch) if self._inject else batch
         self._accumulation.end()
 

@@ -10,7 +10,7 @@ from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import Accepted, Cancelled, Go, LocalStepDone, Phase, TakePart, TookPart, ToWorker
 from polyrhythm.runtime.worker.context import WorkerContext
-from polyrhythm.runtime.worker.granted import Granted
+from polyrhythm.runtime.worker.parameter_server import Granted
 
 
 class LocalStepMode(Granted):
@@ -36,7 +36,7 @@ class LocalStepMode(Granted):
         """Where steps can be cancelled: ask, and wait for the answer."""
         if self._asks_first and not self._accepted(samples):
             self._context.void = True
-            self._context.hide_gradients()
+            self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
         """Ask what to do next, and do it."""

@@ -27,11 +27,13 @@ class Losses:
     def __init__(self) -> None:
         self._heard: list[Tensor] = []
         self._original: Callable[..., Any] | None = None
+        self.listens = False
 
     def listen(self, wanted: bool) -> None:
         """From now on, or no more."""
         if wanted == (self._original is not None):
             return
+        self.listens = wanted
         if self._original is not None:
             torch.Tensor.backward, self._original = self._original, None  # type: ignore[method-assign]
             self._heard.clear()

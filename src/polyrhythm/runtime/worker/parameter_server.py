@@ -1,8 +1,55 @@
-"""A worker's side under an arbitrated policy on gradients: it pushes them, and the servers make the steps."""
+"""A worker's side under an arbitrated policy on gradients: it pushes them, and the servers make the steps.
 
-from polyrhythm.runtime.wire.protocol import Go, Pushed
+Also what it has in common with workers that step on replicas: the coordinator grants every step.
+"""
+
+from collections import deque
+from typing import ClassVar
+
+from polyrhythm.core import Settings
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Skipped, ToWorker
 from polyrhythm.runtime.worker.context import WorkerContext
-from polyrhythm.runtime.worker.granted import Granted
+
+
+class Granted:
+    """Every step needs a `Go`, which also grants what the worker may draw."""
+
+    together: ClassVar[bool] = False
+    on_servers: ClassVar[bool] = False
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._go: Go | None = None
+        self._sample_ranges: deque[SampleRange] = deque()
+
+    def draw(self) -> tuple[SampleRange, ...] | None:
+        """The next sample range that was granted."""
+        return (self._sample_ranges.popleft(),) if self._sample_ranges else None
+
+    def follow(self, message: ToWorker) -> None:
+        """A step may start, is void, or there is none."""
+        match message:
+            case Go():
+                if message.settings is not None:
+                    self._context.steering.settings = Settings(**message.settings)  # type: ignore[arg-type]
+                self._start_step(message)
+                self._sample_ranges.extend(message.sample_ranges)
+                self._go, self._context.may_step = message, True
+            case Cancelled(number=number) if self._go is not None and self._go.number == number:
+                self._go = None
+            case Over():
+                self._context.over = True
+
+    def skip_step(self, samples: int) -> None:
+        """Say so, and wait for the next `Go`; of a cancelled step the coordinator knows."""
+        if self._go is not None:
+            self._context.client.send(Skipped(self._go.number, samples))
+            self._go = None
+            self._context.wait()
+
+    def _start_step(self, go: Go) -> None:
+        """Make ready for the step."""
 
 
 class ParameterServerMode(Granted):
@@ -14,6 +61,8 @@ class ParameterServerMode(Granted):
             and the coordinator is told which version they are.
     """
 
+    on_servers: ClassVar[bool] = True
+
     def __init__(self, context: WorkerContext, swaps: bool = False) -> None:
         super().__init__(context)
         self._swaps = swaps
@@ -23,7 +72,7 @@ class ParameterServerMode(Granted):
     def before_step(self, samples: int) -> None:
         """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them."""
         self._push(samples)
-        self._context.hide_gradients()
+        self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
         """Wait for the next `Go`."""
@@ -46,19 +95,15 @@ class ParameterServerMode(Granted):
             context.void = True
             return
         start = context.clock()
-        self._send(go.number)
+        if self._swaps:
+            self._swapped = context.client.swap(go.number)
+        else:
+            context.client.push(go.number)
         transfer_s = self._pulled_s + context.clock() - start
         settings, read = context.replica.settings(), context.version if self._swaps else None
         context.client.send(
             Pushed(go.number, samples, context.computed_s, transfer_s, context.loss, settings=settings, read=read)
         )
-
-    def _send(self, number: int) -> None:
-        client = self._context.client
-        if self._swaps:
-            self._swapped = client.swap(number)
-        else:
-            client.push(number)
 
     def _start_step(self, go: Go) -> None:
         """Read the parameters that the step is to start from."""

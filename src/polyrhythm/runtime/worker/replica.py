@@ -1,7 +1,8 @@
 """A script's own model and optimizer, seen as flat vectors; their tensors stay where the script has them."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class ScriptReplica:
             parameter.grad = None
 
     def show_gradients(self) -> None:
-        """Give the script its gradients back, which it may log."""
+        """Give the script its gradients back, which it may log; nothing happens if they were not hidden."""
         for parameter, gradient in zip(self.parameters, self._gradients, strict=False):
             parameter.grad = gradient
         self._gradients = []
@@ -207,8 +208,15 @@ def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
 
 def plain_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
-    taken = inspect.signature(type(optimizer)).parameters.keys()
-    return {key: plain(value) for key, value in group.items() if key in taken and key not in COMPUTING}
+    kind: Any = type(optimizer)
+    taken = options_of(kind)
+    return {key: plain(value) for key, value in group.items() if key in taken}
+
+
+@cache
+def options_of(kind: Callable[..., Optimizer]) -> frozenset[str]:
+    """Names of the hyper-parameters that a class takes; asked for at every push, and slow to find out."""
+    return frozenset(inspect.signature(kind).parameters).difference(COMPUTING)
 
 
 def plain(value: Any) -> Any:

@@ -3,19 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import (
-    Cluster,
-    Driver,
-    Exchange,
-    LeftReason,
-    Policy,
-    Proceed,
-    Report,
-    Settings,
-    Sync,
-    Ticket,
-    Traits,
-)
+from polyrhythm.core import Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Measured
@@ -40,7 +28,7 @@ class LocalSchedule:
         self._rank = rank
         self._driver = Driver(policy, cluster, self)
         self._started: dict[int, int] = {}
-        self._steady = Sync(members) if is_steady(policy) else None
+        self._steady = Sync(members) if policy.traits.steady else None
         self._sync: Sync | None = None
         self.exchange: Exchange = "gradients"
         self.settings = Settings()
@@ -114,9 +102,3 @@ class LocalSchedule:
 
     def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
         """Nothing is held here."""
-
-
-def is_steady(policy: Policy[Any]) -> bool:
-    """Whether the policy's own class says so: one that extends or wraps it may decide otherwise and keep its traits."""
-    own = vars(type(policy)).get("traits")
-    return isinstance(own, Traits) and own.steady

@@ -29,12 +29,11 @@ from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
-from polyrhythm.runtime.worker.accumulation import Accumulation
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.guard import Guard
-from polyrhythm.runtime.worker.loader import SessionLoader
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
 from polyrhythm.runtime.worker.partitions import dealt_to
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker

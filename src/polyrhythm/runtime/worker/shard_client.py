@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from polyrhythm.errors import BrokenPolicyError, JobError, ServerLostError, UsageError
-from polyrhythm.runtime.server.shard import hand_untorn, read_untorn
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import join
@@ -36,7 +35,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     PushGradient,
     Upload,
 )
-from polyrhythm.runtime.wire.shared_memory import SharedVector
+from polyrhythm.runtime.wire.shared_memory import SharedVector, hand_untorn, read_untorn
 from polyrhythm.runtime.wire.worker_buffers import HELD
 from polyrhythm.runtime.worker.shard_connection import Port
 from polyrhythm.training.codecs import Compressor, decode
@@ -53,6 +52,9 @@ class ShardClient:
         control: called with every message that is not for the data plane.
         timeout_s: how long a server may take to answer.
 
+    Attributes:
+        broken: whether a server has refused this worker or is gone.
+
     Every call raises `ServerLostError` when a server has gone or is silent for too long.
     """
 
@@ -67,7 +69,7 @@ class ShardClient:
         self._sizes: tuple[int, ...] = ()
         self._compressor: Compressor | None = None
         self._direct: Port | None = None
-        self._broken = False
+        self.broken = False
 
     def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]") -> Channel:
         """Connect to the next shard; the first is the one beside the coordinator.
@@ -126,7 +128,7 @@ class ShardClient:
             self._push_shared(self._direct, number, gradient, held)
         else:
             self._push_parts(number, gradient)
-        if self._broken or not self._all_sent():
+        if self.broken or not self._all_sent():
             self.wait(self._all_sent, f"while step {number} was pushed")
 
     def pull(self, out: Tensor, version: int = 0) -> int:
@@ -144,6 +146,24 @@ class ShardClient:
         self.wait(lambda: all(port.answer for port, _ in asked), f"while version {version} was pulled")
         self.version = min([v for v in versions if v is not None] + [port.take(part) for port, part in asked])
         return self.version
+
+    def put(self, number: int, gather: Callable[[Tensor], object]) -> bool:
+        """Have `gather` write the gradient of step `number` where it is shared with one shard, which saves a copy.
+
+        The word of it goes with the next message on the first connection.
+
+        Returns:
+            whether that worked; if not, push.
+        """
+        if self._direct is None:
+            return False
+        index, buffer = self._buffer(self._direct)
+        gather(buffer.values)
+        buffer.words[HELD] = 1
+        self._direct.channel.hold(PushGradient(number, index))
+        if self.broken:
+            self._raise_failure(f"while step {number} was pushed", self._timeout_s)
+        return True
 
     def hand(self, take: Callable[[Tensor], object], version: int = 0) -> bool:
         """Give `take` parameters of at least `version` where they are shared with one shard, which saves a copy.
@@ -219,9 +239,16 @@ class ShardClient:
             ServerLostError: if a server has gone or the timeout is over.
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
-        in_time = self.loop.run_until(lambda: self._broken or done(), limit)
-        if self._broken or not in_time:
-            self._raise_failure(phase, limit)
+        deadline = self.loop.clock() + limit
+        while not (self.broken or done()):
+            left = deadline - self.loop.clock()
+            if left <= 0:
+                break
+            self.loop.step(left)
+        else:
+            if not self.broken:
+                return
+        self._raise_failure(phase, limit)
 
     def _raise_failure(self, phase: str, limit: float) -> None:
         for number, port in enumerate(self._ports):
@@ -248,7 +275,7 @@ class ShardClient:
     @property
     def channels(self) -> list[Channel]:
         """The connections, the one to the coordinator first."""
-        return [port.channel for port in self._ports if port.channel is not None]
+        return [port.channel for port in self._ports]
 
     def close(self) -> None:
         """Leave the job."""
@@ -258,11 +285,11 @@ class ShardClient:
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _note_failure(self) -> None:
-        self._broken = True
+        self.broken = True
 
     def _all_sent(self) -> bool:
         for port in self._ports:  # noqa: SIM110 - a generator takes several times as long
-            if port.channel is not None and port.channel.sending:
+            if port.channel.sending:
                 return False
         return True
 
@@ -296,7 +323,7 @@ class ShardClient:
         buffer.fill(part)
         buffer.words[HELD] = 1
         if held:
-            port.hold(PushGradient(number, index))
+            port.channel.hold(PushGradient(number, index))
         else:
             port.send(PushGradient(number, index))
 

@@ -38,11 +38,13 @@ class Port:
     """
 
     def __init__(self, control: Callable[[Any], None], failed: Callable[[], None]) -> None:
-        self.channel: Channel | None = None
+        self.channel: Channel
         self.opened: Opened | None = None
         self.span = ShardSpan(0, 0, ())
         self.compression = NOTHING
         self.parameters: SharedVector | None = None
+        self.readable: SharedVector | None = None
+        """Shared parameters, if the worker may read them without asking."""
         self.slots: list[SharedVector] = []
         self.answer: Pulled | Loaded | Downloaded | None = None
         self.refusal: str | None = None
@@ -52,11 +54,6 @@ class Port:
         self._failed = failed
         self._room: Tensor | None = None
         self.pulled_into = 0
-
-    @property
-    def readable(self) -> SharedVector | None:
-        """Shared parameters, if the worker may read them without asking."""
-        return self.parameters if self.opened is not None and self.opened.direct else None
 
     # -- what the channel tells (see `Handler`) ------------------------------------------------------------------------
 
@@ -116,15 +113,14 @@ class Port:
         if message.shared:
             self.slots.append(self._next_memory())
             self.parameters = self._next_memory(writable=False)
+            self.readable = self.parameters if message.direct else None
         self._expect_fds(False)
 
     def _expect_fds(self, whether: bool) -> None:
         """Descriptors come with few answers only, and looking for them takes longer than a message."""
-        assert self.channel is not None
         self.channel.takes_fds = whether
 
     def _next_memory(self, writable: bool = True) -> SharedVector:
-        assert self.channel is not None
         if not self.channel.fds:
             raise FrameError("the server announced shared memory without handing it over")
         return SharedVector(self.channel.fds.popleft(), self.span.elements, writable)
@@ -138,16 +134,10 @@ class Port:
 
     def send(self, message: Any, numbers: Tensor | None = None) -> None:
         """Send a message and, behind it, numbers, which must not change before they are sent."""
-        assert self.channel is not None
         if numbers is None:
             self.channel.send(message)
         else:
             self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
-
-    def hold(self, message: Any) -> None:
-        """Send a message in front of the next one."""
-        assert self.channel is not None
-        self.channel.hold(message)
 
     def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
         """Send a request; its answer's numbers go to `room`."""

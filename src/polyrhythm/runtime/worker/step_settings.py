@@ -14,12 +14,27 @@ class StepSettings:
 
     Args:
         optimizer: the script's; a scheduler may change its groups between steps.
+
+    Attributes:
+        due: whether there is anything to do at the next step.
+        own: what the script had set of each group, within a step that is steered.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._own: list[dict[str, Any]] = []
-        self.settings = Settings()
+        self._settings = Settings()
+        self.due = False
+        self.own: list[dict[str, Any]] = []
+
+    @property
+    def settings(self) -> Settings:
+        """What the policy wants."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        self.due = settings.lr_scale is not None or settings.momentum is not None
 
     def begin(self) -> None:
         """A step of the optimizer follows.
@@ -28,9 +43,7 @@ class StepSettings:
             UsageError: if a momentum is set for an optimizer that has none.
         """
         settings = self.settings
-        if settings.lr_scale is None and settings.momentum is None:
-            return
-        self._own = [{key: group[key] for key in ("lr", "momentum", "betas") if key in group} for group in self._groups]
+        self.own = [{key: group[key] for key in ("lr", "momentum", "betas") if key in group} for group in self._groups]
         for group in self._groups:
             group["lr"] = group["lr"] * (1.0 if settings.lr_scale is None else settings.lr_scale)
             if settings.momentum is not None:
@@ -38,11 +51,9 @@ class StepSettings:
 
     def end(self) -> None:
         """The step has been made: the script finds what it had."""
-        if not self._own:
-            return
-        for group, own in zip(self._groups, self._own, strict=False):
+        for group, own in zip(self._groups, self.own, strict=False):
             group.update(own)
-        self._own = []
+        self.own = []
 
     @property
     def _groups(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ the place of a rank's own.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
@@ -25,6 +25,9 @@ from polyrhythm.runtime.worker.schedule import LocalSchedule
 
 class SynchronousMode:
     """Makes the steps of a phase in which all members step together."""
+
+    together: ClassVar[bool] = True
+    on_servers: ClassVar[bool] = False
 
     def __init__(self, context: WorkerContext, policy: Policy[Any], cluster: Cluster, phase: Phase) -> None:
         self._context = context
@@ -67,7 +70,7 @@ class SynchronousMode:
             self._keep_word()
         if not (self._reduced() and self._measured()):
             context.void = True
-            context.hide_gradients()
+            context.replica.hide_gradients()
             return
         self._decide()
 

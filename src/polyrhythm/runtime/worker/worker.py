@@ -93,7 +93,7 @@ class Worker:
     @property
     def apart(self) -> bool:
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
-        return not isinstance(self._side, SynchronousMode)
+        return not self._side.together
 
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Worker:
     def fetch_state(self) -> None:
         """Between two epochs: take over the optimizer's state if the servers have it."""
         context = self._context
-        if isinstance(self._side, ParameterServerMode) and context.phase is not None and context.done:
+        if self._side.on_servers and context.phase is not None and context.done:
             context.client.download(context.version)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
@@ -167,16 +167,19 @@ class Worker:
         computed_at_s = launched_s if launched_s > context.started_s else now_s
         context.computed_s, context.exchanged_s = computed_at_s - context.started_s, now_s - computed_at_s
         context.void = False
-        context.loss = context.losses.take()
-        self._watch(context.loss)
-        context.steering.begin()
+        context.loss = context.losses.take() if context.losses.listens else None
+        if context.loss is not None:
+            self._watch(context.loss)
+        if context.steering.due:
+            context.steering.begin()
         self._side.before_step(samples)
 
     def after_step(self, samples: int) -> None:
         """The step is complete, but for what the policy makes of it."""
         context, tally = self._context, self._context.tally
-        context.show_gradients()
-        context.steering.end()
+        context.replica.show_gradients()
+        if context.steering.own:
+            context.steering.end()
         if context.void:
             tally.dropped_steps += 1
         else:
@@ -201,7 +204,7 @@ class Worker:
         """Ask for another policy."""
         self._context.client.send(SwitchTo(policy))
 
-    def _watch(self, loss: float | None) -> None:
+    def _watch(self, loss: float) -> None:
         """Tell the coordinator if the losses have diverged; until it has decided what becomes of it, everything goes
         on.
         """
