@@ -39,8 +39,6 @@ def diagnose(
 
 @dataclass(frozen=True)
 class Looks:
-    """What is looked at, and how closely; as in `polyrhythm_experiments.diagnose.diagnose`."""
-
     seed: int
     delta: float
     layers: Sequence[str]
@@ -48,7 +46,6 @@ class Looks:
 
 
 def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | None, report: Path | None) -> None:
-    """Run, print the table and write the outputs."""
     from polyrhythm_experiments.diagnose import diagnose
     from polyrhythm_experiments.diagnose.page import HEADINGS, as_values, cells, page
 
@@ -72,7 +69,6 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
 
 
 def print_what_was_seen(diagnosis: "Diagnosis") -> None:
-    """One line a figure."""
     from polyrhythm.cli.terminal import console
     from polyrhythm_experiments.diagnose.charts import list_charts
 

@@ -24,7 +24,6 @@ STEPS = 600
 
 
 def list_charts(diagnosis: Diagnosis) -> dict[str, list[Chart]]:
-    """All figures, by the heading they stand under."""
     return {
         "Gradients over the epochs": [gradient_chart(diagnosis, layer) for layer in diagnosis.layers],
         "Relative gradient change beside accuracy": [change_chart(diagnosis)],
@@ -54,7 +53,6 @@ def gradient_chart(diagnosis: Diagnosis, layer: str) -> Chart:
 
 
 def weight_chart(diagnosis: Diagnosis, layer: str) -> Chart:
-    """Densities of a layer's weights at the end of each run (figure 11)."""
     ends = {name: seen.probe.moments[-1].weights[layer] for name, seen in diagnosis.runs.items()}
     ends["GA, one replica"] = diagnosis.runs["GA"].probe.moments[-1].replica[layer]
     gaps = {name: distance(ends["BSP"], values) for name, values in ends.items() if name != "BSP"}
@@ -143,13 +141,11 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[int]:
-    """Place of each value in the order of all."""
     order: list[int] = np.argsort(np.argsort(values, kind="stable"), kind="stable").tolist()
     return order
 
 
 def densities(values: Mapping[str, Tensor], label: str) -> go.Figure:
-    """One density a name, on a common range that leaves out the outermost hundredth."""
     low = min(float(np.quantile(v.numpy(), 0.005)) for v in values.values())
     high = max(float(np.quantile(v.numpy(), 0.995)) for v in values.values())
     grid = np.linspace(low, high, GRID) if high > low else np.linspace(low - 1, low + 1, GRID)
@@ -161,36 +157,30 @@ def densities(values: Mapping[str, Tensor], label: str) -> go.Figure:
 
 
 def stacked(label: str) -> go.Figure:
-    """Two plots above each other on one axis."""
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.06)
     figure.update_xaxes(title=label, row=2)
     return figure
 
 
 def add_accuracy(figure: go.Figure, moments: Sequence[ProbedModel]) -> None:
-    """The test accuracy, below."""
     x, y = [m.samples for m in moments], [m.accuracy for m in moments]
     figure.add_scatter(x=x, y=y, name="test accuracy", mode="lines", line=line(2), row=2, col=1)
     figure.update_yaxes(title="test accuracy", tickformat=".0%", row=2)
 
 
 def line(index: int) -> dict[str, object]:
-    """A line of the palette."""
     colour, dash, _ = look(index)
     return {"color": colour, "dash": dash, "width": 1.5}
 
 
 def thin(x: ChartCurve, a: ChartCurve, b: ChartCurve, most: int) -> list[tuple[float, float, float]]:
-    """At most so many rows, evenly spread."""
     step = max(1, -(-len(x) // most))
     return [(float(u), float(v), float(w)) for u, v, w in zip(x[::step], a[::step], b[::step], strict=True)]
 
 
 def listed(values: Mapping[str, float]) -> str:
-    """Numbers by name."""
     return ", ".join(f"{name} {number(value)}" for name, value in values.items()) + "."
 
 
 def plain(name: str) -> str:
-    """A name that may stand in an identifier."""
     return name.replace(".", "-")

@@ -18,7 +18,6 @@ WORDS = {
 
 
 def page(diagnosis: Diagnosis, command: str) -> str:
-    """The page."""
     training = diagnosis.scenario.training
     assert training is not None
     facts = {
@@ -39,14 +38,12 @@ HEADINGS = ("run", "policy", "final accuracy", "final loss", "updates", "steps")
 
 
 def cells(name: str, seen: Seen) -> list[str]:
-    """A row of the table of runs."""
     result, last = seen.result, seen.probe.moments[-1]
     accuracy = f"{100 * last.accuracy:.1f} %"
     return [name, result.policy, accuracy, number(last.loss), number(result.updates), number(result.steps)]
 
 
 def as_values(diagnosis: Diagnosis, command: str) -> dict[str, Any]:
-    """All numbers that the figures show, for JSON."""
     charts: list[Chart] = [chart for group in list_charts(diagnosis).values() for chart in group]
     return {
         "command": command,

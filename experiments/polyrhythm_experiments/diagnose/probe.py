@@ -74,7 +74,6 @@ class Probe(TrainedNumerics):
         self.batches = list(batches)
 
     def report(self, ticket: Ticket) -> StepResult:
-        """A step is complete: its gradient has a norm, and a Delta once there are two."""
         result = super().report(ticket)
         assert result.grad_sq_norm is not None
         before = self.signals.get(ticket.worker, Signal())
@@ -84,7 +83,6 @@ class Probe(TrainedNumerics):
         return result
 
     def evaluate(self) -> Evaluation:
-        """Quality now; the model is looked at on the way."""
         quality = super().evaluate()
         parameters = self.parameters().clone()
         seen = ProbedModel(
@@ -99,7 +97,6 @@ class Probe(TrainedNumerics):
         return self._layers(replicas[0].vector if replicas else parameters)
 
     def _layers(self, vector: Tensor) -> dict[str, Tensor]:
-        """Copies of the layers that are kept."""
         return {segment.name: segment.view(vector).clone() for segment in self.segments}
 
     def _looked(self, moment: ProbedModel, parameters: Tensor) -> ProbedModel:

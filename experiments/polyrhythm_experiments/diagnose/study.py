@@ -26,8 +26,6 @@ LAYERS = 3
 
 @dataclass(frozen=True)
 class Seen:
-    """A run and what was seen of it."""
-
     result: RunResult
     probe: Probe
 
@@ -88,7 +86,6 @@ def diagnose(
 
 
 def watch(scenario: Scenario, policy: Policy[Any], seed: int, layers: Sequence[str], batches: int) -> Seen:
-    """One run under a probe."""
     assert scenario.training is not None
     probe = Probe(build_task(scenario.training), scenario.training, scenario.workers, seed)
     samples = probe_samples(probe.train_samples, scenario.batch_size, batches, seed)
@@ -104,7 +101,6 @@ def watch(scenario: Scenario, policy: Policy[Any], seed: int, layers: Sequence[s
 
 
 def probe_samples(available: int, batch_size: int, batches: int, seed: int) -> list[Tensor]:
-    """Mini-batches of training samples, drawn once."""
     size = min(batch_size, available)
     random = np.random.default_rng((seed, 1))
     return [torch.from_numpy(random.choice(available, size, replace=False)) for _ in range(batches)]

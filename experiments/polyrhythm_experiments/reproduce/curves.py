@@ -9,12 +9,10 @@ from polyrhythm_experiments.reproduce.page import Series, drawing
 
 
 def reached_s(run: RunResult, accuracy: float) -> float | None:
-    """Time of the first evaluation at or above an accuracy."""
     return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
 
 
 def accuracy_plot(key: str, title: str, caption: str, groups: Mapping[str, Runs]) -> Chart:
-    """Accuracy of each group's first seed against time."""
     series = [
         Series(name, [point.time_s for point in runs[0].curve], [point.accuracy for point in runs[0].curve])
         for name, runs in groups.items()

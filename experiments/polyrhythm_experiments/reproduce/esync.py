@@ -40,7 +40,6 @@ LATE = 5
 
 
 def page(lab: Lab) -> Document:
-    """The page."""
     runs = lab.run(trials(lab))
     return reproduction(
         title="ESync, reproduced",
@@ -64,7 +63,6 @@ def page(lab: Lab) -> Document:
 
 
 def conditions(lab: Lab) -> dict[str, str]:
-    """What must be known."""
     return {
         "cluster": "2 devices at 3.5 s and 4 at 0.03 s a mini-batch of 64 (the paper's), 3 % jitter, a message of "
         "44.7 MB (ResNet-18), one server and NICs of 10 Gbit/s, first come first served (ours)",
@@ -76,17 +74,14 @@ def conditions(lab: Lab) -> dict[str, str]:
 
 
 def of(runs: Sequence[RunResult], name: str) -> list[float | None]:
-    """A figure of each seed."""
     return [getattr(run, name) for run in runs]
 
 
 def bytes_per_s(runs: Runs) -> list[float | None]:
-    """Traffic of the server."""
     return [run.bytes_total / run.duration_s for run in runs]
 
 
 def computing(runs: Runs, workers: Sequence[int]) -> list[float | None]:
-    """Share of their time that these devices compute, in each seed."""
     return [sum(run.compute_fraction_by_worker[w] for w in workers) / len(workers) for run in runs]
 
 
@@ -154,7 +149,6 @@ CAPTION_5 = "Share of their time in which devices compute (the paper's figure 5)
 
 
 def system_cells(runs: Runs) -> list[Measured]:
-    """A row of the table."""
     megabytes = [each / 1e6 if each is not None else None for each in bytes_per_s(runs)]
     shares = [over_seeds(computing(runs, workers), percent) for workers in (range(2), range(2, 6))]
     return [over_seeds(of(runs, "samples_per_s"), plain), over_seeds(megabytes, plain), *shares]
@@ -210,12 +204,10 @@ WHY_ASGD = (
 
 
 def times_to(runs: Results, place: str, name: str) -> Measured:
-    """Time to the target of a policy, over that of ESync."""
     return ratio(of(runs[f"{place}/{name}"], "time_to_target_s"), of(runs[f"{place}/ESync"], "time_to_target_s"))
 
 
 def speed_cells(runs: Results, place: str) -> list[Measured]:
-    """Times to the target."""
     return [over_seeds(of(runs[f"{place}/{name}"], "time_to_target_s"), seconds) for name in POLICIES]
 
 
@@ -230,7 +222,6 @@ def at_time(runs: Runs, time_s: float) -> list[float | None]:
 
 
 def mean_of(points: Sequence[EvalPoint]) -> float | None:
-    """Mean accuracy."""
     return sum(point.accuracy for point in points) / len(points) if points else None
 
 
@@ -304,7 +295,6 @@ def skewed_speed(runs: Results) -> list[ClaimRow]:
 
 
 def skewed_times(runs: Results) -> Grid:
-    """Times to 80 % on each kind of data."""
     cells = [
         [title, *(str(over_seeds(reached(runs, title, name), seconds)) for name in POLICIES)] for title in PARTITIONS
     ]
@@ -312,7 +302,6 @@ def skewed_times(runs: Results) -> Grid:
 
 
 def reached(runs: Results, title: str, name: str) -> list[float | None]:
-    """When each seed first had the target accuracy."""
     return [reached_s(run, TARGET) for run in runs[f"accuracy/{title}/{name}"]]
 
 
@@ -328,7 +317,6 @@ WHY_OWN = (
 
 
 def skew_cells(runs: Results, title: str) -> list[Measured]:
-    """Accuracies on one kind of data."""
     esync, asgd, ssgd = (runs[f"accuracy/{title}/{name}"] for name in ("ESync", "ASGD", "SSGD"))
     early = at_time(ssgd, EQUAL_S)
     plain_cells = [over_seeds(values, percent) for values in (late(esync), late(asgd), early, late(ssgd))]
@@ -336,7 +324,6 @@ def skew_cells(runs: Results, title: str) -> list[Measured]:
 
 
 def remedy(runs: Results) -> DocumentSection:
-    """Ours: what helps."""
     titles = ("2 shards a device", "sorted")
     cells = [[name, *(str(over_seeds(late(runs[f"remedy/{t}/{name}"]), percent)) for t in titles)] for name in REMEDIES]
     at_rest = [str(over_seeds(late(runs[f"accuracy/{title}/SSGD"]), percent)) for title in titles]

@@ -45,7 +45,6 @@ REMEDIES: dict[str, tuple[str, tuple[float, float] | None]] = {
 
 
 def trials(lab: Lab) -> dict[str, Trial]:
-    """All runs, by section and name."""
     return {**system(lab), **speed(lab), **accuracy(lab), **remedies(lab)}
 
 
@@ -107,13 +106,11 @@ def paper_cluster() -> Scenario:
 
 
 def timed(scenario: Scenario, seconds: float) -> Scenario:
-    """Without a model, for so long."""
     workload = TimingWorkload(batch_size=64, samples=100_000_000)
     return msgspec.structs.replace(scenario, training=None, workload=workload, limits=Limits(time_s=seconds))
 
 
 def to_target(lab: Lab, rate: float, every: int, model: str = "mlp") -> Scenario:
-    """Trains until the target is reached."""
     scenario = trained(lab, seconds=60_000.0, every=every, rate=rate, model=model, test_samples=2000)
     return msgspec.structs.replace(scenario, limits=msgspec.structs.replace(scenario.limits, stop_at_target=True))
 

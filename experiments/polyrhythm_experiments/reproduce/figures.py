@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 Text = Callable[[float], str]
-"""How one value is written."""
 
 
 def percent(value: float) -> str:
@@ -101,7 +100,6 @@ def ratio(tops: Sequence[float | None], bottoms: Sequence[float | None], text: T
 
 
 def divided(top: float | None, bottom: float | None) -> float | None:
-    """The quotient, if there is one."""
     return top / bottom if top is not None and bottom else None
 
 

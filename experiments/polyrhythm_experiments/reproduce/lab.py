@@ -28,7 +28,6 @@ Tell: TypeAlias = Callable[[int, int], None]
 
 
 def nobody(finished: int, planned: int) -> None:
-    """Tells nobody."""
     del finished, planned
 
 
@@ -46,7 +45,6 @@ class Trial:
 
 
 TrialSeed: TypeAlias = tuple[Trial, int]
-"""A trial and a seed."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ class Lab:
 
     @property
     def seed_note(self) -> str:
-        """How many seeds, as a page says it."""
         return f"{len(self.seeds)}; in brackets, the smallest and the largest"
 
     def live(
@@ -113,7 +110,6 @@ class Lab:
         return self.store.find(trial.policy, trial.made_from(seed), RunResult)
 
     def _fresh(self, missing: Mapping[Path, TrialSeed]) -> Iterator[tuple[Path, RunResult]]:
-        """Results as they are ready."""
         paths = list(missing)
         calls = [
             joblib.delayed(run_one)(index, trial.scenario, trial.policy, seed, trial.target, None)

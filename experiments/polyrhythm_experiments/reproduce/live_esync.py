@@ -39,7 +39,6 @@ class LiveESync:
 
 
 def measure(policy: str, samples: int | None, seed: int) -> LiveESync:
-    """Train on the digits, one sample a step, for one epoch."""
     config = TrainingConfig(
         task="digits",
         model="wide",
@@ -57,7 +56,6 @@ def measure(policy: str, samples: int | None, seed: int) -> LiveESync:
 
 
 def lives(lab: Lab) -> dict[str, list[LiveESync]]:
-    """All jobs, a seed each."""
     place = [FAST_S, SLOWDOWN, FAST, BYTES_PER_S]
     return {
         name: lab.live("live-esync", [policy, samples, *place], partial(measure, policy, samples), LiveESync)

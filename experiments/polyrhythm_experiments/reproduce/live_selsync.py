@@ -37,7 +37,6 @@ class LiveSelSync:
 
 
 def measure(policy: str, epochs: int, seed: int) -> LiveSelSync:
-    """Train on the digits."""
     config = TrainingConfig(
         task="digits",
         model="wide",
@@ -53,7 +52,6 @@ def measure(policy: str, epochs: int, seed: int) -> LiveSelSync:
 
 
 def lives(lab: Lab) -> dict[str, list[LiveSelSync]]:
-    """All jobs, a seed each."""
     place = [STEP_S, WORKERS, BYTES_PER_S, EPOCHS]
     return {
         name: lab.live("live-selsync", [policy, *place], partial(measure, policy, EPOCHS), LiveSelSync)

@@ -33,7 +33,6 @@ class LiveSwitch:
 
 
 def measure(workers: int, epochs: int = 2) -> LiveSwitch:
-    """Train the digits under BSP and then ASP, half of the work each."""
     config = TrainingConfig(task="digits", epochs=epochs, batch_size=16, learning_rate=0.05, momentum=0.9)
     emulations = [Emulation([STEP_S], (), ()) for _ in range(workers)]
     run = LocalRun("live switch", parse("switch:bsp@0.5,asp"), config, 0, emulations, None)

@@ -7,7 +7,6 @@ from polyrhythm.report.picture import svg
 
 
 def markdown(name: str, page: Document) -> str:
-    """The page, the command behind it on top, of a reproduction of this name."""
     conditions = dict(page.facts)
     blocks = [f"# {page.title}", f"```sh\n{page.command}\n```", conditions.pop("source")]
     blocks.append(table(("condition", ""), list(conditions.items())))
@@ -29,7 +28,6 @@ def part_blocks(name: str, part: DocumentSection) -> Iterator[str]:
 
 
 def grid_blocks(grid: Grid) -> Iterator[str]:
-    """A table and its title."""
     if grid.title:
         yield f"**{grid.title}**"
     yield table(grid.headings, grid.rows)
@@ -48,11 +46,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def cell(value: object) -> str:
-    """Text that stays in its cell."""
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
 def pictures(name: str, page: Document) -> dict[str, str]:
-    """File names and SVGs of all figures."""
     charts = [chart for part in page.parts for chart in part.charts]
     return {f"{name}-{chart.key}.svg": svg(chart.figure, chart.title) for chart in charts}

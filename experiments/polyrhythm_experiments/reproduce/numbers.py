@@ -55,5 +55,4 @@ def plot_values(chart: Chart) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """A function, which is how a number is written, as its name."""
     return str(getattr(value, "__name__", value))

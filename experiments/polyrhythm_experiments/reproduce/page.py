@@ -92,7 +92,6 @@ def drawing(
 
 
 def add_series(figure: go.Figure, series: Series, kind: Literal["lines", "bars"], index: int) -> None:
-    """A line or a group of bars."""
     colour, dash, _ = look(index)
     values = {"x": list(series.x), "y": list(series.y), "name": series.name}
     if kind == "bars":
@@ -102,7 +101,6 @@ def add_series(figure: go.Figure, series: Series, kind: Literal["lines", "bars"]
 
 
 def some_points(series: Series) -> str:
-    """At most ten points, in words."""
     pairs = list(zip(series.x, series.y, strict=True))
     step = max(1, -(-len(pairs) // 10))
     return ", ".join(f"{x if isinstance(x, str) else number(x)}: {number(y)}" for x, y in pairs[::step])

@@ -71,7 +71,6 @@ def reproduce(request: PaperRequest) -> list[Path]:
 
 
 def write(request: PaperRequest, page: Document) -> list[Path]:
-    """All that a page leaves behind."""
     texts = {
         f"{request.name}.md": markdown(request.name, page),
         f"{request.name}.html": render_document(page),

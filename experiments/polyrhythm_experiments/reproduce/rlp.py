@@ -42,7 +42,6 @@ PAPER_RATIOS = {
 
 
 def page(lab: Lab) -> Document:
-    """The page."""
     results = run(lab)
     return reproduction(
         title="RLP, reproduced",
@@ -64,7 +63,6 @@ def page(lab: Lab) -> Document:
 
 
 def conditions(lab: Lab, results: ResultsByKey) -> dict[str, str]:
-    """What must be known."""
     jobs = {family: len(runs["rlp"]) for family, runs in results.items()}
     least = min(jobs.values())
     more = "".join(f", {number} of {family}" for family, number in jobs.items() if number > least)
@@ -80,24 +78,20 @@ def conditions(lab: Lab, results: ResultsByKey) -> dict[str, str]:
 
 
 def durations(results: ResultsByKey, family: str) -> dict[str, list[float]]:
-    """Times by spec."""
     return {spec: [run.duration_s for run in runs] for spec, runs in results[family].items()}
 
 
 def against_best(results: ResultsByKey, family: str, spec: str = "rlp") -> tuple[str, Ratio]:
-    """The best of BSP, ASP and SSP, and how a policy compares with it."""
     spent = durations(results, family)
     best = best_of(spent)
     return best, compare(spent[best], spent[spec])
 
 
 def shown(spec: str) -> str:
-    """A spec as tables have it."""
     return NAMES.get(spec, spec.replace(":{k}", "").upper() if spec in PAPER_BASELINES else spec.replace(":{k}", ""))
 
 
 def summary(results: ResultsByKey) -> DocumentSection:
-    """Every family in a line."""
     rows = []
     for family in results:
         best, ratio = against_best(results, family)
@@ -114,7 +108,6 @@ def summary(results: ResultsByKey) -> DocumentSection:
 
 
 def section(title: str, families: Sequence[str], results: ResultsByKey) -> DocumentSection:
-    """One figure of the paper."""
     rows = [claim(results, family) for family in families]
     heads = ("family", *map(shown, SPECS))
     body = [
@@ -139,7 +132,6 @@ def section(title: str, families: Sequence[str], results: ResultsByKey) -> Docum
 
 
 def told(families: Sequence[str]) -> str:
-    """What the families are."""
     return " ".join(
         f"{name}: {'/'.join(map(str, family.hidden))} hidden layers, rate {family.learning_rate:g}, target "
         f"{family.target:g}, {'/'.join(map(str, family.workers))} workers, {family.data}, limit {family.limit_s:g} s."
@@ -149,7 +141,6 @@ def told(families: Sequence[str]) -> str:
 
 
 def claim(results: ResultsByKey, family: str) -> ClaimRow:
-    """The paper's ratio beside ours."""
     place, paper = PAPER_RATIOS.get(family, ("section 4, fig. 3(a)", "not in numbers"))
     best, ratio = against_best(results, family)
     why = "At this rate staleness hardly hurts, so ASP cannot be beaten." if family == "paper" else WHY
@@ -194,7 +185,6 @@ def steps(instance: Instance) -> list[tuple[float, float]]:
 
 
 def traced(instance: Instance, spec: str) -> tuple[RunResult, Trace]:
-    """One run with its trace."""
     stream = io.StringIO()
     writer = TraceWriter(stream, Header(spec, Cluster(instance.workers, BATCH), {}))
     result = measure(instance, spec, writer=writer)
@@ -203,7 +193,6 @@ def traced(instance: Instance, spec: str) -> tuple[RunResult, Trace]:
 
 
 def cells(result: RunResult) -> list[str]:
-    """A row of table 1."""
     counts = [str(count) for _, count in sorted(result.steps_by_worker.items())]
     return [*counts, str(result.gradients_applied), f"{100 * result.idle_fraction:.1f} %", seconds(result.duration_s)]
 
@@ -220,7 +209,6 @@ def cost(trace: Trace) -> tuple[float, float]:
 
 
 def busy(name: str, trace: Trace) -> Series:
-    """How many workers compute, over time."""
     timeline = Timeline.of(trace)
     moments = [timeline.end_s * (at + 0.5) / SAMPLES for at in range(SAMPLES)]
     spans = [span for span in timeline.spans if span.kind == "compute"]
@@ -229,7 +217,6 @@ def busy(name: str, trace: Trace) -> Series:
 
 
 def training() -> DocumentSection:
-    """The curve of the policy that ships, as its file has it."""
     learned = load("")
     facts = dict(learned.training)
     points = [tuple(map(float, point.split(":"))) for point in facts.get("curve", "").split()]

@@ -27,7 +27,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "Figure 3(b): another model, another data set": ("hidden-6", "fashion"),
     "Figure 3(c): all of it together": ("combined",),
 }
-"""Families of each figure of the paper."""
 QUICK: dict[str, tuple[str, ...]] = {"Figure 2(b): hidden layers": ("hidden-0",)}
 
 ResultsByKey: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
@@ -35,12 +34,10 @@ ResultsByKey: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
 
 
 def figures(lab: Lab) -> dict[str, tuple[str, ...]]:
-    """Families by figure."""
     return QUICK if lab.quick else FIGURES
 
 
 def run(lab: Lab) -> ResultsByKey:
-    """Every family under every policy."""
     families = [family for group in figures(lab).values() for family in group]
     jobs = {family: instances(family, count(lab, family)) for family in families}
     results = iter(measured(lab, [(each, spec) for family in families for spec in SPECS for each in jobs[family]]))
@@ -48,12 +45,10 @@ def run(lab: Lab) -> ResultsByKey:
 
 
 def count(lab: Lab, family: str) -> int:
-    """Held-out jobs of a family."""
     return 2 if lab.quick else JOBS_PER_SEED * len(lab.seeds) * (TRAINED_JOBS if family == TRAINED else 1)
 
 
 def measured(lab: Lab, wanted: Sequence[tuple[Instance, str]]) -> list[RunResult]:
-    """Results in this order, those that are not remembered on all cores."""
     found = [lab.store.find(name(spec), made_from(each, spec), RunResult) for each, spec in wanted]
     missing = [place for place, result in enumerate(found) if result is None]
     lab.tell(len(wanted) - len(missing), len(wanted))
@@ -64,19 +59,16 @@ def measured(lab: Lab, wanted: Sequence[tuple[Instance, str]]) -> list[RunResult
 
 
 def fresh(lab: Lab, wanted: Sequence[tuple[Instance, str]], missing: Sequence[int]) -> Iterator[tuple[int, RunResult]]:
-    """Results as they are ready, with their places."""
     jobs = lab.jobs if len(missing) > 1 else 1
     calls = (joblib.delayed(measure_at)(place, *wanted[place], lab.data) for place in missing)
     yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
 
 
 def measure_at(place: int, instance: Instance, spec: str, folder: str | None) -> tuple[int, RunResult]:
-    """One job with its place."""
     return place, measure(instance, spec, folder)
 
 
 def name(spec: str) -> str:
-    """A spec as part of a file name."""
     return spec.replace("{k}", "k")
 
 

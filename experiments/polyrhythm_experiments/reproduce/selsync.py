@@ -39,7 +39,6 @@ VGG11 = {
 
 
 def page(lab: Lab) -> Document:
-    """The page."""
     runs = lab.run(trials(lab))
     return reproduction(
         title="SelSync, reproduced",
@@ -61,7 +60,6 @@ def page(lab: Lab) -> Document:
 
 
 def conditions(lab: Lab) -> dict[str, str]:
-    """What must be known."""
     return {
         "cluster": "16 workers behind one server of 5 Gbit/s, 507 MB a message (the paper's): an exchange takes 26 s, "
         "a mini-batch of 32 computes for 0.04 s (ours)",
@@ -76,17 +74,14 @@ def conditions(lab: Lab) -> dict[str, str]:
 
 
 def accuracies(runs: Runs) -> list[float | None]:
-    """Final accuracy of each seed."""
     return [run.final_accuracy for run in runs]
 
 
 def durations(runs: Runs) -> list[float | None]:
-    """Time for the whole workload, of each seed."""
     return [run.duration_s for run in runs]
 
 
 def lssr(runs: Runs) -> Measured:
-    """Share of steps without an exchange."""
     return over_seeds([run.lssr for run in runs], plain)
 
 
@@ -101,7 +96,6 @@ def sooner(runs: Runs, base: Runs, below: float = NEAR) -> Measured:
 
 
 def table_one(runs: Results) -> DocumentSection:
-    """Table 1."""
     base = runs["table/BSP"]
     headings = (
         "method", "LSSR", "accuracy", "difference to BSP", "time / BSP's", "sooner at BSP - 1 pt", "paper: LSSR",
@@ -122,7 +116,6 @@ TABLE_TEXT = (
 
 
 def table_cells(runs: Runs, base: Runs) -> list[Measured | str]:
-    """A row of the table."""
     if all_diverged(runs):
         return ["", "diverged", "", "", "never"]
     return [
@@ -140,7 +133,6 @@ def all_diverged(runs: Runs) -> bool:
 
 
 def table_rows(runs: Results) -> list[ClaimRow]:
-    """The claims of table 1."""
     base = runs["table/BSP"]
     rows: list[ClaimRow] = []
     for delta, shares, gains, speeds in (
@@ -183,7 +175,6 @@ WHY_SSP = "The rate of a push decides: full, 16 pushes move 16 times as far as B
 
 
 def curve_plot(key: str, title: str, groups: Mapping[str, Runs]) -> Chart:
-    """Accuracy of the first seed against time."""
     return accuracy_plot(key, title, "Test accuracy against virtual time, first seed.", groups)
 
 
@@ -265,7 +256,6 @@ WHY_MIX = "Of the gain, the data make most: mixed mini-batches are so alike that
 
 
 def skew_cells(runs: Runs, base: Sequence[float | None]) -> list[Measured]:
-    """A row of the table."""
     injected = [run.injected_samples / run.steps for run in runs]
     return [
         lssr(runs),

@@ -26,7 +26,6 @@ TABLE = {
     "SelSync delta = 0.3": "selsync:0.3",
     "SelSync delta = 0.5": "selsync:0.5",
 }
-"""Rows of table 1."""
 
 REGIMES: dict[str, dict[str, Any]] = {
     "momentum 0.9, rate 0.05": {},
@@ -59,7 +58,6 @@ STRETCH: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def trials(lab: Lab) -> dict[str, Trial]:
-    """All runs, by section and name."""
     found = {f"table/{name}": trial(lab, policy) for name, policy in TABLE.items()}
     found["table/SSP s = 100, rate / 16"] = trial(lab, "ssp:100", learning_rate=0.05 / 16)
     for delta in (0.3, 0.5):
@@ -112,7 +110,6 @@ HYPER_PARAMETERS: dict[str, Any] = {
 
 
 def training_config(lab: Lab, **training: Any) -> TrainingConfig:
-    """What is trained, with some fields of its own."""
     task = "digits" if lab.quick else "fashion-mnist"
     given = {**HYPER_PARAMETERS, "task": task, "data": None if lab.quick else lab.data}
     return TrainingConfig(**(given | training))

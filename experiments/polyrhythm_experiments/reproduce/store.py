@@ -63,6 +63,5 @@ class ResultStore:
         return result
 
     def path(self, name: str, made_from: Any) -> Path:
-        """File of a result."""
         digest = sha256(msgspec.json.encode((__version__, name, made_from), order="deterministic")).hexdigest()[:16]
         return self.folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{digest}.json"

@@ -17,7 +17,6 @@ SOURCE = (
 
 
 def page(lab: Lab) -> Document:
-    """The page."""
     runs = lab.run(trials(lab))
     live = live_switches(lab)
     return reproduction(
@@ -41,7 +40,6 @@ def page(lab: Lab) -> Document:
 
 
 def conditions(lab: Lab) -> dict[str, str]:
-    """What must be known."""
     task = lab.task("Fashion-MNIST, 20,000 images")
     rates = ", ".join(f"{setup.rate:g} in setup {number}" for number, setup in SETUPS.items())
     return {
@@ -61,12 +59,10 @@ def accuracies(runs: Runs) -> list[float | None]:
 
 
 def durations(runs: Runs) -> list[float | None]:
-    """Time for the whole workload, of each seed."""
     return [run.duration_s if run.status == "ok" else None for run in runs]
 
 
 def faster(runs: Runs, base: Runs) -> Measured:
-    """Speed-up in throughput over another."""
     return ratio(durations(base), durations(runs), times)
 
 
@@ -78,12 +74,10 @@ def sooner(runs: Runs, base: Runs) -> Measured:
 
 
 def at(number: int, share: float) -> str:
-    """The place of a switch point's runs."""
     return f"{number}/{share:g}"
 
 
 def saved(runs: Runs, base: Runs) -> Measured:
-    """Share of the time of another that is saved."""
     return over_seeds([1 - a.duration_s / b.duration_s for a, b in zip(runs, base, strict=True)], percent)
 
 
@@ -138,7 +132,6 @@ TABLE_ONE = {1: "0.78x, 5.13x, 3.99x", 2: "0.89x, 1.66x, 1.60x", 3: "failed, 1.8
 
 
 def table_one(runs: Results, number: int, share: float) -> list[str]:
-    """A row of Table I."""
     mine, bsp, asp = runs[at(number, share)], runs[f"{number}/BSP"], runs[f"{number}/ASP"]
     paper = TABLE_ONE[number] if share == SETUPS[number].chosen else ""
     figures = (faster(mine, asp), faster(mine, bsp), sooner(mine, bsp))
@@ -228,7 +221,6 @@ def setup_rows(runs: Results, number: int) -> list[ClaimRow]:
 
 
 def setup_cells(runs: Runs, base: Runs, name: str) -> list[str]:
-    """A row of a setup's table."""
     return [
         name,
         str(over_seeds(accuracies(runs), percent)),
@@ -324,7 +316,6 @@ WHY_STRAGGLERS = "The gain is bounded by what stragglers cost in the BSP part, s
 
 
 def live_switches(lab: Lab) -> list[LiveSwitch]:
-    """Measured once for each number of processes."""
     return [
         lab.store.remember("live-switch", [workers], lambda workers=workers: measure(workers), LiveSwitch)  # type: ignore[misc]
         for workers in ((2,) if lab.quick else (2, 4, 8))

@@ -58,12 +58,10 @@ STRAGGLERS = {"agnostic": "{}", "greedy": "greedy:({})", "elastic": "elastic:({}
 
 
 def switch(share: float, options: str = "") -> str:
-    """BSP for a share of the workload, then ASP."""
     return f"switch:bsp@{share:g},asp{options}"
 
 
 def trials(lab: Lab) -> dict[str, Trial]:
-    """All runs, by section and name."""
     return {**setups(lab), **momenta(lab), **batches(lab), **stragglers(lab)}
 
 
@@ -110,7 +108,6 @@ def stragglers(lab: Lab) -> dict[str, Trial]:
 
 
 def timed(scenario: Scenario) -> Scenario:
-    """The same job without a model."""
     assert scenario.training is not None, "as scenario_of makes it"
     workload = TimingWorkload(batch_size=scenario.training.batch_size, samples=scenario.training.samples or SAMPLES)
     return msgspec.structs.replace(scenario, training=None, workload=workload)

@@ -4,5 +4,4 @@ from polyrhythm.cli.app import app
 
 
 def main() -> None:
-    """Entry point of ``polyrhythm``."""
     app(prog_name="polyrhythm")

@@ -53,14 +53,11 @@ app.command()(calibrate)
 
 
 class RunOn(StrEnum):
-    """Where a comparison runs."""
-
     SIM = "sim"
     LOCAL = "local"
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and stop."""
     if wanted:
         typer.echo(f"polyrhythm {__version__}")
         raise typer.Exit
@@ -167,7 +164,6 @@ def export(
 
 
 def on_workers(experiment: Experiment, time_scale: float) -> Trials:
-    """How real workers run an experiment, if they can."""
     from polyrhythm.cli.local import check_playable, compare_on_workers
 
     if experiment.jobs > 1:

@@ -28,8 +28,6 @@ SEED = 1_000_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a call asks for: the scenario, the real runs it is held against, and how everything is played."""
-
     scenario: "Scenario"
     policies: Sequence[str]
     seeds: Sequence[int]
@@ -38,13 +36,10 @@ class Wanted:
     traces: Path | None = None
 
     def experiment(self, scenario: "Scenario", policies: Sequence[str], seeds: Sequence[int]) -> Experiment:
-        """Runs of a scenario without outputs of their own."""
         return Experiment("", scenario, policies, seeds, None, Outputs())
 
 
 class Findings(NamedTuple):
-    """What came out of a calibration."""
-
     costs: "Costs"
     scenario: "Scenario"
     real: list[RunResult]
@@ -101,7 +96,6 @@ def calibrate(
 
 
 def investigate(wanted: Wanted) -> Findings:
-    """Measure, and run in the simulator and the runtime whatever is to be compared."""
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.sim import sweep
     from polyrhythm.sim.cluster.calibration import calibrated
@@ -181,14 +175,12 @@ def tell(findings: Findings) -> None:
 
 
 def compared(findings: Findings) -> "list[Agreement]":
-    """The runs in the simulator and the runtime side by side."""
     from polyrhythm.report.agreement import agreements
 
     return agreements(findings.real, findings.simulated)
 
 
 def facts(costs: "Costs") -> dict[str, str]:
-    """The costs by name, for a reader."""
     return {
         "steps, median": ", ".join(f"{1e3 * median(times):.2f}" for times in costs.compute_s) + " ms, by worker",
         "message": f"{1e3 * costs.latency_s:.3f} ms and {costs.message_bytes:,.0f} bytes",
@@ -200,7 +192,6 @@ def facts(costs: "Costs") -> dict[str, str]:
 
 
 def write(command: str, findings: Findings, out: Path | None, json: Path | None, report: Path | None) -> None:
-    """Write what was asked for."""
     from polyrhythm.sim import scenario_toml
 
     if out:
@@ -219,7 +210,6 @@ def as_json(command: str, findings: Findings) -> bytes:
 
 
 def as_page(command: str, findings: Findings) -> str:
-    """Costs, errors and the scenario on one page."""
     from polyrhythm.report.agreement import HEADINGS, rows, verdict
     from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 

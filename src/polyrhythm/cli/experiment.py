@@ -26,8 +26,6 @@ Trials: TypeAlias = Callable[["Experiment", list[RunResult], Path | None], None]
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a command runs, and where its outputs go."""
-
     command: str
     scenario: "Scenario"
     policies: Sequence[str]
@@ -38,7 +36,6 @@ class Experiment:
 
 
 def compare_policies(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
-    """Every policy with every seed, on several cores."""
     from polyrhythm.cli.terminal import runs_progress
     from polyrhythm.sim import sweep
 
@@ -102,7 +99,6 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
 
 
 def check(experiment: Experiment) -> None:
-    """Find what would fail before anything runs."""
     for spec in experiment.policies:
         parse(spec)
     if experiment.target is not None and experiment.scenario.training is None:
@@ -111,7 +107,6 @@ def check(experiment: Experiment) -> None:
 
 
 def was_interrupted(work: Callable[[], None]) -> bool:
-    """Do the work; whether Ctrl-C ended it."""
     try:
         work()
     except KeyboardInterrupt:
@@ -130,7 +125,6 @@ def trace_folder(outputs: Outputs) -> Iterator[Path | None]:
 
 
 def conclude(experiment: Experiment, results: Sequence[RunResult]) -> None:
-    """Print the table and write the outputs."""
     from polyrhythm.cli.terminal import print_results
     from polyrhythm.sim import scenario_toml
 

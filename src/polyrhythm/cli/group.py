@@ -28,7 +28,6 @@ class CommandGroup(TyperGroup):
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error of the user is one line on stderr."""
         try:
             return super().invoke(ctx)
         except PolyrhythmError as error:
@@ -38,5 +37,4 @@ class CommandGroup(TyperGroup):
 
 
 def complain(line: str) -> None:
-    """One line on stderr."""
     print(f"polyrhythm: {line}", file=sys.stderr)

@@ -9,8 +9,6 @@ from polyrhythm.errors import UsageError
 
 
 class Action(StrEnum):
-    """What can be asked of a running job."""
-
     STATUS = "status"
     SWITCH = "switch"
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class PresetName(StrEnum):
-    """How to learn."""
-
     TUNED = "tuned"
     PAPER = "paper"
 
@@ -70,7 +68,6 @@ def learn(
 
 
 def planned(name: PresetName, families: str | None, pretraining: int | None, episodes: int | None) -> "Preset":
-    """The preset with what the options change."""
     from polyrhythm.rl.dqn import PRESETS
     from polyrhythm.rl.instances import family_named
 
@@ -83,7 +80,6 @@ def planned(name: PresetName, families: str | None, pretraining: int | None, epi
 
 
 def interrupted(study: "Study") -> bool:
-    """Learn; whether Ctrl-C ended it."""
     try:
         study.run()
     except KeyboardInterrupt:
@@ -92,7 +88,6 @@ def interrupted(study: "Study") -> bool:
 
 
 def writer(folder: Path | None) -> Any:
-    """A TensorBoard writer, if a folder was given."""
     if folder is None:
         return None
     try:

@@ -15,7 +15,6 @@ WORKERS = 8
 
 
 def print_policies() -> None:
-    """Every built-in or installed policy: how its spec is written, what it does, what it promises and who decides."""
     heads = ("spec and defaults", "what it does", f"bounds with {WORKERS} workers", "placement")
     print_texts(heads, (describe(cls) for _, cls in sorted(KNOWN.items())))
     console().print(
@@ -27,7 +26,6 @@ def print_policies() -> None:
 
 
 def describe(cls: type[Policy[Any]]) -> tuple[str, str, str, str]:
-    """A row of the table."""
     return signature(cls), cls.summary, bounds(cls), example(cls).traits.placement
 
 
@@ -43,24 +41,20 @@ def signature(cls: type[Policy[Any]]) -> str:
 
 
 def argument(name: str, default: Any) -> str:
-    """A parameter as a spec writes it; the parts of a sequence have no name."""
     if isinstance(default, tuple):
         return text(default)
     return f"{name}={'...' if default is MISSING else text(default)}"
 
 
 def example(cls: type[Policy[Any]]) -> Policy[Any]:
-    """The policy with its defaults; a parameter without one is half of the workers."""
     return cls(**dict.fromkeys(required(cls), WORKERS // 2))
 
 
 def required(cls: type[Policy[Any]]) -> list[str]:
-    """Parameters without a default."""
     return [f.name for f in fields(cls) if f.default is MISSING]
 
 
 def bounds(cls: type[Policy[Any]]) -> str:
-    """What the example promises."""
     promised = example(cls).bounds(Cluster(WORKERS))
     given = "".join(f" ({name} = {WORKERS // 2})" for name in required(cls))
     said = ", ".join(promises(promised))
@@ -68,7 +62,6 @@ def bounds(cls: type[Policy[Any]]) -> str:
 
 
 def promises(bounds: Bounds) -> Iterator[str]:
-    """The finite ones."""
     for name in ("lead", "staleness"):
         value = getattr(bounds, name)
         if not math.isinf(value):
@@ -76,7 +69,6 @@ def promises(bounds: Bounds) -> Iterator[str]:
 
 
 def print_scenarios() -> None:
-    """Every built-in scenario."""
     from polyrhythm.sim import built_in_scenarios
 
     print_texts(("scenario", "what it is"), built_in_scenarios().items())

@@ -53,7 +53,6 @@ def compare_on_workers(
 def run_one(
     experiment: Experiment, task: "Task", spec: str, seed: int, traces: Path | None, time_scale: float
 ) -> RunResult:
-    """One job; a failure becomes a result."""
     from polyrhythm.emulation.local import LocalRun, run_local
     from polyrhythm.sim.assembly import blank_result, one_line
     from polyrhythm.sim.run import trace_name
@@ -125,7 +124,6 @@ def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
 
 
 def death(leave: "Leave", time_scale: float) -> "Death":
-    """A worker that leaves kills itself, or stops if it is to hang."""
     from polyrhythm.emulation.pace import Death
 
     number = signal.SIGSTOP if leave.reason == "hung" else signal.SIGKILL

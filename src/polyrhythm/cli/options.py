@@ -30,7 +30,6 @@ TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="K
 
 
 def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
-    """The scenario with what the options change in it."""
     from polyrhythm.sim import load_scenario
 
     values = dict(map(read_override, overrides or []))

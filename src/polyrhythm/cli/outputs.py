@@ -18,13 +18,10 @@ PAGE_ENTRIES = 200_000
 """Most trace entries that a page reads, all policies together: some seconds."""
 
 PICTURE_ENTRIES = 400
-"""Entries of the picture of one run."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where to write what; None: not asked for."""
-
     json: Path | None = None
     report: Path | None = None
     trace: Path | None = None
@@ -44,7 +41,6 @@ class Outputs:
 
     @property
     def need_traces(self) -> bool:
-        """Whether a trace is needed that nobody asked to keep."""
         return self.trace is None and any((self.report, self.timeline, self.perfetto))
 
     def write(self, command: str, scenario: Any, scenario_toml: str, results: Sequence[RunResult]) -> None:
@@ -62,7 +58,6 @@ class Outputs:
 
 
 def make_folder(option: str, path: Path) -> None:
-    """The folder exists and files can be made in it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         check_writable(option, path / ".writable")
@@ -90,7 +85,6 @@ def as_json(command: str, scenario: Any, results: Sequence[RunResult]) -> bytes:
 
 
 def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> str:
-    """The page, with the timeline of the first seed of each policy."""
     from polyrhythm.report.page import Comparison, render
 
     first = {result.policy: result for result in reversed(results) if result.trace_path}
@@ -100,14 +94,12 @@ def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> s
 
 
 def write_picture(trace: str, path: Path) -> None:
-    """The beginning of a run as an SVG."""
     from polyrhythm.report.timeline_figure import timeline_svg
 
     path.write_text(timeline_svg([load_timeline(trace, PICTURE_ENTRIES)]), encoding="utf-8")
 
 
 def write_perfetto(trace: str | Path, path: Path) -> None:
-    """A whole run for Perfetto."""
     from polyrhythm.report.perfetto import to_perfetto
 
     timeline: Timeline = load_timeline(trace)

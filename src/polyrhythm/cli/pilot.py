@@ -76,14 +76,12 @@ def resolved(arguments: Sequence[str]) -> list[str]:
 
 
 def default_store() -> str:
-    """Where searches are kept."""
     from polyrhythm.cli.search import default_store
 
     return str(default_store())
 
 
 def read_pilot(arguments: Sequence[str]) -> Pilot | None:
-    """The command line, if it asks for sync-switch."""
     if not may_be_asked_for(arguments):
         return None
     from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script
@@ -104,7 +102,6 @@ def may_be_asked_for(arguments: Sequence[str]) -> bool:
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Our options."""
     ours = parser.add_argument_group(f"polyrhythm, with --policy {NAME}")
     ours.add_argument("--search", action="store_true", help="pilot a search if no switch point is known")
     ours.add_argument("--store", metavar="FILE", help="where searches are kept")
@@ -153,7 +150,6 @@ def unnamed(flags: Sequence[str]) -> list[str]:
 
 
 def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
-    """The policy that trial runs find; a line for each on stderr."""
     from polyrhythm.search.loop import search
     from polyrhythm.search.runners import SerialRunner
 
@@ -167,7 +163,6 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
 
 
 def plan_of(options: argparse.Namespace) -> "SearchPlan":
-    """The rules of the search."""
     from polyrhythm.search.plan import SearchPlan
 
     return SearchPlan(

@@ -26,16 +26,12 @@ KNOB = "switch:bsp@{},asp"
 
 
 class SearchOn(StrEnum):
-    """Where trials run."""
-
     SIM = "sim"
     LOCAL = "local"
     RAY = "ray"
 
 
 class WalkName(StrEnum):
-    """How candidates are chosen."""
-
     BISECT = "bisect"
     FIRST_FAILURE = "first-failure"
 
@@ -92,7 +88,6 @@ def search(
 
 
 def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
-    """Find what would fail before anything runs."""
     from polyrhythm.policies import parse
 
     for position in (1.0, 0.5):
@@ -147,7 +142,6 @@ def runner_of(
 
 
 def local_trials(scenario: "Scenario", time_scale: float) -> Any:
-    """Trials on real workers of this host."""
     from polyrhythm.cli.experiment import Experiment
     from polyrhythm.cli.local import check_playable, run_one
     from polyrhythm.search.simulated import outcome_of
@@ -184,7 +178,6 @@ def carried_out(plan: "SearchPlan", runner: "Runner", store: Path, job: str) -> 
 
 
 def print_finished(finished: "Finished") -> None:
-    """Target, candidates, answer and cost."""
     plan, progress, state = finished.state.plan, finished.progress, finished.state
     assert progress.target is not None, "the search is done"
     source = "given" if plan.target is not None else f"mean of {progress.target.size} runs of {plan.knob.target_spec}"
@@ -202,13 +195,11 @@ def print_finished(finished: "Finished") -> None:
 
 
 def rule_of(plan: "SearchPlan") -> str:
-    """The test in words."""
     sides = "equivalence" if plan.two_sided else "non-inferiority"
     return "means compared" if plan.error_rate == 0.5 else f"{sides} at an error rate of {plan.error_rate:g}"
 
 
 def speed_up(finished: "Finished") -> str:
-    """What a later training gains, if both times are known."""
     state = finished.state
     ours, theirs = state.of(finished.spec), state.of(state.plan.knob.target_spec)
     if not ours or not theirs or finished.spec == state.plan.knob.target_spec:
@@ -218,7 +209,6 @@ def speed_up(finished: "Finished") -> str:
 
 
 def as_json(command: str, finished: "Finished") -> bytes:
-    """Everything as numbers."""
     progress, cost = finished.progress, finished.cost
     value = {
         "command": command,

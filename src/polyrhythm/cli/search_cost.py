@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class DrawKind(StrEnum):
-    """How runs are drawn from the log."""
-
     WITHOUT = "without"
     WITH = "with"
     BOTH = "both"
@@ -122,7 +120,6 @@ def cases_of(log: RunLog, wanted: Sequence[str] | None, percents: list[float] | 
 
 
 def print_case(case: "Case", rows: "Sequence[CostFigures]") -> None:
-    """What all runs say, and a table for each way to draw."""
     from polyrhythm.cli.terminal import print_figures
 
     bsp = case.bsp
@@ -144,7 +141,6 @@ def print_case(case: "Case", rows: "Sequence[CostFigures]") -> None:
 
 
 def describe(case: "Case", candidate: "Candidate") -> str:
-    """A candidate in one line."""
     name = f"{candidate.percent:g} %"
     if not candidate.pool:
         return f"{name:<8} no runs: fails at no cost"
@@ -157,7 +153,6 @@ def describe(case: "Case", candidate: "Candidate") -> str:
 
 
 def cells(row: "CostFigures") -> list[str]:
-    """A row of the table."""
     recurrences = "never" if math.isinf(row.amortised) else f"{row.amortised:.2f}"
     error = f" ± {100 * row.std_error:.1f}" if row.std_error else ""
     return [
@@ -199,7 +194,6 @@ def as_json(command: str, log: RunLog, cases: "Sequence[Case]", rows: "dict[str,
 
 
 def candidate_json(candidate: "Candidate") -> dict[str, Any]:
-    """A candidate without its single runs."""
     pool = candidate.pool
     return {
         "percent": candidate.percent,

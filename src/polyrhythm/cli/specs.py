@@ -38,7 +38,6 @@ def split_policies(text: str) -> list[str]:
 
 
 def read_override(text: str) -> tuple[str, str]:
-    """Key and value of ``--set``."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise UsageError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")

@@ -29,7 +29,6 @@ def console(least: int = 0) -> Console:
 
 
 def print_texts(heads: Sequence[str], body: Iterable[Sequence[str]]) -> None:
-    """A table of texts, folded into the width of the terminal."""
     table = blank_table()
     for head in heads:
         table.add_column(head, overflow="fold")
@@ -50,12 +49,10 @@ def print_figures(heads: Sequence[str], body: Iterable[Sequence[str]]) -> None:
 
 
 def blank_table() -> Table:
-    """The look of all tables."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def print_results(results: Sequence[RunResult]) -> None:
-    """The conditions, and one row a policy."""
     said = facts(results)
     width = max(map(len, said))
     for name, value in said.items():
@@ -76,7 +73,6 @@ def share_progress() -> Progress:
 
 
 def bar(amount: MofNCompleteColumn | TaskProgressColumn) -> Progress:
-    """A bar on stderr that vanishes when it is complete."""
     stderr = Console(stderr=True)
     parts = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
     return Progress(*parts, console=stderr, disable=not stderr.is_terminal, transient=True)

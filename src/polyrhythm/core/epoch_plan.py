@@ -76,7 +76,6 @@ class EpochPlan:
         return self._cut(steps * self.members * self.batch_size, self.samples) if steps < self.steps else ()
 
     def _cut(self, start: int, stop: int) -> tuple[SampleRange, ...]:
-        """The parts of the ranges between two virtual positions."""
         if len(self.ranges) == 1:
             epoch, offset, _ = self.ranges[0]
             return (SampleRange(epoch, offset + start, offset + stop),) if start < stop else ()

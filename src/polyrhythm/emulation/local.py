@@ -84,7 +84,6 @@ class LocalRun(NamedTuple):
     averaging: Averaging = "ring"
 
     def epochs(self, train_samples: int) -> int:
-        """Passes over the training set; the workload rounded to whole ones."""
         return max(1, round(self.training.workload_samples(train_samples) / train_samples))
 
 
@@ -128,7 +127,6 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
 
 
 def check_run(run: LocalRun) -> None:
-    """The runtime has a placement for the policy and does what the configuration asks."""
     check_options(optimizer_class(run.training.optimizer), configured_options(run.training))
     if runtime_placement(run.policy) != "every_rank" and run.training.injection is not None:
         raise ScenarioError(
@@ -259,7 +257,6 @@ class JobProcesses:
         self._store_port.close()
 
     def _link(self, rank: int) -> dict[str, str]:
-        """The way to the coordinator of a worker whose link is thin."""
         addresses_ = {rate: address_ for address_, rate in self._config.rates.items()}
         rate = self._links[rank] if self._links else math.inf
         if rate not in addresses_:
@@ -268,7 +265,6 @@ class JobProcesses:
         return {COORDINATOR: msgspec.json.encode(address).decode(), RATE: str(rate)}
 
     def _copy(self, name: str, *given: Any) -> BaseProcess:
-        """A process of the nursery, with a log; see `live`."""
         self._log(name).touch()
         return fork_server_context().Process(target=live, args=(self._log(name), *given))
 
@@ -331,7 +327,6 @@ def evaluate(curve: Meter, run: LocalRun, task: Task, folder: Path, marks: Seque
 
 
 def finite(quality: Quality, mark: Mark) -> Quality:
-    """The quality, if it is one."""
     if not math.isfinite(quality.loss):
         raise DivergedError(
             f"the loss on the test set is {quality.loss} after {mark.samples} samples; lower training.learning_rate"
@@ -340,7 +335,6 @@ def finite(quality: Quality, mark: Mark) -> Quality:
 
 
 def finished(run: LocalRun, measured: RunResult, curve: Meter) -> RunResult:
-    """What the coordinator has measured, with what it does not know."""
     curve.fill_quality(measured)
     return msgspec.structs.replace(
         measured,
@@ -353,7 +347,6 @@ def finished(run: LocalRun, measured: RunResult, curve: Meter) -> RunResult:
 
 
 def enter_injected(result: RunResult, folder: Path) -> None:
-    """What the workers have received by data injection."""
     for path in sorted(folder.glob("injected-*.json")):
         received = msgspec.json.decode(path.read_bytes(), type=Received)
         result.injected_bytes += received.bytes
@@ -363,7 +356,6 @@ def enter_injected(result: RunResult, folder: Path) -> None:
 
 
 def keep_traces(folder: Path, trace: Path | None) -> str | None:
-    """Move the trace of each phase to where it was asked for; the path of the first."""
     if trace is None:
         return None
     trace.parent.mkdir(parents=True, exist_ok=True)

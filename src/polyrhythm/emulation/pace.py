@@ -19,7 +19,6 @@ class SlowTime(msgspec.Struct, frozen=True):
     extra_s: float = 0.0
 
     def holds(self, now_s: float, step: int) -> bool:
-        """Whether it is that time."""
         return self.start <= (step if self.by_step else now_s) < self.stop
 
 
@@ -94,7 +93,6 @@ class Pacer:
         self._sleep(delay_s)
 
     def _now(self) -> float:
-        """Seconds since the first step."""
         if self._started_s is None:
             self._started_s = self._clock()
         return self._clock() - self._started_s

@@ -35,15 +35,11 @@ class TrainerPlan(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct):
-    """What a worker has received by data injection: samples from source to receiver."""
-
     bytes: int
     counts: dict[int, dict[int, int]]
 
 
 class Trainer:
-    """One worker."""
-
     def __init__(self, plan: TrainerPlan, rank: int, task: Task) -> None:
         config = plan.training
         self.plan, self.task = plan, task
@@ -83,7 +79,6 @@ class Trainer:
         return TensorDataset(self.task.train.inputs[order], self.task.train.targets[order])
 
     def samples(self, first: torch.Tensor, targets: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of a mini-batch of the data set."""
         return self.task.batch(first) if targets is None else (self.task.prepared(first), targets)
 
     def step(self, job: Session, inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -117,7 +112,6 @@ def script_optimizer(config: TrainingConfig, model: nn.Module, rate: float) -> O
 
 
 def snapshot(folder: Path, epoch: int) -> Path:
-    """Where the parameters at the end of an epoch are kept."""
     return folder / f"epoch-{epoch}.pt"
 
 
@@ -131,13 +125,11 @@ def keep(model: nn.Module, path: Path) -> None:
 
 
 def keep_injected(job: Session, folder: Path) -> None:
-    """Write what this worker has received."""
     received = Received(job.metrics["injected_bytes"], job.metrics["injected"])
     (folder / f"injected-{job.rank}.json").write_bytes(msgspec.json.encode(received))
 
 
 def main(folder: Path) -> int:
-    """Entry point of a worker process; the exit code."""
     plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=TrainerPlan)
     torch.set_num_threads(1)
     try:

@@ -64,7 +64,6 @@ class BSP(Policy[Barrier]):
 
 
 def release_if_complete(barrier: Barrier) -> tuple[Barrier, Decisions]:
-    """Open the barrier once every live worker waits at it."""
     if not barrier.holds(barrier.live):
         return barrier, ()
     workers = tuple(barrier.waiting)

@@ -238,12 +238,10 @@ class Turn:
 
 
 def is_end(event: Event) -> bool:
-    """Whether a worker has found no mini-batch left."""
     return isinstance(event, Left) and event.reason == "finished"
 
 
 def without(places: WorkerMap[Any], out: WorkerMap[bool]) -> WorkerMap[Any]:
-    """Only those who are not left out."""
     for worker in out:
         places = places.remove(worker)
     return places

@@ -169,7 +169,6 @@ class ESync(Policy[ESyncState]):
                 return self.answer(state, time_s)
 
     def after_report(self, state: ESyncState, report: Report) -> ESyncState:
-        """With the worker's record up to date and its query open."""
         worker, before = report.worker, device_of(state, report.worker)
         device = self.after_step(before, report)
         assert device.cost_s is not None
@@ -202,7 +201,6 @@ class ESync(Policy[ESyncState]):
         )
 
     def smoothed(self, mean: float | None, value: float) -> float:
-        """The running mean after one more value."""
         return value if mean is None else mean + self.smoothing * (value - mean)
 
     def slack_s(self, cost_s: float) -> float:
@@ -245,7 +243,6 @@ class ESync(Policy[ESyncState]):
         return replace(state, queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
 
     def has_enough(self, device: DevicePace) -> bool:
-        """Whether a worker has made as many steps as a round may have."""
         return self.most is not None and device.steps >= self.most
 
     def is_ready(self, state: ESyncState, worker: int, now_s: float) -> bool:
@@ -290,7 +287,6 @@ class ESync(Policy[ESyncState]):
 
 
 def device_of(state: ESyncState, worker: int) -> DevicePace:
-    """The record of a live worker."""
     device = state.devices.get(worker)
     assert device is not None, f"worker {worker} is not live"
     return device
@@ -305,13 +301,11 @@ def slowest_after(state: ESyncState, worker: int, cost_s: float) -> int:
 
 
 def slowest_of(devices: WorkerMap[DevicePace]) -> int | None:
-    """The worker of the highest known cost, the first of several."""
     known = [(device.cost_s, -worker) for worker, device in devices.items() if device.cost_s is not None]
     return -max(known)[1] if known else None
 
 
 def without(state: ESyncState, worker: int) -> ESyncState:
-    """The state after a worker has left."""
     device, devices = device_of(state, worker), state.devices.remove(worker)
     return ESyncState(
         devices,

@@ -72,7 +72,6 @@ class FedAvg(Rounds):
         return Sync(contributors, "parameters", adopters=None if contributors == workers else workers)
 
     def steps(self, cluster: Cluster, live: int) -> int:
-        """Steps of a round of so many workers."""
         assert cluster.dataset_samples is not None
         return max(1, round(self.e * cluster.dataset_samples / (max(1, live) * cluster.batch_size)))
 

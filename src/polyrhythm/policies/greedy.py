@@ -92,7 +92,6 @@ class Greedy(Policy[GreedyState]):
         return GreedyState(stages, Relay.start(stages[index].policy, cluster), served=served, index=index)
 
     def rule(self, state: GreedyState) -> Policy[Any]:
-        """The part in force."""
         return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:
@@ -113,7 +112,6 @@ class Greedy(Policy[GreedyState]):
 
 
 def follow(state: GreedyState, relay: Relay) -> GreedyState:
-    """The state after the relay has moved on."""
     served = state.served
     if not state.away:
         served += relay.roll.processed - state.relay.roll.processed

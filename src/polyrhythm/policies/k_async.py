@@ -53,7 +53,6 @@ class KAsync(Policy[Barrier]):
                 return state, ()
 
     def update_if_enough(self, barrier: Barrier) -> tuple[Barrier, Decisions]:
-        """Combine and release those who wait once they are K."""
         if not barrier.holds(self.k):
             return barrier, ()
         workers = tuple(barrier.waiting)

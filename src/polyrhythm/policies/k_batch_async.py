@@ -17,11 +17,9 @@ class Batches:
     total: int = 0
 
     def add(self, worker: int) -> "Batches":
-        """With one more gradient of `worker`."""
         return Batches(self.live, self.held.set(worker, (self.held.get(worker) or 0) + 1), self.total + 1)
 
     def leave(self, worker: int) -> "Batches":
-        """Without `worker` and its gradients."""
         return Batches(self.live - 1, self.held.remove(worker), self.total - (self.held.get(worker) or 0))
 
     def holds(self, quota: int) -> bool:
@@ -79,7 +77,6 @@ class KBatchAsync(Policy[Batches]):
                 return state, ()
 
     def update_if_enough(self, state: Batches, go_on: Decisions) -> tuple[Batches, Decisions]:
-        """Combine what has gathered once it is K mini-batches, then go on."""
         if not state.holds(self.k):
             return state, go_on
         return Batches(state.live), (Sync(state.workers), *go_on)

@@ -83,7 +83,6 @@ class KBatchSync(Policy[BatchRound]):
                 return state, ()
 
     def after_report(self, state: BatchRound, worker: int) -> tuple[BatchRound, Decisions]:
-        """Draw another mini-batch, or end the round if this was the K-th."""
         if not state.batches.holds(self.k):
             return state, (Proceed((worker,)),)
         return end_round(state, tuple(w for w in state.live if w != worker))

@@ -58,7 +58,6 @@ class KGroup(Policy[Barrier]):
                 return state, ()
 
     def release_if_enough(self, barrier: Barrier, decisions: Decisions) -> tuple[Barrier, Decisions]:
-        """Let everyone who is held go on once they are K."""
         if not barrier.holds(self.k):
             return barrier, decisions
         return barrier.open(), (*decisions, Proceed(tuple(barrier.waiting)))

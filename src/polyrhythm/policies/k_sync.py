@@ -65,7 +65,6 @@ class FirstArrivals(Policy[Round]):
                 return state, ()
 
     def end_if_enough(self, state: Round) -> tuple[Round, Decisions]:
-        """End the round once enough have reported."""
         live = len(state.running) + len(state.waiting)
         if not state.waiting or len(state.waiting) < self.quota(live):
             return state, ()

@@ -81,7 +81,6 @@ class KBandit(Policy[KBanditState]):
         self.listed()
 
     def listed(self) -> tuple[Policy[Any], ...]:
-        """The arms that `values` names."""
         knobs = fields(self.base)
         if not knobs:
             raise SpecError(f"base {self.base.spec} has no parameter to choose; use a rule such as k-group or ssp")
@@ -95,11 +94,9 @@ class KBandit(Policy[KBanditState]):
         return self.fresh(cluster, Charge.of(self.first(), cluster))
 
     def first(self) -> Policy[Any]:
-        """The rule of the first window."""
         return (self.listed() or (GROUP,))[0]
 
     def fresh(self, cluster: Cluster, charge: Charge) -> KBanditState:
-        """At the beginning, also when it begins anew."""
         size = self.window * max(1, len(charge.roll.places))
         arms = self.listed()
         return KBanditState(cluster, charge, LossWindow(size), arms=arms, match=Match.of(len(arms)))

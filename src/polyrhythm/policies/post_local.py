@@ -73,7 +73,6 @@ class PostLocalSGD(Policy[PostLocalState]):
 
     @property
     def local(self) -> LocalSGD:
-        """The rule after the switch."""
         return LocalSGD(self.h, self.last, self.growth)
 
     def init(self, cluster: Cluster) -> PostLocalState:
@@ -112,7 +111,6 @@ class PostLocalSGD(Policy[PostLocalState]):
 
 
 def updated(held: WorkerMap[Report], event: Event) -> WorkerMap[Report]:
-    """What waits at the barrier after `event`."""
     match event:
         case Report(worker=worker):
             return held.set(worker, event)

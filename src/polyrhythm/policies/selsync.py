@@ -139,7 +139,6 @@ class SelSync(Policy[SelSyncState]):
         self.check_targets()
 
     def check_targets(self) -> None:
-        """At most one target, and one that can be held."""
         if self.lssr is not None and self.quantile is not None:
             raise SpecError("lssr and quantile are two ways to say where delta goes; give one of them")
         for name in ("lssr", "quantile"):
@@ -151,7 +150,6 @@ class SelSync(Policy[SelSyncState]):
 
     @property
     def target(self) -> float | None:
-        """The quantile that delta follows."""
         return self.quantile if self.lssr is None else self.lssr
 
     def init(self, cluster: Cluster) -> SelSyncState:
@@ -202,7 +200,6 @@ class SelSync(Policy[SelSyncState]):
         )
 
     def moved(self, signal: Signal, report: Report, factor: float) -> Signal:
-        """The signal after a step."""
         if report.grad_sq_norm is not None:
             return signal.after(report.grad_sq_norm, self.window, factor)
         if self.lssr is None:
@@ -213,7 +210,6 @@ class SelSync(Policy[SelSyncState]):
         return Signal((1.0,), 1.0, 1.0)
 
     def threshold(self, state: SelSyncState) -> float:
-        """delta as it is in force."""
         return self.delta if self.target is None else state.threshold.value
 
     def end_step(self, state: SelSyncState) -> tuple[SelSyncState, Decisions]:

@@ -24,7 +24,6 @@ class SwitchState:
     relay: Relay
 
     def following(self, processed: int) -> Policy[Any] | None:
-        """The part that is due, if the share of the one in force is served."""
         if processed < self.stages[0].end_samples:
             return None
         return next(stage.policy for stage in self.stages if processed < stage.end_samples)
@@ -106,7 +105,6 @@ class Switch(Policy[SwitchState]):
         return SwitchState(left, Relay.start(left[0].policy, cluster, self.late == "drop"))
 
     def rule(self, state: SwitchState) -> Policy[Any]:
-        """The part in force."""
         return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:

@@ -9,7 +9,6 @@ from polyrhythm.errors import SpecError
 from polyrhythm.policies.asp import ASP
 
 RULES = ("same", "zero", "1/n", "2^i/n", "i/n")
-"""Momentum rules with a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,6 @@ class Tuned(Policy[TunedState]):
         return tuple(replace(stage, policy=replace(self, policy=stage.policy)) for stage in within)
 
     def bounds(self, cluster: Cluster) -> Bounds:
-        """Those of the policy within."""
         return self.policy.bounds(cluster)
 
     def init(self, cluster: Cluster) -> TunedState:
@@ -142,7 +140,6 @@ class Tuned(Policy[TunedState]):
 
 
 def is_momentum(text: str) -> bool:
-    """Whether a text is a number that can be a momentum."""
     try:
         return 0 <= float(text) < 1
     except ValueError:

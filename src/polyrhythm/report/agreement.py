@@ -32,7 +32,6 @@ class Agreement(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Simulated time over real time, less one."""
         return self.simulated_s / self.real_s - 1
 
 
@@ -47,7 +46,6 @@ def agreements(real: Sequence[RunResult], simulated: Sequence[RunResult]) -> lis
 
 
 def agreement(policy: str, real: Sequence[RunResult], simulated: Sequence[RunResult]) -> Agreement:
-    """One policy in the simulator and the runtime."""
     real_s, simulated_s = (fmean(run.duration_s for run in runs) for runs in (real, simulated))
     first, second = (sum((Counter(run.staleness_counts) for run in runs), Counter[int]()) for runs in (real, simulated))
     apart = distance(first, second) if first and second else None
@@ -55,7 +53,6 @@ def agreement(policy: str, real: Sequence[RunResult], simulated: Sequence[RunRes
 
 
 def mean(counts: Mapping[int, int]) -> float | None:
-    """Mean of a distribution; None if it is empty."""
     total = sum(counts.values())
     return sum(value * count for value, count in counts.items()) / total if total else None
 
@@ -86,7 +83,6 @@ def misplaced(pairs: Sequence[Agreement]) -> list[tuple[str, str]]:
 
 
 def rows(pairs: Sequence[Agreement]) -> list[list[str]]:
-    """Cells under `HEADINGS`."""
     return [
         [
             pair.policy,
@@ -102,12 +98,10 @@ def rows(pairs: Sequence[Agreement]) -> list[list[str]]:
 
 
 def figure(value: float | None) -> str:
-    """A number, or - if there is none."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def verdict(pairs: Sequence[Agreement]) -> str:
-    """The largest error and the order, in one line."""
     if not pairs:
         return "no policy has finished in the simulator and the runtime"
     worst = max(pairs, key=lambda pair: abs(pair.error))

@@ -57,14 +57,12 @@ def latest(run: RunResult) -> Sequence[tuple[int, Lateness]]:
 
 
 def row(worker: int, arrival: Lateness) -> list[str]:
-    """A line of the table: seconds of a mean step, and how often the worker was late."""
     times = (f"{seconds:.4g} s" for seconds in (arrival.compute_s, arrival.transfer_s, arrival.wait_s))
     late = f"{arrival.spells}x, {arrival.late_share:.0%} of the time" if arrival.spells else NOTHING
     return [str(worker), *times, late, arrival.kind or NOTHING]
 
 
 def verdict(run: RunResult) -> str:
-    """Who was late, in words."""
     late = {worker: arrival.kind for worker, arrival in run.arrivals.items() if arrival.kind}
     if not late:
         return "has no straggler"

@@ -9,8 +9,6 @@ NOTHING = "-"
 
 
 class Column(NamedTuple):
-    """A heading, what it means, and the text of a row under it."""
-
     heading: str
     meaning: str
     text: Callable[[TableRow], str]
@@ -24,23 +22,19 @@ def columns(rows: Sequence[TableRow], has_target: bool) -> tuple[Column, ...]:
 
 
 def headings(rows: Sequence[TableRow], has_target: bool) -> list[str]:
-    """The headings of the table."""
     return [column.heading for column in columns(rows, has_target)]
 
 
 def cells(rows: Sequence[TableRow], has_target: bool) -> list[list[str]]:
-    """The text of the table."""
     return [[column.text(row) for column in columns(rows, has_target)] for row in rows]
 
 
 def policy(row: TableRow) -> str:
-    """The spec, and how many seeds did not finish."""
     lost = row.runs - row.finished
     return f"{row.policy} ({lost} of {row.runs} failed)" if lost else row.policy
 
 
 def time_to_target(row: TableRow) -> str:
-    """Mean time to target, and how many seeds reached it if not all did."""
     if row.time_to_target_s is None:
         return NOTHING if not row.finished else "never"
     partly = f" ({row.reached} of {row.runs})" if row.reached < row.runs else ""
@@ -117,7 +111,6 @@ def times(value: float | None) -> str:
 
 
 def staleness(row: TableRow) -> str:
-    """Mean and maximum."""
     if row.staleness_mean is None or row.staleness_max is None:
         return NOTHING
     return f"{row.staleness_mean:.1f} / {row.staleness_max}"
@@ -140,5 +133,4 @@ OTHERS = (
     Column("bytes", "pushed and pulled by all workers", lambda row: size(row.bytes_total)),
     Column("dropped", "gradients that were computed but not applied", lambda row: count(row.gradients_dropped)),
 )
-"""Columns after the time."""
 LSSR = Column("LSSR", "share of the steps that no exchange followed", lambda row: number(row.lssr))

@@ -43,6 +43,5 @@ def band(runs: Sequence[RunResult], x: Callable[[EvalPoint], float], y: Callable
 def finite_points(
     run: RunResult, x: Callable[[EvalPoint], float], y: Callable[[EvalPoint], float]
 ) -> list[tuple[float, float]]:
-    """The points of one curve."""
     points = [(float(x(point)), float(y(point))) for point in run.curve]
     return [point for point in points if all(map(math.isfinite, point))]

@@ -15,16 +15,6 @@ from polyrhythm.report.palette import Look
 
 @dataclass(frozen=True)
 class Grid:
-    """A table.
-
-    Args:
-        title: above it, if any.
-        headings: of the columns.
-        rows: what is shown is each cell's `str()`.
-        meanings: what the columns mean, if headings do not say it; one a heading.
-        looks: of the rows, where they are policies that the figures show; one a row.
-    """
-
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -34,17 +24,6 @@ class Grid:
 
 @dataclass(frozen=True)
 class DocumentSection:
-    """A heading and what stands below it.
-
-    Args:
-        title: the heading.
-        text: a paragraph.
-        grids: tables.
-        charts: figures; no two of a page have one key.
-        items: lines of a list.
-        code: lines that are shown as they are.
-    """
-
     title: str
     text: str = ""
     grids: Sequence[Grid] = ()
@@ -71,7 +50,6 @@ class Document:
 
 
 def render_document(document: Document) -> str:
-    """The page."""
     charts = [chart for part in document.parts for chart in part.charts]
     environment = Environment(
         loader=PackageLoader("polyrhythm.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -99,5 +77,4 @@ def styled(chart: Chart) -> dict[str, object]:
 
 
 def embedded(value: object) -> str:
-    """JSON that may stand inside a script element."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

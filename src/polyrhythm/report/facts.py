@@ -9,7 +9,6 @@ WORKERS = {
     "simulated": "workers",
     "local": "real workers on this host (delays and bandwidth_gbps are emulated)",
 }
-"""What the workers are, by placement."""
 
 
 def facts(results: Sequence[RunResult]) -> dict[str, str]:
@@ -33,7 +32,6 @@ def target_of(results: Sequence[RunResult]) -> float | None:
 
 
 def rates(result: RunResult) -> str:
-    """The learning-rate convention and the rates that it puts in force."""
     eta, convention = result.learning_rate, result.lr_convention
     if eta is None or convention is None:
         return "none: timing only, no model is trained"
@@ -58,7 +56,6 @@ def numbers(values: Sequence[int]) -> str:
 
 
 def troubles(results: Sequence[RunResult]) -> list[str]:
-    """One line for each run that diverged or failed."""
     return [
         f"{result.policy}, seed {result.seed}: {result.status}: {result.message}"
         for result in results

@@ -11,10 +11,8 @@ from polyrhythm.report.palette import NEUTRAL, Look, faded
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 
 RunsByPolicy = Mapping[str, Sequence[RunResult]]
-"""Results by policy."""
 
 BINS = 20
-"""Most bars of a policy in the staleness figure."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,6 @@ class Chart:
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity of the learning curves."""
-
     key: str
     label: str
     value: Callable[[EvalPoint], float]
@@ -76,7 +72,6 @@ def curve_chart(runs: RunsByPolicy, looks: Mapping[str, Look], x: Axis, y: Axis,
 
 
 def add_curve(figure: go.Figure, policy: str, b: Band, look: Look) -> None:
-    """A line with its band."""
     if b.deviation.any():
         upper, lower = b.mean + b.deviation, b.mean - b.deviation
         outline = {"x": [*b.x, *b.x[::-1]], "y": [*upper, *lower[::-1]]}
@@ -118,7 +113,6 @@ HATCHES = {"solid": "", "dash": "/", "dot": "."}
 
 
 def staleness_counts(runs: Sequence[RunResult]) -> dict[int, int]:
-    """Applied gradients by staleness, over all seeds."""
     total: dict[int, int] = {}
     for run in runs:
         for staleness, gradients in run.staleness_counts.items():
@@ -127,7 +121,6 @@ def staleness_counts(runs: Sequence[RunResult]) -> dict[int, int]:
 
 
 def binned(counts: Mapping[int, int], width: int, bins: int) -> list[float]:
-    """Shares by bin."""
     everything = sum(counts.values())
     shares = [0.0] * bins
     for staleness, gradients in counts.items():
@@ -189,6 +182,5 @@ def listing(said: Mapping[str, str]) -> str:
 
 
 def mean_bytes(runs: Sequence[RunResult], way: str) -> float:
-    """Mean over the seeds of one direction."""
     total: float = sum(getattr(run, f"bytes_{way}") for run in runs)
     return total / len(runs)

@@ -42,7 +42,6 @@ def overview_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> 
 
 
 def idlest_and_busiest(shares: NDArray[np.float64]) -> tuple[str, str]:
-    """Mean shares of the two workers."""
     means = np.nanmean(shares, axis=1)
     return percent(means.min()), percent(means.max())
 
@@ -55,7 +54,6 @@ def add_overview(
     busy: NDArray[np.float64],
     colour: str,
 ) -> None:
-    """One policy."""
     figure.add_heatmap(
         x=(edges[:-1] + edges[1:]) / 2,
         y=timeline.workers,

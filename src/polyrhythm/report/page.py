@@ -34,7 +34,6 @@ class Comparison:
 
 
 def render(comparison: Comparison) -> str:
-    """The page."""
     results = comparison.results
     look_of = looks(result.policy for result in results)
     parts = [
@@ -57,7 +56,6 @@ def result_part(results: Sequence[RunResult], look_of: Mapping[str, Look]) -> Do
 
 
 def list_charts(comparison: Comparison, look_of: Mapping[str, Look]) -> list[Chart]:
-    """The figures that these results have data for."""
     by_policy = {
         policy: [result for result in comparison.results if result.policy == policy and result.status != "failed"]
         for policy in look_of

@@ -15,7 +15,6 @@ UPDATES = 0
 
 
 def to_perfetto(timeline: Timeline) -> dict[str, Any]:
-    """The trace as a value that `json.dump` writes."""
     events = [
         *names(timeline),
         *(slice_of(span) for span in timeline.spans),
@@ -26,7 +25,6 @@ def to_perfetto(timeline: Timeline) -> dict[str, Any]:
 
 
 def names(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Names and order of the tracks."""
     yield metadata("process_name", UPDATES, {"name": timeline.policy})
     tracks = {UPDATES: "updates"} | {worker + 1: f"worker {worker}" for worker in timeline.workers}
     for track, name in tracks.items():
@@ -35,12 +33,10 @@ def names(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def metadata(name: str, track: int, args: dict[str, str | int]) -> dict[str, Any]:
-    """Describes a track."""
     return {"ph": "M", "name": name, "pid": PROCESS, "tid": track, "args": args}
 
 
 def slice_of(span: Span) -> dict[str, Any]:
-    """A span of a worker."""
     return {
         "ph": "X",
         "name": KINDS[span.kind],
@@ -53,7 +49,6 @@ def slice_of(span: Span) -> dict[str, Any]:
 
 
 def instant(update: Update) -> dict[str, Any]:
-    """A `Sync`, with what it combined."""
     sync = update.sync
     args: dict[str, Any] = {"workers": list(sync.workers)}
     if sync.weights is not None:
@@ -71,7 +66,6 @@ def instant(update: Update) -> dict[str, Any]:
 
 
 def counter(arrival: TimelineArrival) -> dict[str, Any]:
-    """Staleness of a contribution on arrival."""
     return {
         "ph": "C",
         "name": "staleness",

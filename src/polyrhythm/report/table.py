@@ -57,7 +57,6 @@ def rows(results: Iterable[RunResult], baseline: str = BASELINE) -> list[TableRo
 
 
 def row(policy: str, runs: Sequence[RunResult], reference_s: float | None) -> TableRow:
-    """The row of one policy."""
     done = [run for run in runs if run.status == "ok"]
     time_s = fair_time(runs)
     return TableRow(
@@ -88,13 +87,11 @@ def ranking_time(run: RunResult) -> float | None:
 
 
 def fair_time(runs: Sequence[RunResult]) -> float | None:
-    """Mean of the times that rank, if every seed has one."""
     times = [time for run in runs if (time := ranking_time(run)) is not None]
     return fmean(times) if times and len(times) == len(runs) else None
 
 
 def rank(row: TableRow) -> tuple[int, float]:
-    """Sort key of `rows`."""
     if not row.finished:
         return 3, inf
     if row.time_to_target_s is None:
@@ -103,13 +100,11 @@ def rank(row: TableRow) -> tuple[int, float]:
 
 
 def mean(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> float | None:
-    """Mean over the runs that have the value."""
     values = [v for run in runs if (v := value(run)) is not None]
     return fmean(values) if values else None
 
 
 def spread(values: Sequence[float]) -> SeedSpread | None:
-    """Mean and standard deviation of what was measured."""
     if not values:
         return None
     return SeedSpread(fmean(values), stdev(values) if len(values) > 1 else None)

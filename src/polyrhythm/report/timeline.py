@@ -19,7 +19,6 @@ KINDS: dict[SpanKind, str] = {
     "wait": "waits",
     "lost": "computes in vain",
 }
-"""Kinds and how a legend names them."""
 
 
 class Span(NamedTuple):
@@ -32,8 +31,6 @@ class Span(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A `Sync` was decided."""
-
     time_s: float
     sync: Sync
 
@@ -64,7 +61,6 @@ class Timeline:
 
     @classmethod
     def of(cls, trace: Trace, complete: bool = True) -> "Timeline":
-        """The timeline of a trace."""
         scribe = Scribe()
         for event, decisions in trace.entries:
             scribe.write(event, decisions)
@@ -76,7 +72,6 @@ class Timeline:
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Everyone who has a span, in order."""
         return tuple(sorted({span.worker for span in self.spans}))
 
     def until(self, end_s: float, workers: int | None = None) -> "Timeline":
@@ -133,7 +128,6 @@ class Scribe:
     now_s: float = 0.0
 
     def write(self, event: Event, decisions: Decisions) -> None:
-        """One entry of a trace."""
         self.now_s = event.time_s
         match event:
             case Joined(workers=workers):
@@ -148,7 +142,6 @@ class Scribe:
             self.carry_out(decision)
 
     def carry_out(self, decision: Decision) -> None:
-        """One decision."""
         match decision:
             case Proceed(workers=workers, exchange=exchange):
                 for worker in workers:
@@ -161,7 +154,6 @@ class Scribe:
                 self.updates.append(Update(self.now_s, decision))
 
     def report(self, event: Report) -> None:
-        """A step is complete."""
         released_s, exchange = self.running.pop(event.worker, (None, None))
         if released_s is None:
             raise TraceError(f"worker {event.worker} reports at {event.time_s} s but nobody let it proceed")
@@ -179,14 +171,12 @@ class Scribe:
         self.waiting_since[event.worker] = event.time_s
 
     def abandon(self, worker: int, kind: SpanKind) -> None:
-        """What a released worker did, if anything, ends without a report."""
         released_s, _ = self.running.pop(worker, (None, None))
         if released_s is not None:
             self.add(worker, kind, released_s, self.now_s)
             self.waiting_since[worker] = self.now_s
 
     def end_wait(self, worker: int) -> None:
-        """A worker has waited until now."""
         self.add(worker, "wait", self.waiting_since.pop(worker, self.now_s), self.now_s)
 
     def close(self) -> None:

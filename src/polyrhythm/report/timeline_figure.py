@@ -85,7 +85,6 @@ def shown_part(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 
 def describe_window(timelines: Sequence[Timeline], workers: int) -> str:
-    """What part of the runs is shown."""
     if all(timeline.complete for timeline in timelines):
         return "The whole run of the first seed."
     end_s = max(timeline.end_s for timeline in timelines)
@@ -114,7 +113,6 @@ def rows_of_axes(timelines: Sequence[Timeline], titles: Sequence[str] | None = N
 
 
 def add_timeline(figure: go.Figure, position: int, timeline: Timeline, colour: str, gap_s: float) -> None:
-    """The spans of one policy."""
     styles: dict[SpanKind, dict[str, Any]] = {
         "compute": {"color": colour, "width": 12},
         "transfer": {"color": faded(colour, 0.45), "width": 12},

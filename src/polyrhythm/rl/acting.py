@@ -16,17 +16,11 @@ WINDOW = 3
 
 
 class Agent(Protocol):
-    """Chooses actions."""
-
-    def choose(self, observation: Observation) -> int:
-        """The action to take now."""
+    def choose(self, observation: Observation) -> int: ...
 
 
 class Nobody:
-    """An agent that never chooses."""
-
     def choose(self, observation: Observation) -> int:
-        """It is never asked."""
         raise AssertionError("an agent is needed")
 
 
@@ -55,23 +49,18 @@ class Acting(RLP):
 
     @property
     def learned(self) -> Learned:
-        """What stands in place of a file."""
         return self.given
 
     def choose(self, observation: Observation) -> int:
-        """The agent's choice."""
         return self.agent.choose(observation)
 
 
 def ignore(observation: Observation, action: int) -> None:
-    """Nobody looks."""
     del observation, action
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedState:
-    """The rule's own state, and what the view has seen."""
-
     inner: Any
     signals: Any
 
@@ -93,11 +82,9 @@ class Watched(Policy[WatchedState]):
     traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
 
     def init(self, cluster: Cluster) -> WatchedState:
-        """Nothing seen yet."""
         return WatchedState(self.watched.init(cluster), VIEWS["paper"].init())
 
     def decide(self, state: WatchedState, event: Event) -> tuple[WatchedState, Decisions]:
-        """As the rule decides."""
         view = VIEWS["paper"]
         signals = view.hear(state.signals, event)
         inner, decisions = self.watched.decide(state.inner, event)

@@ -56,7 +56,6 @@ def image_data(name: str, folder: str | None = None) -> Task:
 
 
 def halved(task: Task, split: Split) -> Split:
-    """Standardised images of half the side."""
     images = functional.avg_pool2d(task.prepared(split.inputs), 2)
     assert images.shape[-1] <= SIDE
     return Split(images.div_(images.std()), split.targets)

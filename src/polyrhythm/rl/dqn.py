@@ -139,12 +139,9 @@ PRESETS = {
         ),
     )
 }
-"""The presets by name."""
 
 
 class Transition(NamedTuple):
-    """One choice and what came of it."""
-
     state: Observation
     action: int
     reward: float
@@ -171,8 +168,6 @@ def n_step(
 
 
 class Replay:
-    """The latest transitions."""
-
     def __init__(self, size: int, inputs: int) -> None:
         self.size, self.count = size, 0
         self.states, self.following = np.zeros((2, size, inputs), np.float32)
@@ -191,11 +186,9 @@ class Replay:
         self.count += 1
 
     def state(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
         return {name: torch.from_numpy(kept) for name, kept in self._arrays()} | {"count": self.count}
 
     def load(self, state: dict[str, Any]) -> None:
-        """The reverse."""
         self.count = state["count"]
         for name, kept in self._arrays():
             kept[:] = state[name].numpy()
@@ -236,7 +229,6 @@ class Learner:
         self.loss = math.nan
 
     def learn(self, *transitions: Transition) -> None:
-        """Remember transitions, and make the updates that they are worth."""
         for transition in transitions:
             self.replay.add(transition)
         self.owed += self.preset.updates * len(transitions)
@@ -245,7 +237,6 @@ class Learner:
             self.update()
 
     def update(self) -> None:
-        """One mini-batch from the replay."""
         rows = torch.randint(len(self.replay), (self.preset.batch,), generator=self.generator).numpy()
         replay = self.replay
         goals, discounts = replay.rewards[rows], replay.discounts[rows]
@@ -266,7 +257,6 @@ class Learner:
         self._copy()
 
     def start_from(self, parameters: Array) -> None:
-        """Both networks get these."""
         self.online.parameters[:] = parameters
         self._copy()
 
@@ -292,7 +282,6 @@ class Learner:
         return self.target.plain()
 
     def state(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
         return {
             "online": torch.from_numpy(self.online.parameters),
             "target": torch.from_numpy(self.target.parameters),
@@ -304,7 +293,6 @@ class Learner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """The reverse."""
         self.online.parameters[:] = state["online"].numpy()
         self.target.parameters[:] = state["target"].numpy()
         self.optimizer.optimizer.load_state_dict(state["optimizer"])
@@ -351,7 +339,6 @@ class GreedyAgent:
         self.before = 0
 
     def choose(self, observation: Observation) -> int:
-        """The action."""
         if self.kept is None and self.rng.random() < self.epsilon:
             self.kept = int(self.rng.integers(len(self.layers[-1][1])))
         if self.kept is not None:

@@ -27,14 +27,11 @@ REWARD_S = 100.0
 
 
 class Asking:
-    """An agent that notes that it is asked, and answers what it was given."""
-
     def __init__(self) -> None:
         self.asked: Observation | None = None
         self.action = 0
 
     def choose(self, observation: Observation) -> int:
-        """The action that was given."""
         self.asked = observation
         return self.action
 
@@ -49,7 +46,6 @@ class PausingEngine(Engine):
         self.tell = self._pause_or_tell
 
     def act(self) -> None:
-        """Take the decision that was due, and run to the next one or to the end."""
         assert self.pending is not None
         event, self.pending, self.stopped = self.pending, None, False
         self.driver.tell(event)
@@ -116,7 +112,6 @@ class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observed(), self._info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Act, and go on to the next choice."""
         assert self.episode is not None, "call reset first"
         before_s = self._engine.calendar.now_s
         self.asking.action = int(action)

@@ -75,7 +75,6 @@ class Episode:
         self.engine.watch(self.interval, self._at_mark)
 
     def run(self) -> "Episode":
-        """To its end."""
         try:
             with torch.inference_mode():
                 self.engine.run()
@@ -85,11 +84,9 @@ class Episode:
 
     @property
     def time_s(self) -> float:
-        """Virtual time to the target; the limit if the job never got there."""
         return self.engine.calendar.now_s if self.reached else self.family.limit_s
 
     def result(self) -> RunResult:
-        """What was measured, once it has ended."""
         engine, family = self.engine, self.family
         result = RunResult(
             scenario=family.name,

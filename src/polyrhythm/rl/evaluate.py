@@ -75,12 +75,10 @@ def spec_for(spec: str, workers: int) -> str:
 
 
 def instances(family: str, count: int, seed: int = HELD_OUT_SEED) -> list[Instance]:
-    """Held-out instances of a family."""
     return [draw(family_named(family), seed + index) for index in range(count)]
 
 
 def measure(instance: Instance, spec: str, folder: str | None = None, writer: TraceWriter | None = None) -> RunResult:
-    """One job under one policy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

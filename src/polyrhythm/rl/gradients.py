@@ -58,7 +58,6 @@ class ArrayGradients(StackedGradients):
     @torch.no_grad()
     @np.errstate(all="ignore")
     def evaluate(self, parameters: Tensor, buffers: Buffers) -> Quality:
-        """Quality on the test split."""
         if parameters is not self._evaluated[0]:
             self._evaluated = parameters, [(w.view(parameters).t(), b.view(parameters)) for w, b in self.layers]
         outputs = self.test
@@ -111,7 +110,6 @@ def forward(layers: ArrayLayers, inputs: Array) -> list[Array]:
 
 
 def backward(layers: ArrayLayers, activations: list[Array], error: Array, gradients: ArrayLayers) -> None:
-    """Write the gradient of every layer, from the error at the outputs, into `gradients`."""
     for at in range(len(layers) - 1, -1, -1):
         weight, bias = gradients[at]
         np.matmul(error.transpose(0, 2, 1), activations[at], out=weight)

@@ -66,23 +66,19 @@ class Instance:
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
         return len(self.base_s)
 
     @property
     def stragglers(self) -> int:
-        """How many workers sleep."""
         return sum(sleep > 0 for sleep in self.sleep_s)
 
     def durations(self) -> list[Iterator[float]]:
-        """Durations of each worker's steps, without end."""
         rng = np.random.default_rng((self.seed, 1))
         seeds = rng.spawn(self.workers)
         return [worker_stream(*each) for each in zip(self.base_s, self.sleep_s, seeds, strict=True)]
 
 
 def worker_stream(base_s: float, sleep_s: float, rng: np.random.Generator) -> Iterator[float]:
-    """Durations of one worker's steps."""
     sleep = Sleep(probability=1.0, mean_s=sleep_s, deviation=DEVIATION) if sleep_s else None
     return stream(Compute(distribution="normal", deviation=JITTER, sleep=sleep), base_s, rng)
 

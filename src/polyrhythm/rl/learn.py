@@ -51,8 +51,7 @@ VALIDATION_SEED = 500_000
 class FigureLog(Protocol):
     """Where figures go; a TensorBoard writer is one."""
 
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
-        """One figure."""
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 
 
 @dataclass
@@ -64,7 +63,6 @@ class Ranges:
     workers: list[int] = field(default_factory=list)
 
     def see(self, instance: Instance, played: Played) -> None:
-        """With one more episode."""
         self.workers = [min([*self.workers[:1], instance.workers]), max([*self.workers[1:], instance.workers])]
         for observation, _ in played.choices:
             self.low = list(map(min, self.low or observation, observation))
@@ -72,12 +70,10 @@ class Ranges:
 
     @property
     def conditions(self) -> Conditions:
-        """As a file states them."""
         return Conditions((self.workers[0], self.workers[1]), tuple(self.low), tuple(self.high))
 
 
 def nobody(done: int, planned: int) -> None:
-    """Tells nobody."""
     del done, planned
 
 
@@ -125,11 +121,9 @@ class Study:
 
     @property
     def checkpoint(self) -> Path:
-        """Where it can be resumed from."""
         return self.out.with_name(self.out.name + ".checkpoint")
 
     def run(self) -> Learned:
-        """Learn, and write the file."""
         if not self.pretrained:
             self._pretrain()
             self._validate()
@@ -146,7 +140,6 @@ class Study:
     # Pre-training.
 
     def _instance(self, index: int) -> Instance:
-        """The instance number `index` of the training."""
         families = self.preset.families
         return draw(family_named(families[index % len(families)]), 10_000 * self.seed + index)
 
@@ -202,7 +195,6 @@ class Study:
     # Episodes.
 
     def _epsilon(self, number: int) -> float:
-        """Probability of a random action in the episode of this number."""
         first, last = self.preset.epsilon
         return first + (last - first) * min(1.0, number / max(1, self.preset.episodes))
 
@@ -220,7 +212,6 @@ class Study:
             self._learn_batch(*ahead.popleft())
 
     def _begun(self, numbers: range) -> tuple[list[Rollout], Iterator[Played]]:
-        """Episodes that are played with the present network."""
         network, pool = self.learner.network(), self.preset.pretraining
         rollouts = [
             self._rollout(self._instance(number % pool), seed=number, network=network, epsilon=self._epsilon(number))
@@ -287,7 +278,6 @@ class Study:
 
     @property
     def _asp(self) -> int:
-        """The action that is the fallback."""
         return VIEWS[self.preset.view].actions.index("self" if self.paper else "1")
 
     def _favouring(self, network: ValueNetwork) -> ValueNetwork:
@@ -297,7 +287,6 @@ class Study:
         return Rollout(instance, self.preset.view, folder=self.folder, **how)
 
     def _times(self, rollouts: list[Rollout], count: int) -> list[float]:
-        """Mean times by family, of each of which there are so many."""
         ends = [played.end_s for played in play_all(rollouts, self.jobs)]
         return [fmean(ends[start : start + count]) for start in range(0, len(ends), count)]
 
@@ -308,7 +297,6 @@ class Study:
     # Files.
 
     def learned(self) -> Learned:
-        """What has been learned so far."""
         network = self._favouring(self.learner.target.plain(self.best))
         training = {
             "command": self.command,

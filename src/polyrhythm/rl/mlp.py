@@ -51,11 +51,9 @@ class MLP:
         return parts
 
     def __call__(self, inputs: Array) -> Array:
-        """Outputs of one sample, or of many, one a row."""
         return self._forward(inputs)[-1]
 
     def _forward(self, inputs: Array) -> list[Array]:
-        """What goes into each layer, and the outputs."""
         activations = [inputs]
         for weight, bias in self.layers:
             if len(activations) > 1:
@@ -91,6 +89,5 @@ class MLP:
         return gradient
 
     def plain(self, parameters: Array | None = None) -> ValueNetwork:
-        """The same function, or that of other parameters, in plain Python."""
         layers = self.layers if parameters is None else self.split(parameters)
         return ValueNetwork(tuple(Layer(tuple(map(tuple, w.tolist())), tuple(b.tolist())) for w, b in layers))

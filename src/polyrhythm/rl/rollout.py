@@ -18,12 +18,9 @@ from polyrhythm.rl.instances import Instance
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An agent that always takes the same action."""
-
     action: int
 
     def choose(self, observation: Observation) -> int:
-        """The action."""
         del observation
         return self.action
 
@@ -75,7 +72,6 @@ class Rollout:
     window: int = WINDOW
 
     def agent(self) -> Agent:
-        """Who chooses."""
         if self.action is not None:
             return Constant(self.action)
         assert self.network is not None
@@ -85,21 +81,17 @@ class Rollout:
 
 
 class RolloutRecorder:
-    """Records what an agent or a rule does in an episode."""
-
     def __init__(self, agent: Agent | None) -> None:
         self.agent, self.played = agent, Played()
         self.episode: Episode | None = None
 
     def choose(self, observation: Observation) -> int:
-        """As the agent does."""
         assert self.agent is not None
         action = self.agent.choose(observation)
         self.note(observation, action)
         return action
 
     def note(self, observation: Observation, action: int) -> None:
-        """A choice was made now."""
         assert self.episode is not None
         self.played.choices.append((observation, action))
         self.played.times_s.append(self.episode.engine.calendar.now_s)
@@ -125,7 +117,6 @@ def play(rollout: Rollout) -> Played:
 
 
 def run_recorded(recorder: RolloutRecorder, episode: Episode) -> Played:
-    """Run the episode that a recorder belongs to."""
     recorder.episode = episode
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

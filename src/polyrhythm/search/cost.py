@@ -132,7 +132,6 @@ def case_of(name: str, pools: dict[float, Pool], percents: Sequence[float] | Non
 
 
 def candidate_of(percent: float, logged: float | None, pools: dict[float, Pool], mark: float) -> Candidate:
-    """A candidate, and whether it passes with all its runs."""
     pool = pools.get(logged, Pool()) if logged is not None else Pool()
     return Candidate(percent, logged if pool else None, pool, bool(pool) and pool.accuracy >= mark - ROUNDING)
 
@@ -202,7 +201,6 @@ def figures_of(case: Case, setting: Setting, replacement: bool, draws: int = 100
 
 
 def target_means(case: Case, setting: Setting, replacement: bool, draws: int, rng: np.random.Generator) -> Means:
-    """The target: known, or the mean of drawn BSP runs."""
     if setting.bsp_runs == 0:
         return Means(np.array([case.bsp.accuracy]), np.ones(1), True)
     return means_of(case.bsp.accuracies, setting.bsp_runs, replacement, draws, rng)
@@ -234,7 +232,6 @@ def relative_times(case: Case) -> list[float]:
 
 
 def accuracy_regret(case: Case, outcome: Sequence[float]) -> float:
-    """Accuracy lost by answers that are too early."""
     accuracies = [case.bsp.accuracy, *(c.pool.accuracy if c.pool else 0.0 for c in case.candidates)]
     right = accuracies[case.valid]
     later = zip(outcome[case.valid + 1 :], accuracies[case.valid + 1 :], strict=True)
@@ -242,7 +239,6 @@ def accuracy_regret(case: Case, outcome: Sequence[float]) -> float:
 
 
 def takes_all(case: Case, setting: Setting, replacement: bool) -> bool:
-    """Whether no draw leaves a run out."""
     candidates = [c.pool for c in case.candidates if c.pool]
     whole = all(setting.runs >= len(pool) for pool in candidates)
     return not replacement and whole and (setting.recurring or setting.bsp_runs >= len(case.bsp))

@@ -75,7 +75,6 @@ def enumerated(
 
 
 def sampled(size: int, runs: int, replacement: bool, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Random draws, one a row."""
     if replacement:
         return rng.integers(size, size=(draws, runs))
     return rng.permuted(np.tile(np.arange(size), (draws, 1)), axis=1)[:, :runs]

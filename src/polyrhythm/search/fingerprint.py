@@ -36,7 +36,6 @@ def digest_of(paths: Iterable[str | Path]) -> dict[str, str]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content."""
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -36,16 +36,13 @@ class Pool:
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy."""
         return math.fsum(self.accuracies) / len(self)
 
     @property
     def time_s(self) -> float:
-        """Mean time, seconds."""
         return math.fsum(self.times_s) / len(self)
 
     def plus(self, accuracy: float, time_s: float) -> "Pool":
-        """One run more."""
         return Pool((*self.accuracies, accuracy), (*self.times_s, time_s))
 
 
@@ -59,8 +56,6 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One row of the file, checked."""
-
     setup: str
     percent: float
     run: str
@@ -115,7 +110,6 @@ def lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def check_columns(path: Path, names: list[str]) -> None:
-    """All of `COLUMNS` are there."""
     missing = [column for column in COLUMNS if column not in names]
     if missing:
         known = did_you_mean(missing[0], names) if any(names) else "the file is empty"
@@ -123,7 +117,6 @@ def check_columns(path: Path, names: list[str]) -> None:
 
 
 def read_row(cells: Mapping[str, str], place: str) -> LogRow:
-    """A row whose values make sense."""
     for column in ("setup", "run"):
         if not cells.get(column):
             raise DataError(f"{place}: {column} is empty")

@@ -19,8 +19,6 @@ from polyrhythm.search.store import TrialStore
 
 
 class Runner(Protocol):
-    """Carries out trials."""
-
     @property
     def slots(self) -> int:
         """How many can run side by side."""
@@ -38,17 +36,14 @@ class Finished:
 
     @property
     def progress(self) -> SearchProgress:
-        """Candidates and answer."""
         return progress_of(self.state)
 
     @property
     def spec(self) -> str:
-        """The policy that the search found."""
         return self.state.plan.knob.spec(self.progress.best)
 
     @property
     def cost(self) -> Cost:
-        """What all the trials cost, those of earlier sessions included."""
         return cost_of(self.state)
 
 

@@ -45,7 +45,6 @@ class Knob:
             raise UsageError(f"--log needs ends above 0 but got --from {self.safe:g} --to {self.fast:g}")
 
     def value(self, position: float) -> float:
-        """The number at a position."""
         if self.scale == "log":
             value = self.fast * (self.safe / self.fast) ** position
         else:
@@ -53,12 +52,10 @@ class Knob:
         return float(round(value)) if self.whole else value
 
     def spec(self, position: float) -> str:
-        """The policy at a position."""
         return self.template.replace("{}", f"{self.value(position):.10g}")
 
     @property
     def target_spec(self) -> str:
-        """The policy whose accuracy is to be kept."""
         return self.baseline or self.spec(1.0)
 
 

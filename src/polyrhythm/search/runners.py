@@ -18,13 +18,10 @@ Function: TypeAlias = Callable[[SearchTrial], TrialOutcome]
 
 @dataclass(frozen=True)
 class SerialRunner:
-    """One trial after the other, in this process."""
-
     function: Function
     slots: int = 1
 
     def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
-        """Outcomes in the order of the trials."""
         return map(self.function, trials)
 
 
@@ -62,7 +59,6 @@ class Processes:
         self._stack.close()
 
     def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
-        """Outcomes as they are ready."""
         futures: list[Future[TrialOutcome]] = [
             self._processes[trial.run % self.slots].submit(call_prepared, trial) for trial in trials
         ]
@@ -83,7 +79,6 @@ def prepare(build: Callable[[], Function]) -> None:
 
 
 def call_prepared(trial: SearchTrial) -> TrialOutcome:
-    """One trial in such a process."""
     return FUNCTION[0](trial)
 
 

@@ -15,8 +15,6 @@ from polyrhythm.search.verdicts import AccuracySample, Noise, Verdict, verdict_o
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """A plan and what is known."""
-
     plan: SearchPlan
     outcomes: tuple[TrialOutcome, ...] = ()
 
@@ -53,7 +51,6 @@ class SearchProgress:
 
     @property
     def done(self) -> bool:
-        """Whether `best` is the answer."""
         return self.target is not None and self.current is None
 
 

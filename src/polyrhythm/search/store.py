@@ -52,7 +52,6 @@ class TrialStore:
             raise UsageError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
 
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
-        """What is known of a job, in the order in which it came in."""
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
         return tuple(msgspec.json.decode(row[0], type=TrialOutcome) for row in rows)
@@ -64,13 +63,11 @@ class TrialStore:
             connection.execute("INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)", (job, trial.spec, trial.run, data))
 
     def answer(self, job: str) -> str | None:
-        """The policy that the last finished search of this job found."""
         with self._open() as connection:
             row = connection.execute("SELECT spec FROM answers WHERE job = ?", (job,)).fetchone()
         return None if row is None else str(row[0])
 
     def conclude(self, job: str, spec: str, plan: SearchPlan) -> None:
-        """Keep the answer of a search."""
         with self._open() as connection:
             values = (job, spec, msgspec.json.encode(plan))
             connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)

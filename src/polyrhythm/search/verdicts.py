@@ -59,7 +59,6 @@ class Noise:
     freedom: int = 0
 
     def plus(self, sample: AccuracySample) -> "Noise":
-        """With a further group."""
         return Noise(self.squares + sample.squares, self.freedom + sample.size - 1)
 
 
@@ -101,7 +100,6 @@ def verdict_of(
 
 
 def passes(plan: SearchPlan, target: AccuracySample, sample: AccuracySample) -> bool:
-    """The test on all runs."""
     return within(plan, sample.mean - target.mean, margin(plan, target, sample))
 
 
@@ -138,7 +136,6 @@ def chance_to_pass(plan: SearchPlan, target: AccuracySample, noise: Noise, sampl
 
 
 def expected_margin(plan: SearchPlan, target: AccuracySample, deviation: float, freedom: int) -> float:
-    """The `margin` that the test will have with this spread."""
     if plan.error_rate == 0.5:
         return 0.0
     error = deviation * math.sqrt(1 / plan.runs + (1 / target.size if target.size > 1 else 0.0))

@@ -30,7 +30,6 @@ def build_numerics(scenario: Scenario, seed: int) -> Numerics:
 
 
 def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> SimJob:
-    """The parts of a run."""
     workload = build_workload(scenario, numerics, policy)
     return SimJob(
         policy=policy,
@@ -50,7 +49,6 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
 
 
 def build_workload(scenario: Scenario, numerics: Numerics, policy: Policy[Any]) -> Workload:
-    """All that is to be processed, within the limit."""
     dataset = numerics.train_samples
     if scenario.training is None or dataset is None:
         total = scenario.workload.samples
@@ -68,7 +66,6 @@ def build_workload(scenario: Scenario, numerics: Numerics, policy: Policy[Any]) 
 def blank_result(
     scenario: Scenario, policy: Policy[Any] | str, seed: int, trace: str | Path | None, **fields: Any
 ) -> RunResult:
-    """What is known of a run before it has run."""
     training = scenario.training
     return RunResult(
         scenario=scenario.name,
@@ -84,14 +81,12 @@ def blank_result(
 
 
 def header(scenario: Scenario, job: SimJob, seed: int) -> Header:
-    """First line of the trace."""
     about = {"scenario": scenario.name, "seed": seed, "polyrhythm": __version__}
     return Header(job.policy.spec, job.cluster, about)
 
 
 @contextmanager
 def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | None]:
-    """A writer to the file, if there is one; its folder is made."""
     if trace is None:
         yield None
         return
@@ -107,5 +102,4 @@ def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | N
 
 
 def one_line(error: Exception) -> str:
-    """Its message without line breaks."""
     return " ".join(str(error).split())

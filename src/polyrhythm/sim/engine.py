@@ -71,7 +71,6 @@ class Engine:
         return self.driver.policy
 
     def obey_traits(self) -> None:
-        """Let messages go as the policy's traits say."""
         self.transport_plan = transport_plan(self.policy, self.job.network)
         self.transport.ring, self.transport.coordinated = self.transport_plan.ring, self.transport_plan.coordinated
         self.steps.reports, self.steps.waits = self.transport_plan.reports, self.transport_plan.waits
@@ -89,7 +88,6 @@ class Engine:
             self.close()
 
     def begin(self) -> None:
-        """The first workers join."""
         self._appoint_faults()
         absent = {join.worker for join in self.job.plan.joins}
         self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
@@ -204,7 +202,6 @@ class Engine:
     # Steps.
 
     def _start(self, worker_state: WorkerState) -> None:
-        """Start a step, at the earliest when a switch is over."""
         if self.held_until_s > self.calendar.now_s:
             self.calendar.at(self.held_until_s, self.steps.start, worker_state)
         else:
@@ -219,7 +216,6 @@ class Engine:
             self._start(worker_state)
 
     def _arrive(self, worker_state: WorkerState) -> None:
-        """A step is complete."""
         sample_range, worker_state.sample_range, self.alarms = worker_state.sample_range, None, 0
         assert sample_range is not None
         clock, ticket = self.ledger.report(worker_state.worker)

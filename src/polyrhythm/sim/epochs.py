@@ -43,12 +43,10 @@ class MeetingWorkload(Workload):
         return Workload.hand_out(self, samples, worker) if samples > 0 else None
 
     def join(self, workers: Iterable[int]) -> None:
-        """These share what is left of the epoch, too."""
         self.members.update(workers)
         self._plan()
 
     def leave(self, worker: int) -> None:
-        """The others share it."""
         self.members.discard(worker)
         self._plan()
 

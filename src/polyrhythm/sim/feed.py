@@ -41,7 +41,6 @@ class Feed:
         return float(self._sent * self.sample_bytes)
 
     def draw(self, ticket: Ticket, sample_range: SampleRange) -> None:
-        """A step begins."""
         self._batches[ticket] = self._drawn[ticket.worker] = self.order.indices(sample_range)
         self._fresh.append(ticket)
 
@@ -55,7 +54,6 @@ class Feed:
         self._fresh.clear()
 
     def samples(self, ticket: Ticket) -> int:
-        """Samples that a step computes on."""
         return self._batches[ticket].numel()
 
     def take(self, ticket: Ticket) -> Tensor:
@@ -63,15 +61,12 @@ class Feed:
         return self._batches.pop(ticket)
 
     def forget(self, ticket: Ticket) -> None:
-        """The step is void."""
         self._batches.pop(ticket, None)
 
     def leave(self, worker: int) -> None:
-        """A worker is gone, and shares nothing any more."""
         self._drawn.pop(worker, None)
 
     def finish(self, result: RunResult) -> None:
-        """Enter what was injected."""
         result.injected_samples = self.intake.samples
         result.injected_bytes = self.intake.samples * self.sample_bytes
         result.injected_by_source = self.intake.sorted()

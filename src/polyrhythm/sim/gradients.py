@@ -80,14 +80,12 @@ class Worker:
         self.momentum = settings.momentum
 
     def move(self) -> None:
-        """Make the last step, if it was not made yet."""
         if self.last is not None:
             assert self.replica is not None
             self.replica.step(self.last.gradient, self.last.lr_scale, self.last.momentum)
             self.buffers, self.last = self.replica.arrived() or self.buffers, None
 
     def parameters(self) -> Tensor:
-        """Those of its replica with its last step made."""
         assert self.replica is not None
         if self.last is None:
             return self.replica.vector
@@ -146,7 +144,6 @@ class TrainedNumerics:
         self.wasted = 0
 
     def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
-        """A step reads the global parameters, or goes on with its worker's replica."""
         worker = self.workers.get(ticket.worker) or self._welcome(ticket.worker)
         if settings is not None:
             worker.configure(settings)
@@ -180,7 +177,6 @@ class TrainedNumerics:
         return StepResult(gradient.loss, gradient.sq_norm)
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """Apply gradients to the global parameters, or average replicas."""
         if tickets:
             self._apply([self.steps.pop(ticket) for ticket in tickets], decision.weights)
         elif decision.what == "gradients":
@@ -189,7 +185,6 @@ class TrainedNumerics:
             self._average(decision)
 
     def void(self, tickets: list[Ticket]) -> None:
-        """Forget steps; their samples were not processed."""
         for step in [self.steps.pop(ticket) for ticket in tickets]:
             self._forget(step)
             self.ahead.pop(step.ticket, None)
@@ -224,7 +219,6 @@ class TrainedNumerics:
         return Evaluation(accuracy, loss, self._quality(one.parameters(), one.buffers)[0] if one and apart else None)
 
     def _quality(self, parameters: Tensor, buffers: Buffers) -> tuple[float, float]:
-        """Accuracy and loss on the test set."""
         if not math.isfinite(parameters.sum().item()):
             raise diverged("the parameters are not finite", self.samples)
         accuracy, loss = self.gradients.evaluate(parameters, buffers)
@@ -233,7 +227,6 @@ class TrainedNumerics:
         return accuracy, loss
 
     def finish(self, result: RunResult) -> None:
-        """Enter what was injected."""
         self.feed.finish(result)
 
     def _welcome(self, worker: int) -> Worker:
@@ -327,7 +320,6 @@ class TrainedNumerics:
         self.averaged = self.met = True
 
     def _moved(self, workers: tuple[int, ...]) -> list[Worker]:
-        """These workers with all their steps made."""
         moved = [self.workers.get(worker) or self._welcome(worker) for worker in workers]
         for worker in moved:
             worker.move()
@@ -370,7 +362,6 @@ class TrainedNumerics:
 
 
 def sent(worker: Worker, gradient: Tensor) -> Tensor:
-    """What arrives of a worker's gradient."""
     return gradient if worker.gradients is None else worker.gradients(gradient)
 
 
@@ -382,7 +373,6 @@ def server_of(config: TrainingConfig, model: FlatModel) -> GlobalParameters:
 
 
 def diverged(what: str, samples: int) -> DivergedError:
-    """The error of a run that left the finite numbers."""
     return DivergedError(f"{what} after {samples} samples; lower training.learning_rate")
 
 

@@ -47,7 +47,6 @@ class TransportPlan(NamedTuple):
 
 
 def transport_plan(policy: Policy[Any], network: Network) -> TransportPlan:
-    """How messages go under a policy."""
     traits = policy.traits
     coordinated = traits.placement == "coordinator"
     ring = network.averaging == "ring" and not coordinated
@@ -55,7 +54,6 @@ def transport_plan(policy: Policy[Any], network: Network) -> TransportPlan:
 
 
 def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left: int) -> UsageError:
-    """The error of a run in which nothing will happen any more although samples are left."""
     if not waiting:
         return ScenarioError(
             f"all workers have left and {samples_left} samples are not processed; "

@@ -86,24 +86,22 @@ class TimingOnly:
     compression = NO_COMPRESSION
 
     def start(self, ticket: Ticket, sample_range: SampleRange, settings: Settings | None) -> None:
-        """Nothing to read."""
+        pass
 
     def report(self, ticket: Ticket) -> StepResult:
-        """Nothing was computed."""
         return NOTHING
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """Nothing to combine."""
+        pass
 
     def void(self, tickets: list[Ticket]) -> None:
-        """Nothing to forget."""
+        pass
 
     def leave(self, worker: int) -> None:
-        """Nothing to forget."""
+        pass
 
     def evaluate(self) -> None:
-        """There is no model."""
         return
 
     def finish(self, result: RunResult) -> None:
-        """Nothing to enter."""
+        pass

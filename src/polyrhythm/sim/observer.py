@@ -28,17 +28,14 @@ class Observer:
         self.next_evaluation, self.next_report = self.interval, self.report_interval
 
     def attach(self) -> None:
-        """Watch the engine."""
         self.engine.watch(min(self.next_evaluation, self.next_report), self._at_mark)
 
     def finish(self) -> None:
-        """The run has ended."""
         self._evaluate()
         if self.progress is not None:
             self.progress(min(1.0, self.engine.meter.samples / self.total))
 
     def _at_mark(self) -> float:
-        """Something is due; the number of samples at which the next thing is."""
         samples = self.engine.meter.samples
         if samples >= self.next_report and self.progress is not None:
             self.next_report = following(samples, self.report_interval)
@@ -63,5 +60,4 @@ class Observer:
 
 
 def following(samples: float, interval: float) -> float:
-    """The first multiple of the interval above `samples`."""
     return (samples // interval + 1) * interval

@@ -33,7 +33,6 @@ class EventRecorder:
         self.entries = list(entries)
 
     def write(self, event: Event, decisions: Decisions) -> None:
-        """One event and what was decided."""
         self.entries.append((event, decisions))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EventRecorder":
@@ -77,7 +76,6 @@ class Pause:
         self.engine.mark = min(self.inner_mark, samples)
 
     def at_mark(self) -> float:
-        """Something is due."""
         samples = self.engine.meter.samples
         if samples >= self.inner_mark:
             self.inner_mark = self.inner()
@@ -107,7 +105,6 @@ class Snapshot:
 
     @property
     def now_s(self) -> float:
-        """Virtual time."""
         return self.engine.calendar.now_s
 
 
@@ -148,7 +145,6 @@ class Prefix:
 
     @property
     def spent_s(self) -> float:
-        """Virtual time that this run has taken so far."""
         return self.live.now_s
 
     @property
@@ -157,11 +153,9 @@ class Prefix:
         return self.scenario.workers * self.scenario.batch_size
 
     def _stop_at(self, share: float) -> float:
-        """Samples shortly before this share of the workload is processed."""
         return share * self.live.engine.job.cluster.workload_samples - 1.5 * self.step_samples
 
     def _is_behind(self, share: float) -> bool:
-        """Whether this run is past that moment."""
         return self.finished is not None or self._stop_at(share) <= self.live.engine.meter.samples
 
     def advance(self, share: float) -> None:
@@ -186,7 +180,6 @@ class Prefix:
             self.advance(share)
 
     def finish(self) -> RunResult:
-        """Run to the end; the result is that of `simulate`."""
         if self.finished is None:
             self.finished = complete(self.live, self._blank(self.policy))
         return self.finished
@@ -206,7 +199,6 @@ class Prefix:
         return led_by(snapshot.copy(), policy, state)
 
     def _agreed(self, policy: Policy[Any]) -> tuple[Snapshot, Any]:
-        """That moment, and the state in which the policy is then."""
         first = policy.init(self.live.engine.job.cluster)
         state, seen, best = first, 0, (self.kept[0], first)
         for snapshot in self.kept[1:] if self._alike(policy) else ():
@@ -239,7 +231,6 @@ def led_by(snapshot: Snapshot, policy: Policy[Any], state: Any) -> Snapshot:
 
 
 def restarted(job: SimJob, policy: Policy[Any], snapshot: Snapshot) -> Snapshot:
-    """The same job from its start under another policy."""
     job.policy = policy
     engine = Engine(job, snapshot.engine.meter, snapshot.recorder)  # type: ignore[arg-type]
     engine.mark, engine.at_mark = snapshot.pause.inner_mark, snapshot.pause.inner
@@ -248,7 +239,6 @@ def restarted(job: SimJob, policy: Policy[Any], snapshot: Snapshot) -> Snapshot:
 
 
 def complete(snapshot: Snapshot, result: RunResult) -> RunResult:
-    """Run to the end."""
     started, trouble = time.perf_counter(), None
     try:
         if not snapshot.recorder.entries:
@@ -263,7 +253,6 @@ def complete(snapshot: Snapshot, result: RunResult) -> RunResult:
 
 
 def finish(snapshot: Snapshot, result: RunResult, trouble: DivergedError | None) -> RunResult:
-    """What was measured."""
     engine = snapshot.engine
     engine.close()
     try:

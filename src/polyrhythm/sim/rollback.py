@@ -88,5 +88,4 @@ def delay(result: RunResult, from_s: float, by_s: float) -> None:
 
 
 def later(point: EvalPoint, by_s: float) -> EvalPoint:
-    """An evaluation so much later."""
     return EvalPoint(point.time_s + by_s, point.samples, point.updates, point.accuracy, point.loss)

@@ -37,7 +37,6 @@ class StepRunner:
         self.reports, self.waits = False, True
 
     def start(self, worker_state: WorkerState) -> None:
-        """The worker has been released and has all that it waited for."""
         if worker_state.through_server:
             self.transport.pull(worker_state)
         elif worker_state.awaits_answer:
@@ -51,7 +50,6 @@ class StepRunner:
         self._inject(worker_state)
 
     def interrupt(self, worker_state: WorkerState) -> None:
-        """Abandon the step in flight."""
         worker_state.serial += 1
         self.transport.interrupt(worker_state)
         self.book(worker_state)

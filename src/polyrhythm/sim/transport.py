@@ -66,7 +66,6 @@ class Transport:
         self.timers = [LinkTimer(link) for link in dict.fromkeys((self.ingress, self.egress)) if link is not None]
 
     def pull(self, worker_state: WorkerState) -> None:
-        """The parameters travel to a worker; `has_parameters` when they are there."""
         self._send(worker_state, self.egress, self.pull_bytes, self._pulled)
 
     def push(self, worker_state: WorkerState) -> None:
@@ -89,7 +88,6 @@ class Transport:
         self.has_gradient(worker_state)
 
     def signal(self, worker_state: WorkerState, then: EventHandler) -> None:
-        """A message without a body."""
         worker_state.begin("transfer", self.calendar.now_s)
         self._arrives(worker_state, then)
 
@@ -103,7 +101,6 @@ class Transport:
         self._arrives(worker_state, then, size / worker_state.bandwidth)
 
     def settle(self) -> None:
-        """Look anew for the next end of a message where who flows has changed."""
         for timer in self.timers:
             if timer.serial != timer.link.serial:
                 timer.serial = timer.link.serial
@@ -112,7 +109,6 @@ class Transport:
                     self.calendar.at(next_s, self._messages_end, timer)
 
     def interrupt(self, worker_state: Carrier) -> None:
-        """The worker's message is abandoned, and leaves its link to the others."""
         if worker_state.flow is not None:
             worker_state.flow.link.remove(self.calendar.now_s, worker_state.flow)
             worker_state.flow = None
@@ -253,7 +249,6 @@ class Transport:
             self.has_average(carrier)
 
     def _send(self, carrier: Carrier, link: SharedLink[Addressee] | None, size: float, then: EventHandler) -> None:
-        """One message between a worker and the servers; ``then(carrier)`` when it has arrived."""
         now_s = self.calendar.now_s
         carrier.begin("transfer", now_s)
         if link is not None:
@@ -268,7 +263,6 @@ class Transport:
                 self._arrives(worker_state, then)
 
     def _arrives(self, worker_state: Carrier, then: EventHandler, sending_s: float = 0.0) -> None:
-        """Call `then` when a message has arrived, at once if it takes no time."""
         delay_s = sending_s + self._latency_s(worker_state)
         if delay_s > 0:
             self.calendar.at(self.calendar.now_s + delay_s, then, worker_state)

@@ -70,16 +70,13 @@ class WorkerState:
         return all(self.started <= transfer.due for transfer in self.transfers)
 
     def begin(self, phase: Activity, now_s: float) -> None:
-        """What it does from now on."""
         self.phase, self.since_s = phase, now_s
 
     def end_transfer(self, now_s: float) -> None:
-        """Its message has arrived."""
         self.transfer_s += now_s - self.since_s
         self.phase = "wait"
 
     def slow_now(self, now_s: float) -> Iterator[Slow]:
-        """Slow times that hold now for the present step."""
         return (slow for slow in self.slow if slow.holds(now_s, self.started - 1))
 
 
@@ -102,17 +99,15 @@ class Transfer:
 
     @property
     def worker(self) -> int:
-        """Whose it is."""
         return self.worker_state.worker
 
     @property
     def bandwidth(self) -> float:
-        """As the worker's own; what both send at once does not share it."""
+        # As the worker's own; what both send at once does not share it.
         return self.worker_state.bandwidth
 
     @property
     def slow(self) -> tuple[Slow, ...]:
-        """The worker's slow times."""
         return self.worker_state.slow
 
     @property
@@ -124,10 +119,9 @@ class Transfer:
         """It takes none of the worker's time."""
 
     def end_transfer(self, now_s: float) -> None:
-        """It takes none of the worker's time."""
+        pass
 
     def slow_now(self, now_s: float) -> Iterator[Slow]:
-        """Slow times of the worker that hold now."""
         return self.worker_state.slow_now(now_s)
 
 

@@ -32,8 +32,6 @@ class Figures(msgspec.Struct):
 
 
 class Running(NamedTuple):
-    """A step in flight."""
-
     exchange: Exchange
     since_s: float
 
@@ -81,7 +79,6 @@ class Gauge:
             self.meter.cancel(worker)
 
     def record(self, event: Event, decisions: Decisions) -> None:
-        """One event, and what the policy decided."""
         match event:
             case Joined(workers=workers, time_s=time_s):
                 self.meter.join(workers, time_s)
@@ -99,7 +96,6 @@ class Gauge:
             self.meter.leave(worker, time_s)
 
     def end_epoch(self, mark: Mark) -> None:
-        """All workers stand at the end of an epoch."""
         self.marks.append(mark)
 
     def figures(self, result: RunResult, ledger: Ledger, now: Mark) -> Figures:
@@ -143,7 +139,7 @@ class Gauge:
             self.meter.bytes_pulled += self._message_bytes
 
     def _abandon(self, worker: int, time_s: float) -> None:
-        """What a worker computes in vain is computing all the same."""
+        # What a worker computes in vain is computing all the same.
         running = self._running.pop(worker, None)
         if running is not None:
             self.meter.busy(worker, compute_s=time_s - running.since_s)
@@ -156,7 +152,7 @@ class Gauge:
         self.meter.bytes_pulled += part * len(self.meter.live) * self._message_bytes
 
     def _go_round(self, part: float) -> None:
-        """Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do; all members take part."""
+        # Half of a ring's traffic reduces, as pushes do, and half gathers, as pulls do; all members take part.
         members, size = len(self.meter.live), float(self._message_bytes)
         if self._push_bytes != self._message_bytes:  # what is compressed is handed round, not summed on the way
             size = self._push_bytes * members / 2

@@ -73,7 +73,6 @@ class Meter:
             self.stragglers.join(worker, time_s)
 
     def leave(self, worker: int, time_s: float) -> None:
-        """A worker is gone; what it had pending was settled or dropped."""
         activity = self.activities[worker]
         activity.live_s += time_s - activity.joined_s
         activity.pending.clear()
@@ -81,7 +80,6 @@ class Meter:
         self.stragglers.leave(worker)
 
     def report(self, report: Report, exchange: Exchange) -> None:
-        """A step is complete."""
         activity = self.activities[report.worker]
         activity.steps += 1
         activity.compute_s += report.step_s
@@ -100,7 +98,6 @@ class Meter:
         activity.transfer_s += transfer_s
 
     def sync(self, sync: Sync) -> None:
-        """An update of the global parameters."""
         self.updates += 1
         for worker in sync.workers:
             activity = self.activities[worker]
@@ -112,27 +109,22 @@ class Meter:
             self._met(self.activities[worker])
 
     def _met(self, activity: Activity) -> None:
-        """The worker's last step is followed by an exchange."""
         self.local_steps -= activity.local
         activity.local = False
 
     def cancel(self, worker: int) -> None:
-        """What a worker had pending is dropped."""
         self.activities[worker].pending.clear()
 
     def evaluated(self, time_s: float, accuracy: float, loss: float, replica_accuracy: float | None = None) -> None:
-        """The model was evaluated."""
         self.curve.append(EvalPoint(time_s, self.samples, self.updates, accuracy, loss, replica_accuracy))
 
     @property
     def reached(self) -> EvalPoint | None:
-        """First evaluation at or above the target."""
         if self.target is None:
             return None
         return next((point for point in self.curve if point.accuracy >= self.target), None)
 
     def finish(self, result: RunResult, ledger: Ledger, time_s: float) -> RunResult:
-        """Fill in everything that was measured until `time_s`, the end of the run."""
         result.arrivals = self.stragglers.arrivals()
         for worker in sorted(self.live):
             self.leave(worker, time_s)
@@ -171,7 +163,6 @@ class Meter:
         result.staleness_max = max(self.staleness)
 
     def fill_quality(self, result: RunResult) -> None:
-        """What the evaluations came to, and when the first of them reached the target."""
         result.target_accuracy, result.curve = self.target, self.curve
         if self.curve:
             result.final_accuracy, result.final_loss = self.curve[-1].accuracy, self.curve[-1].loss
@@ -182,5 +173,4 @@ class Meter:
 
 
 def share(part: float, whole: float) -> float:
-    """`part` of `whole`; 0 of nothing."""
     return part / whole if whole else 0.0

@@ -136,7 +136,6 @@ class Stragglers:
         return {worker: self._arrival(record) for worker, record in sorted(self.records.items()) if record.steps}
 
     def _judge(self, worker: int, record: Totals) -> None:
-        """A window of a worker is complete."""
         record.mean_s = record.window_s / record.window_steps
         record.window_steps, record.window_s = 0, 0.0
         self.due -= 1
@@ -154,7 +153,6 @@ class Stragglers:
                 self.tell(self._line(worker, record))
 
     def _line(self, worker: int, record: Totals) -> str:
-        """What has changed."""
         arrival = self._arrival(record)
         if not record.late:
             return f"worker {worker} keeps up again"

@@ -157,7 +157,6 @@ def workers(function: Callable[..., Any], count: int, *args: Any) -> Iterator[Wo
 
 
 def _main(connection: Connection, threads: int, function: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> None:
-    """Body of a worker process."""
     import torch
 
     from polyrhythm.runtime.wire.parent_death import end_with_starter

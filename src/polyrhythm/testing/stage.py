@@ -199,7 +199,6 @@ class ScriptPlayer:
             self.driver.leave(worker, self.now_s, reason)
 
     def _void(self, ticket: Ticket) -> None:
-        """Give back the samples of a step or a gradient that is dropped."""
         step = self._steps.get(ticket.worker)
         if step is not None and step.ticket is ticket:
             del self._steps[ticket.worker]

@@ -18,21 +18,16 @@ class Barrier:
     waiting: WorkerMap[bool] = field(default_factory=WorkerMap)
 
     def join(self, workers: int) -> "Barrier":
-        """With so many more live workers, all of them running."""
         return Barrier(self.live + workers, self.waiting)
 
     def arrive(self, worker: int) -> "Barrier":
-        """With `worker` waiting."""
         return Barrier(self.live, self.waiting.set(worker, True))
 
     def leave(self, worker: int) -> "Barrier":
-        """Without `worker`, who was waiting or running."""
         return Barrier(self.live - 1, self.waiting.remove(worker))
 
     def open(self) -> "Barrier":
-        """With nobody waiting."""
         return Barrier(self.live)
 
     def holds(self, quota: int) -> bool:
-        """Whether `quota` workers wait, or all who are live if these are fewer."""
         return bool(self.waiting) and len(self.waiting) >= min(quota, self.live)

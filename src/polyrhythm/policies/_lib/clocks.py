@@ -20,19 +20,15 @@ class ClockCounts:
 
     @property
     def minimum(self) -> int:
-        """Smallest clock of a live worker; 0 when there is none."""
         return self.counts[0][0] if self.counts else 0
 
     def add(self, clock: int, workers: int = 1) -> "ClockCounts":
-        """With so many more workers at `clock`."""
         return self._shifted({clock: workers})
 
     def remove(self, clock: int) -> "ClockCounts":
-        """With one worker fewer at `clock`."""
         return self._shifted({clock: -1})
 
     def advance(self, clock: int) -> "ClockCounts":
-        """With one worker moved from ``clock - 1`` to `clock`."""
         return self._shifted({clock - 1: -1, clock: 1})
 
     def _shifted(self, changes: dict[int, int]) -> "ClockCounts":
@@ -55,39 +51,31 @@ class ClockGroups:
 
     @property
     def minimum(self) -> int:
-        """Smallest clock; 0 when there is none."""
         return self.groups[0][0] if self.groups else 0
 
     @property
     def maximum(self) -> int:
-        """Largest clock; 0 when there is none."""
         return self.groups[-1][0] if self.groups else 0
 
     @property
     def first(self) -> int:
-        """Of the workers at the smallest clock the one with the smallest number."""
         return next(iter(self.groups[0][1]))
 
     def add(self, clock: int, workers: Iterable[int]) -> "ClockGroups":
-        """With `workers` at `clock`."""
         at, group = self._find(clock)
         return self._replaced(at, bool(group), clock, group.set_all(workers, True))
 
     def remove(self, clock: int, worker: int) -> "ClockGroups":
-        """Without `worker`, if it is at `clock`."""
         at, group = self._find(clock)
         return self._replaced(at, bool(group), clock, group.remove(worker))
 
     def move(self, worker: int, clock: int) -> "ClockGroups":
-        """With `worker` moved from ``clock - 1`` to `clock`."""
         return self.remove(clock - 1, worker).add(clock, (worker,))
 
     def up_to(self, clock: int) -> tuple[int, ...]:
-        """Workers at `clock` and below, by clock, then by number."""
         return tuple(worker for at, group in self.groups if at <= clock for worker in group)
 
     def above(self, clock: int) -> "ClockGroups":
-        """Only the groups above `clock`."""
         return ClockGroups(tuple(item for item in self.groups if item[0] > clock))
 
     def _find(self, clock: int) -> tuple[int, WorkerMap[bool]]:

@@ -60,7 +60,6 @@ class DetectorState:
     samples: int = 0
 
     def forget(self, worker: int) -> "DetectorState":
-        """Without a worker that has left."""
         return DetectorState(
             self.windows.remove(worker),
             self.means.remove(worker),
@@ -131,7 +130,6 @@ class Detector:
                 return watch
 
     def judge(self, watch: DetectorState, worker: int, mean_s: float, live: int) -> DetectorState:
-        """What is known after a complete window of a worker."""
         means = watch.means.set(worker, mean_s)
         limits = replace(watch.limits, due=watch.limits.due - 1)
         if limits.due < 0 and len(means) >= live:

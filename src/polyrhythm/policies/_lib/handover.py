@@ -39,11 +39,9 @@ class Charge:
 
     @classmethod
     def of(cls, policy: Policy[Any], cluster: Cluster) -> "Charge":
-        """In charge from the start."""
         return cls(policy, policy.init(cluster))
 
     def decide(self, event: Event) -> tuple["Charge", Decisions]:
-        """The rule decides."""
         state, decisions = self.policy.decide(self.state, event)
         return Charge(self.policy, state, self.roll.after(event).carry_out(decisions)), decisions
 
@@ -55,7 +53,6 @@ class Charge:
         return heard.hand_over(policy, cluster, event.time_s)
 
     def hand_over(self, policy: Policy[Any], cluster: Cluster, time_s: float) -> tuple["Charge", Decisions]:
-        """Another rule takes over now."""
         places = self.roll.places
         rest = tuple(worker for worker, place in places.items() for _ in place.gradients)
         state, released = policy.init(cluster), set[int]()
@@ -68,7 +65,6 @@ class Charge:
 
 
 def by_clock(places: WorkerMap[Place]) -> list[tuple[int, tuple[int, ...]]]:
-    """The live workers in groups of equal clock, ascending."""
     groups: dict[int, list[int]] = {}
     for worker, place in places.items():
         groups.setdefault(place.clock, []).append(worker)

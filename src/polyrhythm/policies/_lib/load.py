@@ -49,7 +49,6 @@ class Catalogue(Mapping[str, type[Policy[Any]]]):
 
 
 def load_registered(entry: EntryPoint) -> type[Policy[Any]]:
-    """The class that an installed package registers."""
     try:
         found = entry.load()
     except Exception as error:
@@ -72,7 +71,6 @@ def load_reference(reference: str) -> type[Policy[Any]]:
 
 
 def checked(found: object, name: str) -> type[Policy[Any]]:
-    """`found` as a policy class that specs know as `name`."""
     if not is_policy(found):
         raise SpecError(f"{name!r} is not a policy; derive the class from polyrhythm.core.Policy")
     if isabstract(found):
@@ -83,12 +81,10 @@ def checked(found: object, name: str) -> type[Policy[Any]]:
 
 
 def is_policy(value: object) -> TypeGuard[type[Policy[Any]]]:
-    """Whether `value` is a policy class."""
     return isinstance(value, type) and issubclass(value, Policy)
 
 
 def load_module(name: str) -> ModuleType:
-    """An importable module."""
     try:
         return import_module(name)
     except Exception as error:

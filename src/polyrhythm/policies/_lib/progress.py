@@ -45,11 +45,9 @@ class LossWindow:
 
     @property
     def full(self) -> bool:
-        """Whether it has all its reports."""
         return self.count >= self.size
 
     def add(self, time_s: float, loss: float) -> "LossWindow":
-        """With one more report."""
         times, losses, members = self.time_sum + time_s, self.loss_sum + loss, self.members + 1
         if members < -(-self.size // POINTS):
             return LossWindow(self.size, self.count + 1, self.points, times, losses, members)
@@ -57,7 +55,6 @@ class LossWindow:
 
     @property
     def level(self) -> float:
-        """Mean loss; 0 without points."""
         return sum(loss for _, loss in self.points) / len(self.points) if self.points else 0.0
 
     @property
@@ -102,7 +99,6 @@ class Duel:
     squares: float = 0.0
 
     def add(self, difference: float) -> "Duel":
-        """With the difference of one more pair."""
         pairs = self.pairs + 1
         mean = self.mean + (difference - self.mean) / pairs
         return Duel(pairs, mean, self.squares + (difference - self.mean) * (difference - mean))
@@ -113,11 +109,9 @@ class Duel:
         return sqrt(self.squares / (self.pairs - 1) / self.pairs) if self.pairs >= LEAST_PAIRS else float("inf")
 
     def won(self, z: float) -> bool:
-        """Whether the challenger is better by more than z standard errors."""
         return self.mean > z * self.error
 
     def lost(self, z: float) -> bool:
-        """Whether it is worse by more than z standard errors."""
         return self.mean < -z * self.error
 
 
@@ -152,7 +146,6 @@ class Match:
 
     @classmethod
     def of(cls, arms: int) -> "Match":
-        """With the first of so many arms in the place."""
         return cls((Duel(),) * arms)
 
     def next(self, rate: float, every: int, z: float) -> "Match":
@@ -175,7 +168,6 @@ class Match:
         return match if arm is None else replace(match, playing=arm, latest=arm)
 
     def _judged(self, arm: int, rate: float, after: float, z: float) -> "Match":
-        """With one more duel; a winner takes the place, and all begins anew."""
         assert self.before is not None
         difference = rate - (self.before + after) / 2
         duel = self.duels[arm].add(difference if isfinite(difference) else 0.0)
@@ -184,7 +176,6 @@ class Match:
         return replace(self, duels=(*self.duels[:arm], duel, *self.duels[arm + 1 :]))
 
     def _challenger(self, z: float) -> int | None:
-        """The next arm to try, round robin; None if all have lost."""
         count = len(self.duels)
         others = [(self.latest + step) % count for step in range(1, count + 1)]
         return next((arm for arm in others if arm != self.holder and not self.duels[arm].lost(z)), None)

@@ -34,11 +34,9 @@ class Quantile:
 
     @property
     def value(self) -> float:
-        """The estimate q."""
         return math.exp(self.log_value)
 
     def after(self, value: float) -> "Quantile":
-        """The estimate after one more value."""
         return self.moved(value > self.value)
 
     def moved(self, above: bool) -> "Quantile":

@@ -38,7 +38,6 @@ class Relay:
 
     @staticmethod
     def start(policy: Policy[Any], cluster: Cluster, drops: bool = False) -> "Relay":
-        """Before anyone has joined."""
         return Relay(cluster, policy, policy.init(cluster), Roll(processed=cluster.processed_samples), drops=drops)
 
     def decide(self, event: Event, choose: Callable[[int], Policy[Any] | None]) -> tuple["Relay", Decisions]:

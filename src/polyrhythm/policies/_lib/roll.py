@@ -43,7 +43,6 @@ class Roll:
     running: int = 0
 
     def place(self, worker: int) -> Place:
-        """What is known of a live worker."""
         found = self.places.get(worker)
         assert found is not None, f"worker {worker} is not live"
         return found
@@ -55,11 +54,9 @@ class Roll:
 
     @property
     def clock(self) -> int:
-        """Largest clock of a live worker; 0 when there is none."""
         return max((place.clock for _, place in self.places.items()), default=0)
 
     def after(self, event: Event) -> "Roll":
-        """What an event says."""
         match event:
             case Joined(workers=workers, clock=clock):
                 return replace(self, places=self.places.set_all(workers, Place(clock)))
@@ -71,7 +68,6 @@ class Roll:
                 return self
 
     def carry_out(self, decisions: Decisions) -> "Roll":
-        """What decisions change."""
         roll = self
         for decision in decisions:
             match decision:

@@ -74,7 +74,6 @@ class Rounds(Policy[RoundState]):
                 return state, ()
 
     def after_report(self, state: RoundState, report: Report) -> tuple[RoundState, Decisions]:
-        """The next step, or the wait for the others."""
         state = replace(state, processed=state.processed + report.samples)
         if report.clock < state.end:
             return state, (Proceed((report.worker,), "replicas"),)

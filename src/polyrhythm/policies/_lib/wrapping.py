@@ -57,7 +57,6 @@ class ClockView:
         return ClockView(self.ahead.set_all(event.workers, min(seen, default=event.clock) - event.clock))
 
     def put(self, worker: int, ahead: int) -> "ClockView":
-        """With a worker so far ahead."""
         known: WorkerMap[int] = WorkerMap() if self.ahead is None else self.ahead
         return ClockView(known.set(worker, ahead))
 

@@ -58,7 +58,6 @@ class ValueNetwork:
     layers: tuple[Layer, ...]
 
     def values(self, observation: Sequence[float]) -> list[float]:
-        """The value of each action."""
         outputs: Sequence[float] = observation
         for layer in self.layers[:-1]:
             outputs = [value if value > 0 else SLOPE * value for value in layer(outputs)]
@@ -116,7 +115,6 @@ class Learned:
 
 
 def dump(learned: Learned) -> str:
-    """The text of the file."""
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -136,7 +134,6 @@ def dump(learned: Learned) -> str:
 
 
 def dump_layer(layer: Layer) -> dict[str, Any]:
-    """A layer as JSON has it."""
     flat = [weight for row in layer.weights for weight in row]
     sizes = {"inputs": len(layer.weights[0]), "outputs": len(layer.weights)}
     return {**sizes, "weights": encode(flat), "bias": encode(layer.bias)}
@@ -162,7 +159,6 @@ def decode(text: str, count: int) -> Weights:
 
 
 def checksum(body: Mapping[str, Any]) -> str:
-    """SHA-256 of everything but the checksum."""
     rest = {key: value for key, value in body.items() if key != "checksum"}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -199,7 +195,6 @@ def parse(text: str) -> Learned:
 
 
 def parse_layer(layer: Mapping[str, Any]) -> Layer:
-    """A layer from JSON."""
     inputs, outputs = int(layer["inputs"]), int(layer["outputs"])
     flat = decode(layer["weights"], inputs * outputs)
     rows = tuple(flat[start : start + inputs] for start in range(0, len(flat), inputs))
@@ -246,7 +241,6 @@ def load_version(path: str, changed_ns: int, size: int) -> Learned:
 
 @lru_cache(maxsize=1)
 def shipped() -> Learned:
-    """The policy that ships with the package."""
     return checked(resources.files("polyrhythm.policies.rlp").joinpath("shipped.json").read_bytes(), "rlp_shipped.json")
 
 

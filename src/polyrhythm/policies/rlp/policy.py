@@ -117,17 +117,14 @@ class RLP(Policy[RLPState]):
 
     @property
     def learned(self) -> Learned:
-        """What the file says; read once."""
         return load(self.file)
 
     @property
     def view(self) -> View[Any]:
-        """What the network sees and chooses from."""
         return VIEWS[self.learned.view]
 
     @property
     def fixed(self) -> Policy[Any]:
-        """The fallback rule."""
         return self.fallback or fallback_of(self.learned.fallback)
 
     def init(self, cluster: Cluster) -> RLPState:
@@ -192,11 +189,9 @@ class RLP(Policy[RLPState]):
         return signals, ChosenPolicy(rule, crew=frozenset(state.charge.roll.places))
 
     def choose(self, observation: Observation) -> int:
-        """The action of the greatest value."""
         return self.learned.network.best(observation)
 
     def in_charge(self, plan: ChosenPolicy, match: Match) -> Policy[Any]:
-        """The chosen rule, or the fallback."""
         trusted = bool(self.only) or (plan.inside and match.playing != FALLBACK)
         return plan.rule if trusted and plan.rule is not None else self.fixed
 

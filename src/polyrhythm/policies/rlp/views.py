@@ -41,12 +41,10 @@ class ByAction(Policy[Barrier]):
     summary: ClassVar[str] = "one action of RLP"
 
     def init(self, cluster: Cluster) -> Barrier:
-        """Nobody is there yet."""
         del cluster
         return Barrier()
 
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
-        """Apply, then act."""
         match event:
             case Report(worker=worker):
                 return self.act(state.arrive(worker), worker)
@@ -59,7 +57,6 @@ class ByAction(Policy[Barrier]):
                 return state, ()
 
     def act(self, barrier: Barrier, worker: int) -> tuple[Barrier, Decisions]:
-        """`worker` has arrived."""
         if self.action == "all" or barrier.holds(barrier.live):
             return barrier.open(), (Sync((worker,)), Proceed(tuple(barrier.waiting)))
         if self.action == "self":
@@ -81,12 +78,10 @@ class View(ABC, Generic[Signals]):
     actions: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def init(self) -> Signals:
-        """Nothing seen yet."""
+    def init(self) -> Signals: ...
 
     @abstractmethod
-    def hear(self, signals: Signals, event: Event) -> Signals:
-        """With one more event."""
+    def hear(self, signals: Signals, event: Event) -> Signals: ...
 
     @abstractmethod
     def observe(self, signals: Signals, closed: LossWindow | None) -> tuple[Signals, Observation | None]:
@@ -119,11 +114,9 @@ class PaperView(View[PaperSignals]):
     actions = ("nobody", "self", "all")
 
     def init(self) -> PaperSignals:
-        """No iteration yet."""
         return PaperSignals()
 
     def hear(self, signals: PaperSignals, event: Event) -> PaperSignals:
-        """One iteration more for a report."""
         if not isinstance(event, Report) or event.loss is None:
             return signals
         before = event.loss if signals.loss is None else signals.loss
@@ -197,11 +190,9 @@ class PhaseView(View[PhaseSignals]):
     shares = (0.0, 0.5, 0.75, 1.0)
 
     def init(self) -> PhaseSignals:
-        """Nobody is there yet."""
         return PhaseSignals()
 
     def hear(self, signals: PhaseSignals, event: Event) -> PhaseSignals:
-        """Durations and staleness of reports; who is live."""
         match event:
             case Report():
                 steps = signals.steps.set(event.worker, event.step_s + event.transfer_s)
@@ -238,7 +229,6 @@ class PhaseView(View[PhaseSignals]):
         )
 
     def progress_part(self, past: Past, closed: LossWindow, rate: float, first: float, before: float) -> Observation:
-        """How far the run is and how it goes on."""
         level = closed.level
         peak = max(loss for _, loss in closed.points)
         return (
@@ -270,4 +260,3 @@ def clipped(value: float, low: float, high: float) -> float:
 
 
 VIEWS: dict[str, View[Any]] = {view.name: view for view in (PaperView(), PhaseView())}
-"""All views by name."""

@@ -34,7 +34,6 @@ class DeathWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and let go of the connections; once."""
         if self._connections:
             os.eventfd_write(self._wake, 1)
             # A last reference may go away in the thread itself.

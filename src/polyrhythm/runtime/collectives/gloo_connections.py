@@ -111,7 +111,6 @@ def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.D
 
 
 def _descriptors() -> set[int]:
-    """Open file descriptors of this process."""
     return {int(entry.name) for entry in DESCRIPTORS.iterdir()} if DESCRIPTORS.is_dir() else set()
 
 
@@ -143,7 +142,6 @@ def _sockets(descriptors: set[int]) -> Iterator[tuple[int, socket.socket]]:
 
 
 def _connected() -> Iterator[Ends]:
-    """Both ends of each connection of this process."""
     for _, found in _sockets(_descriptors()):
         with found:
             if ends := _ends(found):
@@ -151,7 +149,6 @@ def _connected() -> Iterator[Ends]:
 
 
 def _ends(connection: socket.socket) -> Ends:
-    """Both addresses of a connected socket; none if it is not connected."""
     try:
         return frozenset((_text(connection.getsockname()), _text(connection.getpeername())))
     except OSError:
@@ -159,7 +156,6 @@ def _ends(connection: socket.socket) -> Ends:
 
 
 def _listeners(descriptors: set[int]) -> Iterator[str]:
-    """Addresses of the listening sockets among these descriptors."""
     for _, found in _sockets(descriptors):
         with found:
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

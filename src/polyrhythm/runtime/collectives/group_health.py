@@ -7,10 +7,7 @@ from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
 
 
 class Pending(Protocol):
-    """A collective that someone waits for."""
-
-    def end(self) -> None:
-        """Let them go on."""
+    def end(self) -> None: ...
 
 
 class GroupHealth:
@@ -31,7 +28,6 @@ class GroupHealth:
         self._lock = threading.Lock()
 
     def await_end(self, work: Pending) -> None:
-        """Have a collective end with the epoch, if it does not end by itself before."""
         with self._lock:
             if self.failure is None:
                 self._pending.add(work)

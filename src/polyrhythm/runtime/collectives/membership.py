@@ -73,7 +73,6 @@ class Generation:
 
     @property
     def failure(self) -> str | None:
-        """Why collectives have failed; None while the epoch stands."""
         return self.health.failure
 
     def backend(self, on_gpu: bool) -> Backend:
@@ -160,7 +159,7 @@ class Generation:
         return group
 
     def _share_memory(self, connect_timeout: timedelta) -> SharedSums | None:
-        """Members on one host need no gloo to sum up."""
+        # Members on one host need no gloo to sum up.
         try:
             buffers = form_shared_buffers(self._store, self.rank, self.size, connect_timeout, self._timeout)
         except (RuntimeError, OSError, PolyrhythmError) as error:

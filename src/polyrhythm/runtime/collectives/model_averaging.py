@@ -100,7 +100,6 @@ class Averager:
 
     @property
     def in_flight(self) -> bool:
-        """Whether an exchange is under way."""
         return bool(self._in_flight)
 
     def start(self) -> None:
@@ -141,13 +140,11 @@ class Averager:
         )
 
     def merge(self, step: int | None) -> None:
-        """Complete all exchanges that are due behind step `step`; None for all."""
         self._complete([t for t in self._in_flight if step is None or t.due <= step])
 
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _take(self) -> Tensor:
-        """A vector for everything: one that has been used before, if one is free."""
         return self._free.pop() if self._free else torch.empty(self._layout.size, device=self._device)
 
     def _give_back(self, *vectors: Tensor | None) -> None:
@@ -193,7 +190,6 @@ class Averager:
         return launch_gathering(generation, self._compressor, shares_, delta, rest, first)
 
     def _sum_up(self, one: AverageInFlight, gathering: Gathering) -> None:
-        """What arrived compressed, in the place of the sums."""
         gathering.wait()
         total, rest = gathering.sums()
         if one.weight.sync.what == "parameters":
@@ -253,7 +249,6 @@ class Averager:
         self._global = self._origin = result
 
     def _adopt_part(self, one: AverageInFlight, values: Tensor, moves: bool) -> None:
-        """Add to some elements of the replica and to all buffers, or replace them."""
         flat, width = self._gather(self._take()), one.end - one.first
         for own, value in (flat[one.first : one.end], values[:width]), (flat[self._size :], values[width:]):
             (own.add_ if moves else own.copy_)(value)

@@ -35,11 +35,10 @@ class QuietWork(dist.Work):
         self._tensors = tensors
 
     def is_success(self) -> bool:
-        """True, as nothing is ever raised."""
+        # True, as nothing is ever raised.
         return True
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors."""
         return self._tensors
 
 
@@ -53,15 +52,12 @@ class FinishedWork(QuietWork):
         self._future.set_result(tensors)
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
-        """Nothing to wait for."""
         return True
 
     def get_future(self) -> "Tensors":
-        """A completed future of the tensors."""
         return self._future
 
     def is_completed(self) -> bool:
-        """Always."""
         return True
 
 
@@ -100,7 +96,6 @@ class GuardedWork(QuietWork):
         return self._future
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
         return self._health.failure is not None or self._work.is_completed()
 
     def end(self) -> None:
@@ -136,15 +131,12 @@ class WaitedWork(QuietWork):
         return True
 
     def get_future(self) -> "Tensors":
-        """A future of the tensors."""
         return (self._operation or self._work.get_future()).then(self._arrived)
 
     def is_completed(self) -> bool:
-        """Whether the device has finished the collective."""
         return self._work.is_completed()
 
     def synchronize(self) -> None:
-        """Make the current stream wait for the collective."""
         self.wait()
 
     def _arrived(self, future: "Tensors") -> list[torch.Tensor]:
@@ -156,7 +148,6 @@ class WaitedWork(QuietWork):
 
 
 def judge(result: Callable[[], object], health: GroupHealth) -> None:
-    """Note the failure of an operation that is over."""
     try:
         result()
     except RuntimeError as error:
@@ -184,7 +175,6 @@ def wait_for(work: dist.Work, health: GroupHealth, tensors: list[torch.Tensor]) 
 
 
 def guard(work: dist.Work, health: GroupHealth, tensors: list[torch.Tensor]) -> dist.Work:
-    """The handle for a collective that writes into `tensors`."""
     try:
         operation = work.get_future()
     except RuntimeError:

@@ -32,7 +32,6 @@ def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = 
 
 
 def launch_reduction(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "InFlight":
-    """Start to combine the members' tensors in place."""
     if sums := generation.sums_for([tensor], op):
         return InFlight(generation, "allreduce", sums.start([tensor]))
     options = dist.AllreduceOptions()
@@ -117,7 +116,6 @@ def launch(generation: Generation, collective: str, outputs: list[Tensor], *argu
 
 
 def expect_success(generation: Generation, collective: str) -> None:
-    """Raise `GroupError` if the epoch has failed."""
     if generation.failure is not None:
         raise GroupError(
             f"{collective} in epoch {generation.prefix!r} among {generation.members} failed: {generation.failure}"

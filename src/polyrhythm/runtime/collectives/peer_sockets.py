@@ -79,12 +79,10 @@ def meet(store: Store, rank: int, size: int, timeout: timedelta) -> dict[int, so
 
 
 def store_key(rank: int) -> str:
-    """Key under which a member says where it listens."""
     return f"peers/{rank}"
 
 
 def call(listing: str, rank: int, timeout: timedelta) -> socket.socket:
-    """A connection to the member that says this of itself."""
     address, secret = listing.split(" ")
     sock = connect(address, timeout.total_seconds())
     sock.sendall(bytes.fromhex(secret) + rank.to_bytes(RANK_BYTES, "little"))
@@ -92,7 +90,6 @@ def call(listing: str, rank: int, timeout: timedelta) -> socket.socket:
 
 
 def answer(acceptor: socket.socket, secret: bytes, timeout: timedelta) -> dict[int, socket.socket]:
-    """The next member that calls, by its rank; nothing if it was a stranger."""
     sock, _ = acceptor.accept()
     sock.settimeout(timeout.total_seconds())
     with suppress(OSError):
@@ -104,7 +101,6 @@ def answer(acceptor: socket.socket, secret: bytes, timeout: timedelta) -> dict[i
 
 
 def ready(sock: socket.socket) -> socket.socket:
-    """A socket that blocks, and sends what it gets at once."""
     sock.settimeout(None)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,7 +108,6 @@ def ready(sock: socket.socket) -> socket.socket:
 
 
 def receive(sock: socket.socket, length: int) -> bytes:
-    """So many bytes; raises OSError at the end of the connection."""
     data = sock.recv(length)
     while len(data) < length:
         more = sock.recv(length - len(data))

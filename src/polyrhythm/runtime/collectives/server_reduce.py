@@ -48,17 +48,14 @@ class Summing:
 
     @property
     def over(self) -> bool:
-        """Whether every server's sum is here."""
         return not self._missing
 
     def landed(self) -> None:
-        """The sum of one server is here."""
         self._missing -= 1
         if not self._missing:
             self.health.end(self)
 
     def end(self) -> None:
-        """Let the worker go on."""
         self._ended.set()
 
     def wait(self) -> None:
@@ -115,14 +112,12 @@ class SumThread(threading.Thread):
         return one
 
     def run(self) -> None:
-        """Send and receive until the job ends."""
         while not self._stopping:
             self._loop.step()
             while self._new:
                 self._send(self._new.popleft())
 
     def stop(self) -> None:
-        """Leave."""
         self._stopping = True
         self._loop.wake()
         self.join()
@@ -136,12 +131,10 @@ class SumThread(threading.Thread):
         return torch.empty(elements) if one is None else one.parts[server]
 
     def landed(self, message: Summed) -> None:
-        """The sum of a server is here."""
         if (one := self._under_way.get((message.generation, message.number))) is not None:
             one.landed()
 
     def fail(self, reason: str) -> None:
-        """A server is gone, and with it every sum."""
         self._reason = f"a parameter server is gone: {reason}"
         for one in self._under_way.values():
             if not one.over:
@@ -162,20 +155,16 @@ class SumThread(threading.Thread):
 
 
 class SumPort:
-    """Handler of the connection to one server."""
-
     def __init__(self, thread: SumThread, server: int) -> None:
         self._thread = thread
         self._server = server
 
     def received(self, message: Any) -> None:
-        """A sum, its numbers in place."""
         if not isinstance(message, Summed):
             raise FrameError(f"a server sent {type(message).__name__} instead of a sum")
         self._thread.landed(message)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Where a sum belongs."""
         if not isinstance(message, Summed):
             raise FrameError(f"a server announced {payload.nbytes} bytes that are no sum")
         room = self._thread.room(message, self._server, payload.elements)
@@ -184,5 +173,4 @@ class SumPort:
         return as_bytes(room)
 
     def lost(self, reason: str) -> None:
-        """No sum can be made any more."""
         self._thread.fail(reason)

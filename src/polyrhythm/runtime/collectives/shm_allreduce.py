@@ -115,7 +115,7 @@ class SharedBuffers:
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """buffers are made when they are first needed, as not every epoch sums up on the CPU."""
+        # buffers are made when they are first needed, as not every epoch sums up on the CPU.
         own = SharedVector.create(CHUNK * CHUNKS)
         for connection in self._sockets.values():
             with suppress(BrokenPipeError):
@@ -162,7 +162,6 @@ class SharedBuffers:
                     connection.send(b"\0")
 
     def _await(self, word: int, number: int) -> None:
-        """Until that word of everyone's is at least this."""
         for rank in self._sockets:
             if self._words[rank][word] < number and not self._spinner.look(partial(self._reached, word, number, rank)):
                 self._sleep(word, number, rank)
@@ -254,6 +253,5 @@ def common_ground() -> str:
 
 
 def can_add_up(tensors: list[Tensor]) -> bool:
-    """Whether `SharedBuffers.add_up` takes them."""
     (tensor, *others) = tensors
     return not others and tensor.layout == torch.strided and is_plain(tensor) and tensor.numel() > 0

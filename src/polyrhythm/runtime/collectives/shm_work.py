@@ -30,11 +30,9 @@ class SharedSum(QuietWork):
         return True
 
     def get_future(self) -> "Tensors":
-        """A future of the tensor, in a list."""
         return self._future
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
         return self._future.done()
 
     def end(self) -> None:
@@ -79,7 +77,6 @@ class SharedSums:
         self._add(tensors[0], meanwhile)
 
     def close(self) -> None:
-        """Let go of the connections."""
         self._health.end(self._buffers)
         if self._thread is not None:
             self._started.put(None)

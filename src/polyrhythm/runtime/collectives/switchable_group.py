@@ -95,9 +95,6 @@ class SwitchGroup(dist.ProcessGroup):
 
     @property
     def failure(self) -> str | None:
-        """Why the generation's collectives have failed: the step's collective has failed, and the next generation
-        must be set.
-        """
         return self.generation.failure if self.generation else None
 
     def abort(self, reason: str = "aborted", prefix: str | None = None) -> None:
@@ -117,62 +114,48 @@ class SwitchGroup(dist.ProcessGroup):
         self._usual, self._launched = self._launched, 0
 
     def shutdown(self) -> None:
-        """Drop the epoch's group."""
         self.set_local()
 
     def getRank(self) -> int:  # noqa: N802 (the name that C++ calls)
-        """Rank in the epoch; 0 in a local phase."""
         return self.generation.rank if self.generation else 0
 
     def getSize(self) -> int:  # noqa: N802
-        """Size of the epoch; 1 in a local phase."""
         return self.generation.size if self.generation else 1
 
     def rank(self) -> int:
-        """Position among the members."""
         return self.members.index(self.worker) if self.worker in self.members else 0
 
     def size(self) -> int:
-        """Number of members."""
         return len(self.members)
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Name under which torch knows groups of this kind."""
         return BACKEND
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Take the name under which torch registers this group."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
-        """The name under which torch knows this group."""
         return self._name
 
     # Collectives, under the names and with the arguments that torch uses. Each names the tensors that it writes into
     # and how they are filled without other members: as if all had contributed the same.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        """Combine tensors in place."""
         return self._run("allreduce", tensors, None, tensors, opts=opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        """Combine several tensors in place."""
         return self._run("allreduce_coalesced", tensors, None, tensors, opts=opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        """Overwrite tensors with the root's."""
         return self._run("broadcast", tensors, None, tensors, opts=opts)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        """Combine tensors in place on the root."""
         return self._run("reduce", tensors, None, tensors, opts=opts)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        """Collect everyone's tensors on everyone."""
         return self._run("allgather", outputs[0], lambda: _repeat(inputs[0], outputs[0]), outputs, inputs, opts=opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        """Collect everyone's tensor in one."""
         parts = list(output.view(-1, tensor.numel()))
         return self._run(
             "_allgather_base", [output], lambda: _repeat(tensor.view(-1), parts), output, tensor, opts=opts
@@ -181,12 +164,10 @@ class SwitchGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
-        """Combine tensors and keep this rank's."""
         own = inputs[0][self.rank()]
         return self._run("reduce_scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        """Combine tensors and keep this rank's part."""
         own = tensor.view(-1, output.numel())[self.rank()]
         fill = lambda: _repeat(own, [output.view(-1)])  # noqa: E731
         return self._run("_reduce_scatter_base", [output], fill, output, tensor, opts=opts)
@@ -194,29 +175,23 @@ class SwitchGroup(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        """Collect everyone's tensors on the root."""
         targets = outputs[0] if outputs else []
         return self._run("gather", targets or inputs, lambda: _repeat(inputs[0], targets), outputs, inputs, opts=opts)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
-        """Hand out the root's tensors."""
         own = inputs[0][self.rank()] if inputs else outputs[0]
         return self._run("scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        """Wait for all members."""
         return self._run("barrier", [torch.empty(0)], None, opts=opts)
 
     def send(self, tensors: Tensors, target: int, tag: int) -> dist.Work:
-        """Send to one member."""
         return self._run("send", tensors, _nobody, tensors, target, tag, opts=None)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> dist.Work:
-        """Receive from one member."""
         return self._run("recv", tensors, _nobody, tensors, source, tag, opts=None)
 
     def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
-        """Start a collective of the epoch, or do without one."""
         self.launched_s = time.perf_counter()
         self._launched += 1
         generation, on_gpu = self.generation, outputs[0].is_cuda
@@ -250,7 +225,6 @@ class SwitchGroup(dist.ProcessGroup):
 
 
 def register() -> None:
-    """Make the backend known to torch; importing this module does it."""
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
 

@@ -20,8 +20,7 @@ class Host(Protocol):
 
     shards: ShardGroup
 
-    def received(self, worker: int, message: Any) -> None:
-        """A worker's message."""
+    def received(self, worker: int, message: Any) -> None: ...
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         """A worker's connection has ended."""
@@ -29,33 +28,27 @@ class Host(Protocol):
     def absent(self, worker: int) -> None:
         """A rank will not come."""
 
-    def heartbeat(self, worker: int) -> None:
-        """A worker's process is running."""
+    def heartbeat(self, worker: int) -> None: ...
 
     def switch(self, policy: Policy[Any]) -> None:
         """Somebody wants another policy."""
 
-    def status(self) -> Status:
-        """How the job is."""
+    def status(self) -> Status: ...
 
 
 class WorkerAcceptor:
-    """Handler of a worker's connection."""
-
     def __init__(self, coordinator: Host, worker: int) -> None:
         self._coordinator = coordinator
         self._worker = worker
 
     def received(self, message: Any) -> None:
-        """Everything goes to the coordinator."""
         self._coordinator.received(self._worker, message)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Gradients and uploads go to shard 0."""
         return self._coordinator.shards.service.destination(self._worker, message, payload)
 
     def lost(self, reason: str) -> None:
-        """End of file is a death; one that has said goodbye is not known to the coordinator any more."""
+        # End of file is a death; one that has said goodbye is not known to the coordinator any more.
         log.debug("rank %d: %s", self._worker, reason)
         self._coordinator.lost(self._worker, "died")
 
@@ -68,13 +61,11 @@ class HeartbeatAcceptor:
         self._worker = worker
 
     def received(self, message: Any) -> None:
-        """A beat."""
         if not isinstance(message, Heartbeat):
             raise FrameError(f"the heartbeat of rank {self._worker} sent {type(message).__name__}")
         self._coordinator.heartbeat(self._worker)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """A heartbeat has no numbers."""
         raise FrameError(f"the heartbeat of rank {self._worker} announced {payload.nbytes} bytes")
 
     def lost(self, reason: str) -> None:
@@ -103,7 +94,6 @@ class ControlAcceptor:
         self._channel.send(self._coordinator.status())
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Controllers send no numbers."""
         raise FrameError(f"a controller announced {payload.nbytes} bytes")
 
     def lost(self, reason: str) -> None:

@@ -84,7 +84,6 @@ class Coordinator:
     # -- what comes in ---------------------------------------------------------------------------------------------
 
     def connect(self, worker: int) -> None:
-        """A worker has passed the handshake."""
         if worker in self.job.members:
             raise UsageError(f"rank {worker} is already part of this job; start each rank once")
         self.job.members[worker] = Member()
@@ -92,23 +91,19 @@ class Coordinator:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What the policy of the latest phase has to show of itself."""
         return self._mode.figures
 
     @property
     def awaits(self) -> bool:
-        """Whether a worker that has not connected is expected."""
         return bool(self._awaited)
 
     def absent(self, worker: int) -> None:
-        """A worker that has not connected will not come."""
         if worker in self._awaited:
             log.warning("rank %d ended before it joined; going on without it", worker)
             self._awaited.discard(worker)
             self._meet()
 
     def receive(self, worker: int, message: ToCoordinator) -> None:
-        """A message of a live worker."""
         match message:
             case Pushed():
                 self._mode.pushed(worker, message)
@@ -146,7 +141,6 @@ class Coordinator:
         self._go_on_if_standing()
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        """A worker is gone; the others go on."""
         member = self.job.members.get(worker)
         if member is None:
             return
@@ -169,7 +163,6 @@ class Coordinator:
             self._go_on_if_standing()
 
     def alarm(self) -> None:
-        """The time of a `wake` has come."""
         self._mode.alarm()
 
     # -- epochs ----------------------------------------------------------------------------------------------------
@@ -189,7 +182,6 @@ class Coordinator:
             self._meet()
 
     def _steps(self, worker: int) -> bool:
-        """Whether this worker is in the middle of the epoch's steps."""
         return self._stepping and worker in self.job.present and not self.job.members[worker].at_end
 
     def _withdraw(self, worker: int) -> None:
@@ -202,7 +194,6 @@ class Coordinator:
         self._go_on_if_standing()
 
     def _admit(self, worker: int, message: Ready) -> None:
-        """A newcomer stands in the epoch that is under way."""
         self.job.members[worker].ready = message
         if self._mode.admits and not self._stop_wanted:
             self._send_phase((worker,), "keep", worker, ())
@@ -212,7 +203,6 @@ class Coordinator:
             self._request_stop()
 
     def _meet(self) -> None:
-        """Begin an epoch, or end it, once every worker stands at the same place."""
         started = [m for m in self.job.members.values() if m.ready is not None]
         if self._stepping:
             present = self.job.present
@@ -318,7 +308,6 @@ class Coordinator:
             self._start_phase()
 
     def _start_phase(self) -> None:
-        """End the phase under way, if any, and start one on whoever is present."""
         contributors = self._end_phase()
         if self._rollback.goes_back:
             contributors, self._home = self._rollback.go_back(), "workers"
@@ -378,7 +367,6 @@ class Coordinator:
             self.job.effects.send(worker, phase)
 
     def _start_steps(self) -> None:
-        """Let everyone step through what is left of the epoch."""
         left, workers = self.job.workload.left, len(self.job.present)
         if self._mode.together and left < workers:
             self.job.skipped_samples += left

@@ -20,14 +20,12 @@ WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed":
 class Effects(Protocol):
     """What the coordinator needs from the process that it runs in."""
 
-    def send(self, worker: int, message: ToWorker) -> None:
-        """Send to a worker."""
+    def send(self, worker: int, message: ToWorker) -> None: ...
 
     def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
         """Make one optimizer step on the servers with the weighted mean of these gradients."""
 
-    def drop(self, tickets: Sequence[Ticket]) -> None:
-        """Forget these gradients, arrived or not."""
+    def drop(self, tickets: Sequence[Ticket]) -> None: ...
 
     def cut(self, reason: str, after: int = 0) -> None:
         """End the collectives of the current phase on all workers, in synchronous mode those behind the first `after`
@@ -39,15 +37,12 @@ class Effects(Protocol):
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
         """A new phase starts; what is recorded from now on belongs to it."""
 
-    def record(self, event: Event, decisions: Decisions) -> None:
-        """Trace one event and what the policy decided."""
+    def record(self, event: Event, decisions: Decisions) -> None: ...
 
-    def wake(self, time_s: float) -> None:
-        """Call `Coordinator.alarm` at this time."""
+    def wake(self, time_s: float) -> None: ...
 
 
 def workload_of(ready: Ready) -> Workload:
-    """The workload of a job's first epoch."""
     if ready.shards:
         return ShardedWorkload(Shards(ready.shards, ready.rotate), ready.dataset_samples)
     return Workload(ready.dataset_samples, ready.dataset_samples)
@@ -113,7 +108,6 @@ class Job:
         return tuple(sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch]))
 
     def refusal(self, message: Ready) -> str:
-        """Why this worker cannot take part, or nothing."""
         if self.epoch >= 0 and message.epoch > self.epoch + 1:
             return f"it starts at epoch {message.epoch} while the job is at epoch {self.epoch}"
         for other, member in self.members.items():
@@ -146,13 +140,11 @@ class Job:
         return self.first_epoch * self.workload.dataset_samples + self.samples + self.skipped_samples
 
     def cluster(self, epochs: int) -> Cluster:
-        """What a policy is told of the live workers, in a job that plans so many epochs."""
         batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
         samples = self.workload.dataset_samples
         return Cluster(len(self.present), batch_size, samples * max(epochs, 1), self.processed_samples, samples)
 
     def give_back(self, sample_ranges: Sequence[SampleRange]) -> None:
-        """These positions were handed out but not processed."""
         for sample_range in sample_ranges:
             self.workload.give_back(sample_range)
 

@@ -53,7 +53,6 @@ class LocalStepPhase(ParameterServerPhase):
     # -- what the coordinator asks ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Let all workers that stand in the epoch join."""
         self._members, self._closing = self._job.present, None
         super().start()
 
@@ -63,12 +62,10 @@ class LocalStepPhase(ParameterServerPhase):
             self._unanswered[worker].add(AGREEMENT)
 
     def agreed(self, worker: int) -> None:
-        """A worker has the state from which the phase starts."""
         self._unanswered[worker].discard(AGREEMENT)
         self._close_if_still()
 
     def moved(self, worker: int, message: LocalStepDone) -> None:
-        """A worker has completed a step."""
         member = self._job.members[worker]
         if member.step != message.number:
             return  # cancelled while the message was under way; the worker hears of it before it steps
@@ -85,12 +82,10 @@ class LocalStepPhase(ParameterServerPhase):
             self._driver.tell(self._report(worker, clock, message, 0))
 
     def skipped(self, worker: int, message: Skipped) -> None:
-        """A step came to nothing."""
         super().skipped(worker, message)
         self._close_if_still()
 
     def merged(self, worker: int, message: TookPart) -> None:
-        """A worker has completed an exchange, which has everyone's part."""
         self._unanswered[worker].discard(message.number)
         self._completed[message.number].add(worker)
         if not any(message.number in self._unanswered[other] for other in self.live):
@@ -125,34 +120,28 @@ class LocalStepPhase(ParameterServerPhase):
         self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
 
     def request_stop(self) -> None:
-        """Send no further `Go`."""
         super().request_stop()
         self._close_if_still()
 
     def close(self) -> None:
-        """Have all replicas meet once more; nobody steps."""
         if self._closing is None and not self._broken:
             self._send_merge(Sync(self._members, "deltas"))
             self._closing = self._merges
 
     @property
     def closed(self) -> bool:
-        """Whether all replicas are equal and nobody steps."""
         return self._closing is not None and not self._broken and self._quiet
 
     @property
     def standing(self) -> bool:
-        """Whether, after a request to stop, everyone waits for a new phase."""
         return self._stopping and (self.closed or (self._broken and self._quiet))
 
     @property
     def sound(self) -> tuple[int, ...]:
-        """Live members that have completed every exchange."""
         return tuple(worker for worker in self.live if worker not in self._collective_failed)
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Members that are not lost."""
         return tuple(worker for worker in self._members if worker in self._job.members and worker not in self._lost)
 
     @property
@@ -169,7 +158,6 @@ class LocalStepPhase(ParameterServerPhase):
         return bool(self._job.workload.left) or self.closed
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
-        """Positions that only the replica of one live worker has seen."""
         return {worker: tuple(self._seen_alone(worker)) for worker in self.live}
 
     def finish(self) -> None:
@@ -186,7 +174,6 @@ class LocalStepPhase(ParameterServerPhase):
     # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """Have the members meet."""
         if decision.what == "gradients":
             raise PolicyError(
                 "Sync wants the gradients of steps that workers have made on replicas already; Sync parameters or "
@@ -207,12 +194,10 @@ class LocalStepPhase(ParameterServerPhase):
 
     @property
     def _broken(self) -> bool:
-        """Whether no exchange can succeed any more."""
         return bool(self._lost or self._collective_failed)
 
     @property
     def _quiet(self) -> bool:
-        """Whether no live worker steps or stands in an exchange."""
         return all(self._job.members[w].step is None and not self._unanswered.get(w) for w in self.live)
 
     def _seen_alone(self, worker: int) -> Sequence[SampleRange]:

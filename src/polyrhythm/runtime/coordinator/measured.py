@@ -13,12 +13,10 @@ class MeasuredPhase(SynchronousPhase):
     """
 
     def start(self) -> None:
-        """Send the plan for what is left of the epoch."""
         self._records: dict[int, tuple[Measured, ...]] = {}
         super().start()
 
     def stepped(self, worker: int, message: Stepped) -> None:
-        """A rank has completed a step."""
         self._records[message.step] = message.records
         super().stepped(worker, message)
 

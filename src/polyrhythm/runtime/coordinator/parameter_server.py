@@ -12,8 +12,6 @@ from polyrhythm.runtime.wire.protocol import Cancelled, Go, LocalStepDone, Over,
 
 
 class GradientArrival(NamedTuple):
-    """What is known of a gradient that has arrived."""
-
     sample_range: SampleRange
     samples: int
     staleness: int
@@ -43,23 +41,19 @@ class ParameterServerPhase(PhaseKind):
 
     @property
     def figures(self) -> dict[str, float]:
-        """What the policy has to show of itself."""
         return self._driver.figures
 
     def start(self) -> None:
-        """Let all workers that stand in the epoch join."""
         for member in self._job.members.values():
             member.at_end, member.batch_size = False, None
         self._job.workload.attend(self._job.present)
         self._driver.join(self._job.present, self._job.clock())
 
     def join(self, worker: int) -> None:
-        """A newcomer joins in the middle."""
         self._job.workload.join((worker,))
         self._driver.join((worker,), self._job.clock())
 
     def pushed(self, worker: int, message: Pushed) -> None:
-        """A gradient has arrived."""
         member = self._job.members[worker]
         if member.step != message.number:
             return  # cancelled while it was under way; dropped and counted then
@@ -95,22 +89,18 @@ class ParameterServerPhase(PhaseKind):
             self._driver.leave(worker, self._job.clock(), reason)
 
     def alarm(self) -> None:
-        """The time of a `Wake` has come."""
         if not self._stopping:
             self._driver.tell(Alarm(self._job.clock()))
 
     def request_stop(self) -> None:
-        """Send no further `Go`."""
         self._stopping = True
 
     @property
     def standing(self) -> bool:
-        """Whether no step is in flight any more after a request to stop."""
         return self._stopping and all(a.running is None for a in self._job.ledger.accounts.values())
 
     @property
     def left(self) -> int:
-        """Samples of the epoch that nobody has been given."""
         return self._job.workload.left
 
     def finish(self) -> None:
@@ -124,7 +114,6 @@ class ParameterServerPhase(PhaseKind):
     # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """One optimizer step on the servers."""
         arrivals = [self._arrived.pop(ticket) for ticket in tickets]
         samples = sum(arrival.samples for arrival in arrivals)
         weights = decision.weights or (1.0,) * len(tickets)
@@ -166,7 +155,6 @@ class ParameterServerPhase(PhaseKind):
                 self._job.effects.send(ticket.worker, Cancelled(ticket.number))
 
     def wake(self, time_s: float) -> None:
-        """Ask for an `Alarm`."""
         self._job.effects.wake(time_s)
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -217,5 +205,4 @@ class ParameterServerPhase(PhaseKind):
 
 
 def given(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Only the items that have a value."""
     return {key: value for key, value in items if value is not None}

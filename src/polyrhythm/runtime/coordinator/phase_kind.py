@@ -64,7 +64,7 @@ class PhaseKind:
         self._refuse(worker, message)
 
     def agreed(self, worker: int) -> None:
-        """A member has the state from which the phase starts."""
+        pass
 
     def collective_failed(self, worker: int, message: CollectiveFailed) -> None:
         """An exchange has failed for a member, which stands still; only where they hold the parameters."""
@@ -78,14 +78,13 @@ class PhaseKind:
         """Let all workers that stand in the epoch step through what is left of it."""
 
     def join(self, worker: int) -> None:
-        """A newcomer joins in the middle."""
         raise AssertionError(f"rank {worker} cannot join phase {self.number} in the middle")
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone."""
 
     def alarm(self) -> None:
-        """The time of a `Wake` has come."""
+        pass
 
     def await_agreement(self, members: Sequence[int]) -> None:
         """The members begin with an exchange of their state."""
@@ -97,13 +96,12 @@ class PhaseKind:
         """Every script has left its loop early: what they have done counts all the same."""
 
     def finish(self) -> None:
-        """Settle with the policy what counted, and give back what did not."""
+        pass
 
     # -- how it is -------------------------------------------------------------------------------------------------
 
     @property
     def figures(self) -> dict[str, float]:
-        """What the policy has to show of itself."""
         return {}
 
     @property
@@ -113,12 +111,10 @@ class PhaseKind:
 
     @property
     def standing(self) -> bool:
-        """Whether, after a request to stop, everyone waits for a new phase."""
         return False
 
     @property
     def left(self) -> int:
-        """Samples of the epoch that nobody has reached."""
         return 0
 
     def may_end(self) -> bool:
@@ -129,12 +125,10 @@ class PhaseKind:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Members that are not lost."""
         return ()
 
     @property
     def sound(self) -> tuple[int, ...]:
-        """Live members that have completed every exchange."""
         return ()
 
     @property
@@ -143,5 +137,4 @@ class PhaseKind:
         return ()
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
-        """Positions that only the replica of one live worker has seen."""
         return {}

@@ -35,7 +35,6 @@ class JobRecorder:
         self._idle_until_s = 0.0
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int) -> None:
-        """Open the phase's trace."""
         if number == 1:
             self._idle_until_s = time.process_time()
         if self._gauge is not None:
@@ -52,7 +51,6 @@ class JobRecorder:
         self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self._config.job}))
 
     def record(self, event: Event, decisions: Decisions) -> None:
-        """One event and what the policy decided."""
         if self._gauge is not None:
             self._gauge.record(event, decisions)
         else:
@@ -61,7 +59,7 @@ class JobRecorder:
             self._writer.write(event, decisions)
 
     def _follow(self, event: Event) -> None:
-        """Who is late is known also of a job that is not measured."""
+        # Who is late is known also of a job that is not measured.
         match event:
             case Joined(workers=workers, time_s=time_s):
                 for worker in workers:
@@ -83,7 +81,6 @@ class JobRecorder:
             self._gauge.lost(worker, self._job.clock())
 
     def close(self, policy_figures: dict[str, float]) -> None:
-        """The job is over; what its policy has to show of itself."""
         self._close_trace()
         config = self._config
         if self._gauge is None or config.figures is None:

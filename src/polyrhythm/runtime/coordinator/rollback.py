@@ -46,7 +46,6 @@ class Rollback:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next phase starts from a state that was kept."""
         return self._goal is not None
 
     @property
@@ -104,7 +103,6 @@ class Rollback:
         return sure[-1] if sure else self._starts[0]
 
     def _end(self) -> None:
-        """Tell everyone what has happened, and what it has cost."""
         self._over = True
         self._job.trouble += f": diverged after {self._job.samples} samples"
         log.warning("%s", self._job.trouble)

@@ -98,7 +98,6 @@ class CoordinatorServer:
         self.loop.call_later(config.heartbeat_s, self._look_for_hangs)
 
     def run(self) -> None:
-        """Serve the job until its end."""
         try:
             self.loop.run()
         finally:
@@ -108,14 +107,12 @@ class CoordinatorServer:
     # -- what the coordinator asks (see `Effects`) --------------------------------------------------------------------
 
     def send(self, worker: int, message: ToWorker) -> None:
-        """Send to a worker."""
         if isinstance(message, EpochDone):
             message = self._recorder.end_epoch(message)
         if worker in self._channels:
             self._channels[worker].send(message)
 
     def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
-        """One optimizer step on every shard."""
         rows = zip(tickets, weights, staleness, strict=True)
         contributions = tuple(WeightedGradient(t.worker, t.number, weight, stale) for t, weight, stale in rows)
         linear = self.config.lr_convention == "linear"
@@ -123,7 +120,6 @@ class CoordinatorServer:
         self.shards.apply(Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings))
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
-        """Forget these gradients."""
         if tickets:
             self.shards.drop(Drop(tuple((t.worker, t.number) for t in tickets)))
             for ticket in tickets:
@@ -142,13 +138,11 @@ class CoordinatorServer:
         self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes)
 
     def wake(self, time_s: float) -> None:
-        """Call back at a time of the job's clock."""
         self.loop.call_at(self._started_s + time_s, lambda: self._coordinate(self.coordinator.alarm))
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 
     def received(self, worker: int, message: Any) -> None:
-        """A worker's message."""
         channel = self._channels[worker]
         if type(message) in FOR_SHARD:
             self.shards.service.received(worker, channel, message)
@@ -160,7 +154,6 @@ class CoordinatorServer:
             self._coordinate(self.coordinator.receive, worker, message)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        """A worker's connection has ended, or it hangs."""
         self._heartbeats.pop(worker, None)
         for channel in (self._channels.pop(worker, None), self._heartbeat_channels.pop(worker, None)):
             if channel is not None:
@@ -175,7 +168,6 @@ class CoordinatorServer:
         self._end_if_empty()
 
     def absent(self, worker: int) -> None:
-        """Whoever has started this rank says that it will not come."""
         self._coordinate(self.coordinator.absent, worker)
         self._end_if_empty()
 
@@ -184,11 +176,9 @@ class CoordinatorServer:
         self._coordinate(self.coordinator.switch, policy)
 
     def heartbeat(self, worker: int) -> None:
-        """A worker's process is running."""
         self._heartbeats[worker] = self.loop.clock()
 
     def status(self) -> Status:
-        """How the job is."""
         job, coordinator = self.coordinator.job, self.coordinator
         following = coordinator.next_policy
         return Status(
@@ -298,7 +288,6 @@ class CoordinatorServer:
             self._fail(Broken(reason))
 
     def _fail(self, message: Broken | Rejected) -> None:
-        """The job cannot go on for anyone."""
         log.error("%s", message.reason)
         for channel in self._channels.values():
             channel.send(message)
@@ -333,7 +322,6 @@ class CoordinatorServer:
             os.kill(pid, signal.SIGKILL)
 
     def _end_if_empty(self) -> None:
-        """End behind the last worker; if others were to come, give them some time."""
         if self._channels:
             return
         if self.coordinator.awaits and self.coordinator.job.epoch < 0:
@@ -347,7 +335,6 @@ class CoordinatorServer:
             self.loop.stop()
 
     def _shard_lost(self, reason: str) -> None:
-        """A part of the parameters is gone, and with it the job."""
         self._fail(Rejected(f"a parameter server is gone: {reason}"))
 
 

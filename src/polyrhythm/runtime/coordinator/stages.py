@@ -34,7 +34,6 @@ class Stages:
         self._epochs = epochs
 
     def stage(self, job: Job) -> Stage:
-        """The rule that is due with what the job has processed, and when it ends."""
         cluster = replace(job.cluster(self._epochs), processed_samples=job.done_samples)
         stages = self.policy.stages(cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(self.policy))

@@ -37,8 +37,6 @@ class RankProgress:
 
 
 class SynchronousPhase(PhaseKind):
-    """Follows the ranks of one phase through what is left of an epoch."""
-
     runs: ClassVar[bool] = True
     on_workers: ClassVar[bool] = True
     together: ClassVar[bool] = True
@@ -58,11 +56,9 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def figures(self) -> dict[str, float]:
-        """What the policy has to show of itself."""
         return self._driver.figures
 
     def start(self) -> None:
-        """Send the plan for what is left of the epoch; let all workers that stand in it join."""
         self._members = self._job.present
         self._progress = {worker: RankProgress() for worker in self._members}
         self._lost = {}
@@ -81,7 +77,6 @@ class SynchronousPhase(PhaseKind):
         self._driver.join(self._members, self._job.clock())
 
     def stepped(self, worker: int, message: Stepped) -> None:
-        """A rank has completed a step."""
         progress = self._progress[worker]
         assert message.step == progress.completed, (
             f"rank {worker} went from step {progress.completed} to {message.step}"
@@ -124,7 +119,6 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def started(self) -> bool:
-        """Whether there has been anything to step through."""
         return self.plan is not None
 
     @property
@@ -137,13 +131,11 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def left(self) -> int:
-        """Samples of the epoch that nobody has reached."""
         assert self.plan is not None
         return count_samples(self.plan.rest(self._furthest()))
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Ranks that are not lost."""
         return tuple(worker for worker, _ in self._live())
 
     @property
@@ -164,7 +156,6 @@ class SynchronousPhase(PhaseKind):
         return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.collective_failed)
 
     def finish(self) -> None:
-        """Settle with the policy what counted, and give back what did not."""
         assert self.plan is not None
         exchanged, furthest = self._exchanged, self._furthest()
         self._job.give_back(self.plan.rest(furthest))
@@ -201,7 +192,7 @@ class SynchronousPhase(PhaseKind):
     # -- what the policy decides (see `Effects`): the ranks have done it already -------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """The ranks have combined it among themselves."""
+        # The ranks have combined it among themselves.
         self._job.version += 1
 
     def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
@@ -218,7 +209,6 @@ class SynchronousPhase(PhaseKind):
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
-        """Never asked for."""
         raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -248,7 +238,6 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def _shared(self) -> set[int]:
-        """Steps that were exchanged by themselves."""
         return {step for p in self._witnesses() for step in p.shared}
 
     def _furthest(self) -> int:
@@ -322,7 +311,6 @@ class SynchronousPhase(PhaseKind):
         return heads
 
     def _show_one_each(self) -> bool:
-        """Show it the next step of each worker, in their order; whether there was any."""
         shown = False
         for worker, progress in self._progress.items():
             account = self._job.ledger.accounts.get(worker)
@@ -349,5 +337,4 @@ class SynchronousPhase(PhaseKind):
 
 
 def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
-    """Samples of all of them."""
     return sum(sample_range.samples for sample_range in sample_ranges)

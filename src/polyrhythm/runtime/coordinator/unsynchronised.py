@@ -19,7 +19,6 @@ class UnsynchronisedSamples:
         self._noted: dict[int, tuple[SampleRange, ...]] = {}
 
     def note(self, unsynchronised: Mapping[int, tuple[SampleRange, ...]]) -> None:
-        """A phase has ended with these."""
         self._noted |= unsynchronised
 
     def settle(self) -> None:

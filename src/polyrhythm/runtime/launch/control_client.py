@@ -17,7 +17,6 @@ PATIENCE_S = 30.0
 
 
 def at(job: str, coordinator: str = "", token: str = "") -> Address:
-    """Where a job is: on this host, unless its coordinator's address is given."""
     return Address(coordinator or coordinator_address(job), job, token)
 
 
@@ -50,7 +49,6 @@ def absent(address: Address, rank: int) -> Status:
 
 
 def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
-    """One question, one answer."""
     loop, listener = Loop(), ControlHandler()
     decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
     try:
@@ -67,24 +65,19 @@ def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
 
 
 class ControlHandler:
-    """Handler of the controller's connection."""
-
     def __init__(self) -> None:
         self.answer: Status | None = None
         self.reason = ""
         self.refused = False
 
     def received(self, message: Any) -> None:
-        """The answer, or why there is none."""
         if isinstance(message, Status):
             self.answer = message
         elif isinstance(message, Rejected):
             self.reason, self.refused = message.reason, True
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """A coordinator sends no numbers to a controller."""
         raise FrameError(f"the coordinator announced {payload.nbytes} bytes to a controller")
 
     def lost(self, reason: str) -> None:
-        """The job has ended, or refuses."""
         self.reason = self.reason or reason

@@ -54,12 +54,10 @@ class Node:
 
     @property
     def address(self) -> str:
-        """This host's address on the way to the coordinator."""
         return own_address(self.host, self.port)
 
 
 ALONE = Node()
-"""A job on one host."""
 
 
 def read_node(options: TorchrunFlags) -> Node:

@@ -60,7 +60,6 @@ class RayOrder(NamedTuple):
     overruled: tuple[str, ...] = ()
 
     def arguments(self, rank: int, endpoint: str) -> list[str]:
-        """The call on one host."""
         place = ["--node-rank", str(rank), "--rdzv-endpoint", endpoint] if self.hosts > 1 else []
         return [*self.flags, "--job", self.job, *place, *self.script]
 
@@ -152,8 +151,6 @@ def reserve(ray: Any, order: RayOrder) -> Any:
 
 
 def run_on(ray: Any, group: Any, order: RayOrder, token: str) -> int:
-    """Start a task on each host, and wait for them."""
-
     def task(function: Any, rank: int, resources: dict[str, float]) -> Any:
         place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, rank)
         options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0), "scheduling_strategy": place}

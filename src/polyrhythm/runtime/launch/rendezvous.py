@@ -136,7 +136,6 @@ def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
 
 
 def wait_for_coordinator(coordinator: str) -> None:
-    """Until somebody listens at the address of a coordinator."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -150,7 +149,6 @@ def wait_for_coordinator(coordinator: str) -> None:
 
 
 def read_number(name: str, default: int) -> int:
-    """A number from the environment."""
     value = os.environ.get(name, str(default))
     if not value.isdecimal():
         raise UsageError(f"environment variable {name} must be a number but is {value!r}")

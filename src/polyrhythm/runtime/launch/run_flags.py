@@ -26,7 +26,6 @@ class Expanded(NamedTuple):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """torchrun's parser with our flags in front."""
     parser = get_args_parser()
     parser.prog = "polyrhythm run"
     parser.description = "Start the workers of a job on this host under a synchronization policy."

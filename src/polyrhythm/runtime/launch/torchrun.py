@@ -53,12 +53,10 @@ class LaunchOrder(NamedTuple):
 
     @property
     def ranks(self) -> range:
-        """Of the workers on this host."""
         return range(self.node.rank * self.processes, (self.node.rank + 1) * self.processes)
 
     @property
     def coordinator(self) -> Address:
-        """How workers on this host reach the coordinator."""
         return coordinator_from(self.config, self.node)
 
 
@@ -85,7 +83,6 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
 
 
 def read_processes(value: str) -> int:
-    """Workers on this host: a number, or what torchrun's words mean here."""
     if value in ("cpu", "auto", "gpu"):
         import torch
 
@@ -123,7 +120,6 @@ def run_workers(plan: LaunchOrder, port: int) -> dict[int, int]:
 
 
 def announce(plan: LaunchOrder) -> None:
-    """Say what starts, how to steer it, and which settings are overruled."""
     config, node = plan.config, plan.node
     place = f", host {node.rank} of {node.count}" if node.count > 1 else ""
     at = f" --at {node.coordinator}" if node.rank else ""
@@ -144,7 +140,6 @@ def say(lines: Sequence[str]) -> None:
 
 
 def start_worker(plan: LaunchOrder, rank: int, port: int) -> "subprocess.Popen[bytes]":
-    """One worker, in the environment that torchrun would give it."""
     environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
     try:
         return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
@@ -153,12 +148,10 @@ def start_worker(plan: LaunchOrder, rank: int, port: int) -> "subprocess.Popen[b
 
 
 def coordinator_from(config: JobConfig, node: Node) -> Address:
-    """How this host reaches the coordinator."""
     return Address(node.coordinator if node.rank else coordinator_address(config.job), config.job, config.token)
 
 
 def worker_environment(config: JobConfig, processes: int, rank: int, port: int, node: Node = ALONE) -> dict[str, str]:
-    """The variables that torchrun would set for one of so many workers on each host, and ours."""
     address = coordinator_from(config, node)
     local = rank - node.rank * processes
     world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": config.workers, "LOCAL_WORLD_SIZE": processes}
@@ -237,7 +230,6 @@ class ProcessWatch:
 
 
 def end(process: "subprocess.Popen[bytes]", patience_s: float | None) -> None:
-    """Let a process end by itself for a while, then end it."""
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired:

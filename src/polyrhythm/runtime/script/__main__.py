@@ -26,7 +26,6 @@ def leave(code: int) -> NoReturn:
 
 
 def run() -> int:
-    """The script's exit code."""
     try:
         return main(sys.argv[1:])
     except SystemExit as error:

@@ -12,7 +12,6 @@ from polyrhythm.runtime.script.order import options_of, shared_order
 
 
 def shareable(loader: DataLoader[Any]) -> bool:
-    """Whether workers could share what this loader reads."""
     plain = type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in (RandomSampler, SequentialSampler)
     return plain and loader.batch_size is not None and not isinstance(loader.dataset, IterableDataset)
 

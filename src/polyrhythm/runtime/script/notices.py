@@ -25,7 +25,6 @@ def refuse(problem: str, place: str = "") -> RefusalError:
 
 
 def tell(what: str, place: str = "") -> None:
-    """Say on the first rank what was adapted."""
     if os.environ.get("RANK", "0") == "0":
         print(f"polyrhythm: {place or script_line()}: {what}", file=sys.stderr)
 

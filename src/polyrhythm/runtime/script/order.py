@@ -31,7 +31,6 @@ OPTIONS = (
 
 
 def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """How a loader was made, but for its samples."""
     return {name: getattr(loader, name) for name in OPTIONS if hasattr(loader, name)}
 
 

@@ -22,11 +22,9 @@ class PassListener(Protocol):
     def before_batch(self, run: "Pass") -> None:
         """The script asks for a mini-batch; the pass may get another source."""
 
-    def given(self, run: "Pass") -> None:
-        """The script gets one."""
+    def given(self, run: "Pass") -> None: ...
 
-    def finished(self, run: "Pass") -> None:
-        """There is none left."""
+    def finished(self, run: "Pass") -> None: ...
 
 
 class Pass:
@@ -57,11 +55,9 @@ class Pass:
 
     @property
     def inside(self) -> bool:
-        """Whether the script is still in its loop."""
         return not self.over and self._held is not None and self._held() is not None
 
     def next_batch(self) -> Any:
-        """The next mini-batch."""
         self._listener.before_batch(self)
         assert self.source is not None, "the listener has set it"
         try:
@@ -76,14 +72,11 @@ class Pass:
         return batch
 
     def step(self) -> None:
-        """The script has made a step with the mini-batches since the last one."""
         self.steps += 1
         self.unstepped = 0
 
 
 class PassIterator:
-    """The script's end of a pass."""
-
     def __init__(self, run: Pass) -> None:
         self._run = run
 
@@ -110,28 +103,23 @@ class Draws:
 
     @property
     def generation(self) -> int:
-        """Number of the phase."""
         return self.worker.generation
 
     def begin_epoch(self, ready: Ready) -> None:
-        """Stand before an epoch."""
         self.worker.begin_epoch(ready)
         self._in_use = False
         self._looked_at.clear()
 
     def draw(self) -> DrawnBatch | None:
-        """The next mini-batch."""
         return self._returned.popleft() if self._returned else self.worker.draw()
 
     def dealt(self, draw: DrawnBatch) -> None:
-        """The script gets a mini-batch of this draw."""
         self.position = draw.sample_ranges[0].start
         if not self._in_use:
             self._looked_at.append(draw)
         self.worker.dealt(draw)
 
     def end_epoch(self) -> bool:
-        """Stand at its end."""
         return self.worker.end_epoch()
 
     def used(self) -> None:
@@ -189,7 +177,6 @@ class ScriptLoader(SessionLoader[Any]):
             self._samples -= self._samples % (workers * size)
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch of the job."""
         self.epoch += 1
         self._accumulation.start()
         processed, self._processed = self._processed, 0
@@ -203,7 +190,6 @@ class ScriptLoader(SessionLoader[Any]):
         return self._rest()
 
     def used(self) -> None:
-        """The script computes on what it got."""
         self._draws.used()
 
     @property

@@ -65,13 +65,11 @@ def patch_wrapper(script: AdaptedScript) -> None:
 
 
 def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments behind self and the first by name."""
     names = function.__code__.co_varnames[2 : function.__code__.co_argcount]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def check_wrapper(options: dict[str, Any]) -> None:
-    """What a policy cannot change underneath."""
     for name in UNABLE:
         if options.get(name) is not None:
             raise refuse(f"DistributedDataParallel with {name} exchanges gradients by itself; leave it out")
@@ -81,7 +79,6 @@ def check_wrapper(options: dict[str, Any]) -> None:
 
 
 def patch_loaders(script: AdaptedScript) -> None:
-    """Loaders say when they are made and when the script asks for their mini-batches."""
     init_original, iterate_original = DataLoader.__init__, DataLoader.__iter__
 
     @functools.wraps(init_original)
@@ -99,7 +96,6 @@ def patch_loaders(script: AdaptedScript) -> None:
 
 
 def patch_optimizers(script: AdaptedScript) -> None:
-    """Optimizers say when they are made, and before and behind every step."""
     original = Optimizer.__init__
 
     @functools.wraps(original)
@@ -113,7 +109,6 @@ def patch_optimizers(script: AdaptedScript) -> None:
 
 
 def patch_backward(script: AdaptedScript) -> None:
-    """Backward passes are counted."""
     original = torch.Tensor.backward
 
     @functools.wraps(original)

@@ -31,7 +31,6 @@ class Schedules:
         self._inside = False
 
     def patch(self) -> None:
-        """Hear of every scheduler and its steps."""
         original = LRScheduler.__init__
 
         @functools.wraps(original)
@@ -49,7 +48,6 @@ class Schedules:
                 self._made[scheduler] = 0
 
     def follow(self) -> None:
-        """Step those that follow the job as often as it is due."""
         for scheduler in list(self._made):
             self._catch_up(scheduler)
 
@@ -71,7 +69,6 @@ class Schedules:
         owner.step = step
 
     def _step(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
-        """The script steps a scheduler."""
         if scheduler in self._made:
             self._catch_up(scheduler)
             return

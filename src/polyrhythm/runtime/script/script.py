@@ -58,7 +58,6 @@ class AdaptedScript:
     # -- what the script makes -----------------------------------------------------------------------------------------
 
     def wrapped(self, lane: Lane) -> None:
-        """A model was wrapped in DistributedDataParallel."""
         if self.lane is not None:
             raise refuse("a second DistributedDataParallel; one model can be trained under a policy")
         self.lane = lane
@@ -66,11 +65,9 @@ class AdaptedScript:
         tell("DistributedDataParallel follows the policy")
 
     def made_loader(self, loader: DataLoader[Any]) -> None:
-        """A loader was made."""
         self._places[loader] = script_line()
 
     def made_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer was made."""
         if asked_by_us():
             return
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
@@ -80,7 +77,6 @@ class AdaptedScript:
     # -- what the script does ------------------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], original: Iterate) -> Iterator[Any]:
-        """What ``iter(loader)`` gives."""
         self._original = original
         if self.dormant or loader not in self._places or not torch.is_grad_enabled():
             return original(loader)
@@ -90,12 +86,10 @@ class AdaptedScript:
         return Pass(self, loader, original(loader) if theirs else warm_up_source(loader)).iterator()
 
     def backward(self) -> None:
-        """A backward pass begins."""
         if not self.dormant and self.session is None:
             self.warm_up.backward()
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer is about to step."""
         if self.dormant or (optimizer is not self._optimizer and not self._adopt(optimizer)):
             return
         self._used()
@@ -116,12 +110,10 @@ class AdaptedScript:
         return True
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """It has stepped."""
         if self._run is not None and optimizer is self._optimizer:
             self._run.step()
 
     def collective(self, name: str) -> None:
-        """The script takes part in a collective of its own."""
         if self._apart():
             assert self.session is not None, "they are apart in a session"
             raise refuse(
@@ -135,7 +127,6 @@ class AdaptedScript:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        """The script is through."""
         session, self.session, self.dormant = self.session, None, True
         if session is not None:
             session.__exit__(kind, error, trace)
@@ -156,7 +147,6 @@ class AdaptedScript:
             self._look(run)
 
     def given(self, run: Pass) -> None:
-        """The script gets a mini-batch."""
         if self.session is None:
             self._run = run
 
@@ -188,7 +178,6 @@ class AdaptedScript:
         self._run = None
 
     def _forward(self, trains: bool) -> None:
-        """The model is called; a step may follow, or not."""
         if not trains and self._run is not None:
             self._run.looking = not self._run.used
         elif trains:
@@ -245,7 +234,6 @@ class AdaptedScript:
         self._start_epoch(run)
 
     def _prepare_model(self, optimizer: Optimizer) -> torch.nn.Module:
-        """The bare module, as it is without the exchange of the warm-up step."""
         if self.lane is not None:
             self.lane.close()
             self.lane.scripted_sync = False

@@ -18,13 +18,10 @@ from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
 
 class ScriptExchange(DDPExchange):
-    """What the two have in common."""
-
     def before_step(self) -> None:
         """The gradients at hand are the script's; make them the step's."""
 
     def share_buffers(self) -> None:
-        """Make all buffers those of the lowest rank, if gradients are shared."""
         buffers = [*self._replica.floating, *self._replica.counters]
         if buffers and self.reduces and self.failure is None:
             with contextlib.suppress(GroupError):  # which `failure` tells the participant
@@ -37,12 +34,10 @@ class LaneExchange(ScriptExchange):
     lane: Lane
 
     def part(self) -> None:
-        """Leave the group."""
         super().part()
         self.lane.close()
 
     def reduce_gradients(self, wanted: bool) -> None:
-        """Whether backward passes from now on end in the mean gradient of all members."""
         self.reduces = wanted
         if wanted and self.lane.inner is None:
             assert self.group is not None, "members exchange over their group"
@@ -50,7 +45,6 @@ class LaneExchange(ScriptExchange):
         self.lane.reducing = wanted
 
     def reduce_now(self, wanted: bool) -> None:
-        """Whether the next backward pass ends in the exchange."""
         reduce_next(self.lane.inner, wanted)
 
 
@@ -58,14 +52,12 @@ class StepExchange(ScriptExchange):
     """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""
 
     def reduce_gradients(self, wanted: bool) -> None:
-        """Whether steps from now on are made with the mean gradient of all members."""
         self.reduces = wanted
 
     def reduce_now(self, wanted: bool) -> None:
         """Backward passes exchange nothing, so it is all one."""
 
     def before_step(self) -> None:
-        """Make the gradients at hand the mean, and all buffers those of the lowest rank."""
         if not self.reduces or self.failure is not None:
             return
         with contextlib.suppress(GroupError):  # which `failure` tells the participant
@@ -91,14 +83,12 @@ class ScriptSession(Session):
         """Called when all workers stand at the end of an epoch."""
 
     def take_over(self, loader: DataLoader[Any], **where: int) -> ScriptLoader:
-        """Deal out the data in place of the script's loader; see `ScriptLoader`."""
         made = ScriptLoader(loader, self._worker, self._accumulation, at_end=self._end_epoch, **where)
         self._loader = made
         return made
 
     @property
     def has_batch(self) -> bool:
-        """Whether the script has a mini-batch of which it has made no step."""
         return self._accumulation.samples > 0
 
     @property

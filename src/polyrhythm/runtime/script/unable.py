@@ -23,7 +23,6 @@ FUNCTIONS = {
 
 
 def patch(script: AdaptedScript) -> None:
-    """Refuse them from now on."""
     for kind, reason in CLASSES.items():
         kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[misc]
     for (module, name), reason in FUNCTIONS.items():
@@ -32,8 +31,6 @@ def patch(script: AdaptedScript) -> None:
 
 
 def guarded(script: AdaptedScript, function: Any, name: str, reason: str) -> Any:
-    """The function, for those who may call it."""
-
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not script.dormant and not asked_by_us():

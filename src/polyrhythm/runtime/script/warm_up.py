@@ -24,7 +24,6 @@ class WarmUpStep:
         self._hook = register_module_forward_pre_hook(self._forward)
 
     def backward(self) -> None:
-        """A backward pass begins."""
         self.backwards += 1
         if not self.stepped_at and self.backwards > PATIENCE:
             raise refuse(
@@ -62,7 +61,6 @@ class WarmUpStep:
         raise refuse(problem, self.stepped_at)
 
     def close(self) -> None:
-        """Watch no more."""
         self._hook.remove()
         self._called.clear()
 
@@ -71,7 +69,6 @@ class WarmUpStep:
 
 
 def check_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Whether what comes between a gradient and its step can be done elsewhere."""
     if (len(args) > 1 or kwargs) and any(argument is not None for argument in (*args[1:], *kwargs.values())):
         raise refuse("optimizer.step with a closure computes gradients by itself; call backward() before step()")
     if getattr(optimizer, "grad_scale", None) is not None:
@@ -83,7 +80,6 @@ def check_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def trainable(parameters: Iterable[Parameter]) -> Iterable[Parameter]:
-    """Those that get gradients."""
     return (parameter for parameter in parameters if parameter.requires_grad)
 
 

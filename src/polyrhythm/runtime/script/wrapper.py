@@ -43,18 +43,15 @@ class Lane:
         """Whether the script's no_sync() counts; in a session it knows by itself which backward pass is the last."""
 
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
-        """Exchange over this group from the next forward on."""
         self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
         if self.hook is not None:
             self.inner.register_comm_hook(*self.hook)
         self.reducing = True
 
     def close(self) -> None:
-        """Drop the exchange."""
         self.inner, self.reducing = None, False
 
     def run(self, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The module's forward; one that a step may follow goes through the exchange."""
         trains = torch.is_grad_enabled() and wrapper.training
         self.called(trains)
         if trains and self.inner is not None and self.reducing:
@@ -77,13 +74,11 @@ class ScriptDDP(DistributedDataParallel):
     _lane: Lane | None
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's, with or without an exchange."""
         if self._lane is None:
             return self.module(*inputs, **kwargs)
         return self._lane.run(self, inputs, kwargs)
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """Remember the hook for every exchange that follows."""
         assert self._lane is not None, "a copy has no exchange"
         self._lane.hook = (state, hook)
         if self._lane.inner is not None:
@@ -91,11 +86,10 @@ class ScriptDDP(DistributedDataParallel):
 
     @contextmanager
     def join(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Workers have equal numbers of steps in synchronous mode, and need not wait for one another otherwise."""
+        # Workers have equal numbers of steps in synchronous mode, and need not wait for one another otherwise.
         yield
 
     def join_hook(self, **kwargs: Any) -> Any:
-        """Not with other joinables."""
         raise refuse("Join needs unequal numbers of steps in synchronous mode; use model.join(), or no join at all")
 
     def __getstate__(self) -> dict[str, Any]:

@@ -23,8 +23,6 @@ MOST: Final = 16
 
 @dataclass(slots=True)
 class Sum:
-    """One that is not complete: who wants it, and what of it is there."""
-
     size: int
     elements: int
     channels: list[Channel] = field(default_factory=list)
@@ -33,7 +31,6 @@ class Sum:
     total: Tensor | None = None
 
     def lacks(self, message: Add) -> bool:
-        """Whether this contribution belongs to it and is not there yet."""
         fits = (message.size, message.elements) == (self.size, self.elements)
         return fits and self.added <= message.rank < self.size and message.rank not in self.waiting
 
@@ -62,12 +59,11 @@ class Sums:
         self.open: dict[tuple[str, int], Sum] = {}
 
     def check(self, message: Add) -> None:
-        """A worker cannot fill the server's memory."""
+        # A worker cannot fill the server's memory.
         if not 0 < message.elements <= MOST * self._model_bytes():
             raise FrameError(f"a contribution of {message.elements} numbers was announced, which the model cannot have")
 
     def add(self, channel: Channel, message: Add, part: Tensor | None) -> None:
-        """A contribution is here; behind the last one everyone gets the sum."""
         key = message.generation, message.number
         one = self.open.setdefault(key, Sum(message.size, message.elements))
         if not one.lacks(message):
@@ -86,8 +82,6 @@ class Sums:
 
 
 class SumAcceptor:
-    """Handler of a worker's connection for sums."""
-
     def __init__(self, sums: Sums, channel: Channel) -> None:
         self._sums = sums
         self._channel = channel
@@ -95,7 +89,6 @@ class SumAcceptor:
         self._generation = ""
 
     def received(self, message: Any) -> None:
-        """A contribution, its numbers in place; none stand for zeros."""
         if not isinstance(message, Add):
             raise FrameError(f"{self._channel.peer} sent {type(message).__name__} where sums are made")
         self._sums.check(message)
@@ -106,7 +99,6 @@ class SumAcceptor:
         self._sums.add(self._channel, message, part)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Room for a contribution."""
         if not isinstance(message, Add) or payload != Payload("float32", message.elements):
             raise FrameError(f"{self._channel.peer} announced {payload.nbytes} bytes that are no contribution")
         self._sums.check(message)

@@ -88,7 +88,6 @@ class ParameterShard:
             self.memory.end(self._global.version)
 
     def load(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
-        """Take over what a worker has trained so far."""
         if self.memory is not None:
             self.memory.begin()
         self.vector.copy_(parameters)
@@ -119,7 +118,6 @@ class ParameterShard:
 
 
 def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any]) -> None:
-    """Change hyper-parameters of one group for good."""
     group = optimizer.optimizer.param_groups[position]
     for key in settings:
         if key not in group:
@@ -131,7 +129,6 @@ def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any])
 
 
 def find_optimizer(name: str, allowed: Collection[str]) -> type[Optimizer]:
-    """A class of torch.optim, or one that the job's owner has named."""
     if ":" not in name:
         return optimizer_class(name)
     if name not in allowed:
@@ -149,7 +146,7 @@ def as_tuples(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Import what torch imports when the first optimizer is made, a second's work, before it is needed."""
+    # Import what torch imports when the first optimizer is made, a second's work, before it is needed.
     weights = torch.zeros(1)
     weights.grad = torch.zeros(1)
     torch.optim.SGD([weights], lr=0.0).step()

@@ -35,8 +35,6 @@ from polyrhythm.runtime.wire.shard_protocol import (
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
-    """What a shard process is started with."""
-
     job: str
     token: str
     index: int
@@ -75,7 +73,6 @@ class ShardGroup:
         self._others.append(channel)
 
     def at_one_shard(self, worker: int, number: int) -> None:
-        """A gradient is complete at one of the shards."""
         counts = self._counts.setdefault(worker, Counter())
         counts[number] += 1
         if counts[number] > len(self._others):
@@ -89,14 +86,12 @@ class ShardGroup:
         self.service.apply(message)
 
     def drop(self, message: Drop) -> None:
-        """Forget gradients, arrived or not."""
         self._tell(message)
         self.service.drop(message)
         for worker, number in message.gradients:
             self._counts.get(worker, Counter()).pop(number, None)
 
     def forget(self, worker: int) -> None:
-        """A worker is gone."""
         self._tell(Forget(worker))
         self.service.forget(worker)
         self._counts.pop(worker, None)
@@ -107,24 +102,19 @@ class ShardGroup:
 
 
 class RemoteShard:
-    """Handler of the coordinator's connection to a shard in another process."""
-
     def __init__(self, group: ShardGroup, lost: Callable[[str], None]) -> None:
         self._group = group
         self._lost = lost
 
     def received(self, message: Any) -> None:
-        """A gradient has arrived there."""
         if not isinstance(message, Arrived):
             raise FrameError(f"a shard sent {type(message).__name__} to the coordinator")
         self._group.at_one_shard(message.worker, message.number)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Shards send no tensors to the coordinator."""
         raise FrameError(f"a shard announced {payload.nbytes} bytes to the coordinator")
 
     def lost(self, reason: str) -> None:
-        """A part of the parameters is gone."""
         self._lost(reason)
 
 
@@ -150,30 +140,25 @@ class ShardProcess:
         self.process.stdin.close()
 
     def join(self, loop: Loop, settings: ShardSettings, group: ShardGroup, lost: Callable[[str], None]) -> None:
-        """Connect the coordinator to it."""
         hello = Hello(settings.job, "coordinator", 0, settings.token)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ShardToCoordinator)
         group.add(join(loop, self.addresses[0], hello, decoder, RemoteShard(group, lost)))
 
 
 class WorkerConnection:
-    """Handler of a worker's connection to a shard in a process of its own."""
-
     def __init__(self, service: ShardService, worker: int, channel: Channel) -> None:
         self._service = service
         self._worker = worker
         self._channel = channel
 
     def received(self, message: Any) -> None:
-        """Everything goes to the shard."""
         self._service.received(self._worker, self._channel, message)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Gradients and uploads."""
         return self._service.destination(self._worker, message, payload)
 
     def lost(self, reason: str) -> None:
-        """The coordinator will say what becomes of what the worker has here."""
+        # The coordinator will say what becomes of what the worker has here.
         self._service.lost(self._worker, self._channel)
 
 
@@ -185,7 +170,6 @@ class CoordinatorConnection:
         self._loop = loop
 
     def received(self, message: Any) -> None:
-        """What the policy has decided."""
         match message:
             case Apply():
                 self._service.apply(message)
@@ -197,17 +181,14 @@ class CoordinatorConnection:
                 raise FrameError(f"the coordinator sent {type(message).__name__} to a shard")
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """The coordinator sends no tensors."""
         raise FrameError(f"the coordinator announced {payload.nbytes} bytes to a shard")
 
     def lost(self, reason: str) -> None:
-        """Nobody is left to say what to do."""
+        # Nobody is left to say what to do.
         self._loop.stop()
 
 
 class ShardServer:
-    """One shard in a process of its own."""
-
     def __init__(self, settings: ShardSettings, listeners: Sequence[socket.socket]) -> None:
         self.loop = Loop()
         self._coordinator: Channel | None = None

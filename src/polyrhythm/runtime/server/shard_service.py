@@ -86,7 +86,6 @@ class ShardService:
     # -- from a worker -------------------------------------------------------------------------------------------------
 
     def received(self, worker: int, channel: Channel, message: Any) -> None:
-        """A worker's message, its payload in place."""
         if isinstance(message, Open):
             self._open(worker, channel, message)
             return
@@ -160,7 +159,6 @@ class ShardService:
                 buffers.free(item.buffer)
 
     def forget(self, worker: int) -> None:
-        """A worker is gone, with all that it has here."""
         self.all_buffers.pop(worker, None)
 
     # -- details -------------------------------------------------------------------------------------------------------
@@ -187,7 +185,6 @@ class ShardService:
         )
 
     def _build_or_compare(self, worker: int, message: Open) -> None:
-        """The first worker's model is the job's; all others must have the same."""
         if self._layout is None or self._optimizer is None:
             self.shard = ParameterShard(
                 message.layout, self._index, self._count, message.optimizer, self._compensation, self._allowed
@@ -216,7 +213,6 @@ class ShardService:
             self._arrived(worker, message.number)
 
     def _received_buffer(self, worker: int, buffers: WorkerBuffers) -> int:
-        """The slot that the gradient is in, as float32."""
         if buffers.incoming is None:
             raise FrameError(f"rank {worker} pushed without a gradient")
         buffer = buffers.vectors[buffers.incoming_buffer]
@@ -261,7 +257,6 @@ class ShardService:
         self._answer(buffers)
 
     def _answer(self, buffers: WorkerBuffers) -> None:
-        """Send what a worker waits for, if it is there."""
         assert self.shard is not None
         waiting = buffers.waiting
         if waiting is None or waiting.version > self.shard.version:

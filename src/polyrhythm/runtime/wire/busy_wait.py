@@ -28,14 +28,12 @@ class Attempts:
         self._failed = self._skip = 0
 
     def due(self) -> bool:
-        """Whether to try it in this wait."""
         if self._skip:
             self._skip -= 1
             return False
         return True
 
     def ended(self, well: bool) -> None:
-        """What has become of the attempt."""
         self._skip = self._failed = 0 if well else min(2 * self._failed + 1, MOST_SKIPPED)
 
 

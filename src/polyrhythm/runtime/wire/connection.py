@@ -44,10 +44,7 @@ class ConnectionHandler(Protocol):
 
 
 class Watcher(Protocol):
-    """What a channel tells the loop that serves it."""
-
-    def wants_write(self, channel: "Channel") -> None:
-        """Bytes wait for the peer to take them."""
+    def wants_write(self, channel: "Channel") -> None: ...
 
     def closing(self, channel: "Channel") -> None:
         """The socket is about to be closed."""
@@ -102,7 +99,6 @@ class Channel:
         self._held.append(message)
 
     def release(self) -> None:
-        """Send what is held, if there is anything."""
         if self._held:
             self.send(self._held.pop())
 
@@ -135,7 +131,6 @@ class Channel:
             self.watcher.wants_write(self)
 
     def flush(self) -> None:
-        """The peer can take more bytes."""
         while self._queue:
             item = self._queue.popleft()
             left = self._send_now([item.data], item.fds)
@@ -144,7 +139,6 @@ class Channel:
                 return
 
     def readable(self) -> None:
-        """Bytes have come, or the end."""
         try:
             if (count := self._receive()) == 0:
                 self.end(self._end_reason())
@@ -164,7 +158,6 @@ class Channel:
             self.end(f"{self.peer} is gone ({error.strerror or error})")
 
     def end(self, reason: str) -> None:
-        """Close, and tell the handler why."""
         if self.closed:
             return
         self.close()
@@ -184,7 +177,7 @@ class Channel:
             os.close(self.fds.popleft())
 
     def _give_up(self) -> None:
-        """End at the next turn of the loop, because the sender may not be prepared for it now."""
+        # End at the next turn of the loop, because the sender may not be prepared for it now.
         self._queue.clear()
         self._reason = f"{self.peer} does not read; more than {MAX_QUEUED} messages waited for it"
         with contextlib.suppress(OSError):
@@ -229,7 +222,6 @@ class Channel:
 
 
 def unsent(parts: list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of `parts` after so many bytes."""
     for index, part in enumerate(parts):
         if sent < part.nbytes:
             return [part[sent:] if sent else part, *parts[index + 1 :]]
@@ -260,7 +252,6 @@ def listen(address: str, token: str = "") -> socket.socket:
 
 
 def listen_remedy(family: int, error: OSError) -> str:
-    """What to do about an address that cannot be listened on."""
     if error.errno != errno.EADDRINUSE:
         return error.strerror or str(error)
     if family == socket.AF_UNIX:

@@ -23,14 +23,11 @@ MOST_EVENTS: Final = 64
 
 @dataclass(order=True, slots=True)
 class LoopTimer:
-    """A callback that is due at a time; see `Loop.call_at`."""
-
     time_s: float
     number: int
     callback: Callable[[], None] | None = field(compare=False)
 
     def cancel(self) -> None:
-        """Do not call."""
         self.callback = None
 
 
@@ -67,8 +64,6 @@ class Loop:
         self._call_when_readable(self._wakeup, self._woken)
 
     def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
-        """Call `accepted` with every new connection of a listening socket."""
-
         def accept() -> None:
             try:
                 sock, _address = listener.accept()
@@ -89,17 +84,14 @@ class Loop:
         self._epoll.register(channel.socket, READ | (WRITE if channel.sending else 0))
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> LoopTimer:
-        """Call once when the clock reaches `time_s`."""
         timer = LoopTimer(time_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> LoopTimer:
-        """Call once after `delay_s` seconds."""
         return self.call_at(self.clock() + delay_s, callback)
 
     def step(self, timeout_s: float | None = None) -> None:
-        """Wait for the next events, at most so long, and handle them."""
         for number, ready in self._wait(self._patience(timeout_s) if self._timers else timeout_s):
             channel = self._channels.get(number)  # none if what was served before it has closed it
             if channel is None:
@@ -114,13 +106,11 @@ class Loop:
                 timer.callback()
 
     def run(self) -> None:
-        """Step until `stop`."""
         self._stopped = False
         while not self._stopped:
             self.step()
 
     def run_until(self, done: Callable[[], object], timeout_s: float) -> bool:
-        """Step until `done`; False if that takes longer than the timeout."""
         deadline = self.clock() + timeout_s
         while not done():
             left = deadline - self.clock()
@@ -139,7 +129,6 @@ class Loop:
         self._waker.send(b"\0")
 
     def close(self) -> None:
-        """Close every channel and listener, without telling handlers."""
         for channel in tuple(self._channels.values()):
             channel.close()
         for sock in (*self._listeners, self._wakeup, self._waker):
@@ -149,11 +138,9 @@ class Loop:
     # -- what a channel tells (see `Watcher`) ------------------------------------------------------------------------
 
     def wants_write(self, channel: Channel) -> None:
-        """Flush the channel when its peer can take bytes."""
         self._epoll.modify(channel.socket, READ | WRITE)
 
     def closing(self, channel: Channel) -> None:
-        """Serve the channel no more."""
         number = channel.socket.fileno()
         del self._channels[number]
         self._epoll.unregister(number)
@@ -165,7 +152,6 @@ class Loop:
         self._epoll.register(sock, READ)
 
     def _wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
-        """Sockets that are ready, and for what."""
         limit_s = self._spin_s if timeout_s is None else min(timeout_s, self._spin_s)
         if limit_s > 0 and (ready := self._spinner.look(self._look, limit_s)):
             return ready
@@ -180,7 +166,6 @@ class Loop:
             channel.readable()
 
     def _patience(self, timeout_s: float | None) -> float | None:
-        """How long to wait: until the next timer or the timeout."""
         due = max(0.0, self._timers[0].time_s - self.clock())
         return due if timeout_s is None else min(due, timeout_s)
 

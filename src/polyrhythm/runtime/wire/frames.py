@@ -22,7 +22,6 @@ import msgspec
 from polyrhythm.errors import FrameError
 
 WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
-"""Type of the numbers of a payload."""
 
 HEADER: Final = struct.Struct("<2sBBIQ")
 HEADER_BYTES: Final = HEADER.size
@@ -44,14 +43,11 @@ ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Payload(NamedTuple):
-    """What follows a body: so many numbers of one type."""
-
     dtype: WireDtype
     elements: int
 
     @property
     def nbytes(self) -> int:
-        """Length on the wire."""
         return self.elements * ITEM_BYTES[self.dtype]
 
 
@@ -166,7 +162,6 @@ class FrameParser:
 
     @property
     def between_messages(self) -> bool:
-        """Whether everything that came was complete messages."""
         return self._missing is None and self._start == self._end
 
     def feed(self, data: bytes) -> list[Any]:
@@ -215,7 +210,6 @@ class FrameParser:
         return message
 
     def _compact(self) -> None:
-        """Move an incomplete message to the start of the staging memory."""
         left = bytes(self._staging[self._start : self._end])
         self._staging[: len(left)] = left
         self._start, self._end = 0, len(left)

@@ -47,14 +47,12 @@ class Acceptor:
         loop.listen(listener, self._accept)
 
     def check(self, hello: Hello) -> None:
-        """Refuse what is not ours."""
         if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             raise UsageError("the token is wrong; use the token of the job")
         if hello.job != self._job:
             raise UsageError(f"this is job {self._job!r}, not {hello.job!r}; check the address and the job id")
 
     def admit(self, channel: Channel, hello: Hello) -> None:
-        """Check a newcomer and hand it over to its handler."""
         try:
             self.check(hello)
             channel.peer = channel.parser.peer = f"{hello.role} {hello.rank}"
@@ -78,26 +76,21 @@ class Acceptor:
 
 
 class Newcomer:
-    """Handler of a connection that has not said yet who it is."""
-
     def __init__(self, acceptor: Acceptor, channel: Channel, timer: LoopTimer) -> None:
         self._acceptor = acceptor
         self._channel = channel
         self._timer = timer
 
     def received(self, message: Any) -> None:
-        """The first message must be a `Hello`."""
         self._timer.cancel()
         if not isinstance(message, Hello):
             raise FrameError(f"an unknown peer sent {type(message).__name__} before Hello")
         self._acceptor.admit(self._channel, message)
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Nobody sends tensors before the handshake."""
         raise FrameError(f"an unknown peer announced {payload.nbytes} bytes before the handshake")
 
     def lost(self, reason: str) -> None:
-        """It went as it came."""
         self._timer.cancel()
 
 
@@ -112,7 +105,6 @@ def peer_pid(sock: socket.socket) -> int:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group of a Unix socket's peer."""
     process, user, group = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(process), int(user), int(group)
 
@@ -135,11 +127,9 @@ class Applicant:
             self._channel.handler = self._handler
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Nobody sends tensors before the handshake."""
         raise FrameError(f"the server announced {payload.nbytes} bytes before the handshake")
 
     def lost(self, reason: str) -> None:
-        """That is an answer too."""
         self.gone = self.answer is None
         self.answer = self.answer or Rejected(reason)
 

@@ -267,5 +267,4 @@ def make_config(chosen: Mapping[str, Given], **found: Any) -> JobConfig:
 
 
 def coordinator_address(job: str) -> str:
-    """The address of a job's coordinator on its own host."""
     return f"unix:@polyrhythm-{job}"

@@ -235,8 +235,6 @@ class Diverged(ControlMessage):
 
 
 class SwitchTo(ControlMessage):
-    """Change the policy of the running job."""
-
     policy: str
 
 

@@ -36,12 +36,10 @@ class ShardSpan:
 
     @property
     def elements(self) -> int:
-        """Numbers of the shard."""
         return self.stop - self.start
 
 
 def group_sizes(layout: Layout) -> tuple[int, ...]:
-    """Elements of each parameter group."""
     return tuple(sum(prod(p.shape) for p in group) for group in layout.groups)
 
 
@@ -107,7 +105,6 @@ def slice_state(state: OptimizerState, sizes: Sequence[int], span: ShardSpan) ->
 
 
 def join_states(states: Sequence[OptimizerState], spans: Sequence[ShardSpan]) -> OptimizerState:
-    """The reverse of `slice_state`."""
     if len(states) == 1:
         return states[0]
     vectors = {}
@@ -127,19 +124,16 @@ def join_states(states: Sequence[OptimizerState], spans: Sequence[ShardSpan]) ->
 
 
 def joint(parts: Sequence[Tensor]) -> StateVector:
-    """Pieces as one vector."""
     return StateVector(torch.cat([part.reshape(-1) for part in parts]), tuple(part.shape for part in parts))
 
 
 def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
-    """Parameters and optimizer state as one vector, and what it takes to read it."""
     shapes = {key: tuple(tuple(shape) for shape in vector.shapes) for key, vector in state.vectors.items()}
     values = [vector.values.to(torch.float32) for vector in state.vectors.values()]
     return StateShape(shapes, state.numbers), torch.cat([parameters, *values])
 
 
 def packed_elements(shape: StateShape, elements: int) -> int:
-    """Length of what `pack_state` makes for so many parameters."""
     return elements + sum(prod(piece) for pieces in shape.vectors.values() for piece in pieces)
 
 

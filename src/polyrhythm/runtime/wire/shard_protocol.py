@@ -50,8 +50,6 @@ class Broken(ShardMessage):
 
 
 class Parameter(NamedTuple):
-    """Name and shape of one tensor."""
-
     name: str
     shape: tuple[int, ...]
 
@@ -75,11 +73,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def elements(self) -> int:
-        """Length of the flat vector."""
         return sum(prod(shape) for group in self.groups for _, shape in group)
 
     def difference(self, other: "Layout") -> str | None:
-        """The first difference between two layouts, or None."""
         mine, theirs = self._rows(), other._rows()
         for index, (here, there) in enumerate(zip(mine, theirs, strict=False)):
             if here != there:
@@ -253,14 +249,11 @@ class Arrived(ShardMessage):
 
 
 ToShard: TypeAlias = Open | PushGradient | Pull | MoreRoom | Upload | Download
-"""From a worker."""
 FOR_SHARD: Final = frozenset(get_args(ToShard))
 """The same as a set, in which a type is found several times faster."""
 
 FromShard: TypeAlias = Welcome | Rejected | Broken | Opened | Pulled | NewBuffer | Loaded | Downloaded
-"""To a worker."""
 OF_SHARD: Final = frozenset(get_args(FromShard))
-"""The same as a set."""
 
 FromCoordinator: TypeAlias = Apply | Drop | Forget
 """To a shard in another process."""

@@ -80,7 +80,6 @@ class SharedVector:
         self.words = memoryview(memory)[:HEADER_BYTES].cast("Q")
 
     def fill(self, source: torch.Tensor) -> None:
-        """Take over numbers, as many as it has, unless they are here already."""
         here, there = self._address, source.data_ptr()
         if 4 * source.numel() != self._bytes:
             raise UsageError(f"{source.numel()} numbers do not fill a vector of {self._bytes // 4}")
@@ -92,7 +91,6 @@ class SharedVector:
             self.values.copy_(source)
 
     def copy_to(self, out: torch.Tensor, start: int, count: int) -> None:
-        """Copy `count` numbers from `start` on to the same places of `out`."""
         part, own = out[start : start + count], self.values[start : start + count]
         if len(part) == len(own) and outruns_torch(part):
             ctypes.memmove(part.data_ptr(), own.data_ptr(), 4 * len(part))
@@ -170,12 +168,10 @@ def outruns_torch(numbers: torch.Tensor) -> bool:
 
 
 def is_plain(numbers: torch.Tensor) -> bool:
-    """Whether they are float32 one behind the other in this process's memory."""
     return numbers.is_cpu and numbers.is_contiguous() and numbers.dtype == torch.float32
 
 
 def memory_bytes(elements: int) -> int:
-    """Size of a shared vector."""
     return HEADER_BYTES + 4 * elements
 
 

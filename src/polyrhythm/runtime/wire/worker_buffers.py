@@ -29,8 +29,6 @@ class Held:
 
 @dataclass(slots=True)
 class WorkerBuffers:
-    """One worker at this shard."""
-
     channel: Channel
     compression: Compression
     memories: list[SharedVector] = field(default_factory=list)
@@ -50,11 +48,9 @@ class WorkerBuffers:
 
     @property
     def shared(self) -> bool:
-        """Whether its slots are shared memory."""
         return bool(self.memories)
 
     def free_buffer(self) -> int:
-        """A slot that holds nothing; a new one if there is none."""
         busy = {item.buffer for item in self.held.values()}
         if self.sending is not None and self.channel.sending:
             busy.add(self.sending)
@@ -68,12 +64,10 @@ class WorkerBuffers:
         return len(self.vectors) - 1
 
     def free(self, buffer: int) -> None:
-        """The slot may be filled again."""
         if self.memories:
             self.memories[buffer].words[HELD] = 0
 
     def check_free(self, buffer: int) -> None:
-        """The worker has named a slot that it has and that holds nothing."""
         if not 0 <= buffer < len(self.vectors) or (
             self.held and any(item.buffer == buffer for item in self.held.values())
         ):
@@ -93,7 +87,7 @@ class WorkerBuffers:
         return True
 
     def check_room(self) -> None:
-        """A worker cannot fill the server's memory."""
+        # A worker cannot fill the server's memory.
         if len(self.vectors) >= MAX_BUFFERS:
             raise FrameError(f"{self.channel.peer} has {MAX_BUFFERS} gradients that nobody has applied or dropped")
 
@@ -108,12 +102,10 @@ class WorkerBuffers:
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
     return tensor.view(torch.uint8).numpy().data
 
 
 def wire_name(tensor: Tensor) -> WireDtype:
-    """The type of a tensor's numbers as frames name it."""
     names: dict[torch.dtype, WireDtype] = {
         torch.float32: "float32",
         torch.float16: "float16",

@@ -89,7 +89,6 @@ class CoordinatorClient:
         return self.info.config
 
     def send(self, message: ToCoordinator | Broken) -> None:
-        """Send to the coordinator."""
         self._coordinator.send(message)
 
     def hold(self, message: ToCoordinator) -> None:
@@ -97,7 +96,6 @@ class CoordinatorClient:
         self._coordinator.hold(message)
 
     def flush(self) -> None:
-        """Send what is held now."""
         self._coordinator.release()
 
     def receive(self) -> ToWorker:
@@ -109,7 +107,6 @@ class CoordinatorClient:
         return message
 
     def poll(self) -> ToWorker | None:
-        """The coordinator's next message if it is there."""
         if not self._inbox:
             if self._client.broken:
                 self._client.wait(lambda: True, "between two steps")
@@ -135,7 +132,6 @@ class CoordinatorClient:
         return self.config.full_duplex and not self._client.shared
 
     def swap(self, number: int) -> int:
-        """Send the replica's gradients to the servers, and fetch their parameters meanwhile; the version of these."""
         gradients = self._buffer()
         if self._swapped is None:
             self._swapped = torch.empty_like(gradients)
@@ -143,7 +139,6 @@ class CoordinatorClient:
         return self._client.swap(number, gradients, self._swapped)
 
     def take_swapped(self) -> None:
-        """Give the replica what the last `swap` has fetched."""
         assert self._swapped is not None, "there was no swap"
         self._replica.scatter_parameters(self._swapped)
 
@@ -165,7 +160,6 @@ class CoordinatorClient:
         self._client.upload(flat, self._replica.export_state(), version)
 
     def download(self, version: int) -> None:
-        """Give the replica the servers' parameters and optimizer state."""
         parameters, state, _ = self._client.download(version)
         self._replica.scatter_parameters(parameters)
         self._replica.import_state(state)
@@ -182,7 +176,6 @@ class CoordinatorClient:
         exchange.meet(self._store, members, phase_name(phase))
 
     def close(self) -> None:
-        """Leave the job."""
         self._heartbeat.stop()
         if self._sums is not None:
             self._sums.stop()
@@ -195,7 +188,6 @@ class CoordinatorClient:
             self._exchange.cut(phase_name(message.phase), message.reason, message.after)
 
     def _buffer(self) -> Tensor:
-        """One flat copy of the parameters, made when it is first needed."""
         if self._flat is None:
             self._flat = torch.empty(self._replica.layout.size, device=self._replica.device)
         return self._flat
@@ -225,28 +217,24 @@ class HeartbeatThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Beat and listen until the job ends."""
         while not self._stopping:
             self._loop.step()
 
     def stop(self) -> None:
-        """Beat no more."""
         self._stopping = True
         self._loop.wake()
         self.join()
         self._loop.close()
 
     def received(self, message: Any) -> None:
-        """All that comes is that a collective must be ended."""
         if isinstance(message, Cut):
             self._cut(message)
 
     def destination(self, message: Any, payload: Any) -> memoryview:
-        """A heartbeat has no numbers."""
         raise FrameError("the coordinator sent numbers to a heartbeat")
 
     def lost(self, reason: str) -> None:
-        """The worker's own connection tells it."""
+        # The worker's own connection tells it.
         self._stopping = True
 
     def _beat(self) -> None:
@@ -255,5 +243,4 @@ class HeartbeatThread(threading.Thread):
 
 
 def phase_name(number: int) -> str:
-    """Name under which the members of a phase meet."""
     return f"phase-{number}"

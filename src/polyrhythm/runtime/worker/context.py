@@ -58,7 +58,6 @@ class WorkerContext:
     exchanged_s: float = 0.0
 
     def wait(self) -> None:
-        """Follow messages until there is a step to make, or none for now."""
         self.may_step = self.over = False
         start = self.clock()
         while not (self.may_step or self.over or self.done):
@@ -96,8 +95,7 @@ class StepMode(Protocol):
     def draw(self) -> tuple[SampleRange, ...] | None:
         """Positions of the next mini-batch that may be fetched; None when there is none for now."""
 
-    def follow(self, message: ToWorker) -> None:
-        """Do what the coordinator says about steps."""
+    def follow(self, message: ToWorker) -> None: ...
 
     def before_step(self, samples: int) -> None:
         """The gradients are there; the optimizer has not used them yet."""

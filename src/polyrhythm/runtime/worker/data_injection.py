@@ -78,7 +78,6 @@ class Injector:
     def _swap(
         self, group: Generation, parts: list[Tensor], step: int, rank: int, sharers: tuple[int, ...]
     ) -> list[list[Tensor]]:
-        """What each other sharer sends, as parts of a mini-batch."""
         room = HEADER + self._capacity * sample_bytes(parts)
         sends = self._share(group, parts, step, rank, room) if rank in sharers else []
         rooms = {sharer: torch.empty(room, dtype=torch.uint8) for sharer in sharers if sharer != rank}
@@ -117,12 +116,10 @@ class Injector:
 
 
 def row_bytes(part: Tensor) -> int:
-    """Bytes of one sample's part."""
     return part[:1].numel() * part.element_size()
 
 
 def sample_bytes(parts: list[Tensor]) -> int:
-    """Bytes of one sample."""
     return sum(map(row_bytes, parts))
 
 

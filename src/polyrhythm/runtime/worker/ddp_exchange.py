@@ -41,7 +41,6 @@ class Core(nn.Module):
         self._forward = model.forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward."""
         return self._forward(*args, **kwargs)
 
 
@@ -100,14 +99,12 @@ class DDPExchange:
         self._end_if_cut()
 
     def complete(self, steps: int) -> None:
-        """So many steps in synchronous mode are complete, and with them their collectives."""
         if self.group is not None:
             self.group.step()
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
         self._end_if_cut()
 
     def part(self) -> None:
-        """Leave the group: from now on this worker goes its own way."""
         self.reduces, self._ddp, self.by_hand = False, None, False
         self._model.__dict__.pop("forward", None)
         if self.group is not None:
@@ -157,14 +154,12 @@ class DDPExchange:
 
     @property
     def generation(self) -> Generation:
-        """The members of the phase, who take part in every collective."""
         assert self.group is not None, "members meet before they exchange anything"
         assert self.group.generation is not None, "members meet before they exchange anything"
         return self.group.generation
 
     @property
     def averager(self) -> Averager:
-        """Averages the replicas; made when it is first needed."""
         if self._averager is None:
             self._averager = Averager(self._replica.model, self._deltas, self.launch)
         return self._averager
@@ -281,7 +276,6 @@ class DDPExchange:
 
     @property
     def failure(self) -> str | None:
-        """Why a collective of this phase has failed; None while all is well."""
         return self.group.failure if self.group is not None else None
 
     def _through_ddp(self, *args: Any, **kwargs: Any) -> Any:
@@ -292,7 +286,7 @@ class DDPExchange:
 
 
 def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
-    """Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly."""
+    # Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly.
     if ddp is not None and ddp.require_backward_grad_sync is not wanted:
         ddp.require_backward_grad_sync = wanted
 

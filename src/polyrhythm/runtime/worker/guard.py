@@ -10,8 +10,6 @@ from polyrhythm.training.optimizer import OptimizerState
 
 
 class Kept(NamedTuple):
-    """Parameters, buffers and optimizer state at the start of an epoch."""
-
     epoch: int
     model: dict[str, Any]
     optimizer: OptimizerState
@@ -50,16 +48,13 @@ class Guard:
 
     @property
     def listens(self) -> bool:
-        """Whether it wants to see losses."""
         return self._rule != "ignore"
 
     @property
     def goes_back(self) -> bool:
-        """Whether it keeps anything."""
         return self._rule == "rollback"
 
     def see(self, loss: float | None) -> str | None:
-        """What is wrong with a loss, the first time."""
         if loss is None or not self.listens or self._has_said:
             return None
         why = self._watch.see(loss)
@@ -67,7 +62,6 @@ class Guard:
         return why
 
     def keep(self, epoch: int) -> None:
-        """The state at hand is that of the start of an epoch."""
         if self.goes_back:
             model = {name: copied(value) for name, value in self._replica.model.state_dict().items()}
             self._kept = [*self._kept[-1:], Kept(epoch, model, self._replica.export_state())]
@@ -85,5 +79,4 @@ class Guard:
 
 
 def copied(value: Any) -> Any:
-    """A copy of its own of what a state dict holds."""
     return value.clone() if isinstance(value, Tensor) else value

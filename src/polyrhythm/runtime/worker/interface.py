@@ -12,20 +12,16 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 class JobClient(Protocol):
     """A worker's line to the coordinator and to the parameter servers."""
 
-    def send(self, message: ToCoordinator | Broken) -> None:
-        """Send to the coordinator."""
+    def send(self, message: ToCoordinator | Broken) -> None: ...
 
     def hold(self, message: ToCoordinator) -> None:
         """Send to the coordinator in front of the next message, or before waiting for one of its own."""
 
-    def flush(self) -> None:
-        """Send what is held now."""
+    def flush(self) -> None: ...
 
-    def receive(self) -> ToWorker:
-        """Wait for the coordinator's next message."""
+    def receive(self) -> ToWorker: ...
 
-    def poll(self) -> ToWorker | None:
-        """The coordinator's next message if it is there."""
+    def poll(self) -> ToWorker | None: ...
 
     def push(self, number: int) -> None:
         """Send the replica's gradients to the servers; it is over with the next message to the coordinator."""
@@ -37,17 +33,14 @@ class JobClient(Protocol):
     def swap(self, number: int) -> int:
         """Send the replica's gradients, and fetch parameters meanwhile; their version."""
 
-    def take_swapped(self) -> None:
-        """Give the replica what the last `swap` has fetched."""
+    def take_swapped(self) -> None: ...
 
-    def pull(self, version: int) -> None:
-        """Give the replica the servers' parameters, of at least `version`."""
+    def pull(self, version: int) -> None: ...
 
     def upload(self, version: int) -> None:
         """Send the replica's parameters and optimizer state to the servers, and wait until they are in place."""
 
-    def download(self, version: int) -> None:
-        """Give the replica the servers' parameters and optimizer state."""
+    def download(self, version: int) -> None: ...
 
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int) -> None:
         """Form the group of a phase with these members at the job's meeting point."""

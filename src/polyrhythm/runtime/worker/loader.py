@@ -25,17 +25,13 @@ class Source(Protocol):
 
     generation: int
 
-    def begin_epoch(self, ready: Ready) -> None:
-        """Stand before an epoch."""
+    def begin_epoch(self, ready: Ready) -> None: ...
 
-    def draw(self) -> DrawnBatch | None:
-        """The next mini-batch."""
+    def draw(self) -> DrawnBatch | None: ...
 
-    def dealt(self, draw: DrawnBatch) -> None:
-        """The script gets a mini-batch of this draw."""
+    def dealt(self, draw: DrawnBatch) -> None: ...
 
-    def end_epoch(self) -> bool:
-        """Stand at its end."""
+    def end_epoch(self) -> bool: ...
 
 
 class Steps(Protocol):
@@ -76,14 +72,12 @@ class Accumulation:
             self._steps.skip_step(self.take())
 
     def check(self) -> None:
-        """Refuse a step that belongs to no mini-batch, or comes too early."""
         if not self.samples:
             raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
         if not self.due:
             raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
 
     def take(self) -> int:
-        """The step is made; its samples."""
         samples, self.samples, self.due = self.samples, 0, False
         return samples
 
@@ -148,14 +142,12 @@ class SessionLoader(Generic[LoaderSample]):
             finished = self._source.end_epoch()
 
     def _ready(self, processed: int = 0) -> Ready:
-        """Where this worker stands, and what it wants."""
         shards = self._sharded.cut if self._sharded else None
         cut = (shards.sizes, shards.rotate) if shards else ((), False)
         return Ready(self.epoch, self._samples, self.batch_size, self._ahead, processed, *cut)
 
     @property
     def _ahead(self) -> int:
-        """Mini-batches that the loader's processes fetch in advance."""
         workers = self._options.get("num_workers", 0)
         return workers * (self._options.get("prefetch_factor") or 2) if workers else 0
 
@@ -192,7 +184,6 @@ class SessionLoader(Generic[LoaderSample]):
                 yield part
 
     def _read(self, order: list[int], sample_range: SampleRange) -> list[int]:
-        """Samples at these positions."""
         return (
             self._sharded.indices(sample_range).tolist()
             if self._sharded
@@ -211,14 +202,14 @@ class _Sampler:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Which samples a worker reads is not for its loader to say."""
+    # Which samples a worker reads is not for its loader to say.
     for name in ("sampler", "batch_sampler", "drop_last"):
         if name in options:
             raise UsageError(f"session.loader takes no {name}: the job decides who reads which samples")
 
 
 def check_dataset(dataset: object) -> None:
-    """Only what has a length and an index can be shared out."""
+    # Only what has a length and an index can be shared out.
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UsageError(
             f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"

@@ -33,13 +33,11 @@ class LocalStepMode(Granted):
         context.exchange.averager.start()
 
     def before_step(self, samples: int) -> None:
-        """Where steps can be cancelled: ask, and wait for the answer."""
         if self._asks_first and not self._accepted(samples):
             self._context.void = True
             self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
-        """Ask what to do next, and do it."""
         if not self._context.void:
             if not self._asks_first:
                 self._report(samples)
@@ -48,20 +46,18 @@ class LocalStepMode(Granted):
         self._context.wait()
 
     def follow(self, message: ToWorker) -> None:
-        """A step may start, or all replicas meet."""
         if isinstance(message, TakePart):
             self._exchange(message)
         else:
             super().follow(message)
 
     def end_epoch(self, version: int) -> None:
-        """The replicas have met and are equal."""
+        # The replicas have met and are equal.
         self._context.version = version
 
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _report(self, samples: int) -> int:
-        """Say that the step is complete; its number."""
         context, go = self._context, self._go
         assert go is not None, "a step was granted"
         self._go = None
@@ -109,7 +105,6 @@ class LocalStepMode(Granted):
         self._asked_s = None
 
     def _merge_due(self) -> None:
-        """Take over the exchanges that are due, and tell the coordinator."""
         context = self._context
         try:
             context.exchange.averager.merge(self._steps)

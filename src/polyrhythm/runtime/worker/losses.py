@@ -30,7 +30,6 @@ class Losses:
         self.listens = False
 
     def listen(self, wanted: bool) -> None:
-        """From now on, or no more."""
         if wanted == (self._original is not None):
             return
         self.listens = wanted

@@ -24,11 +24,9 @@ class Granted:
         self._sample_ranges: deque[SampleRange] = deque()
 
     def draw(self) -> tuple[SampleRange, ...] | None:
-        """The next sample range that was granted."""
         return (self._sample_ranges.popleft(),) if self._sample_ranges else None
 
     def follow(self, message: ToWorker) -> None:
-        """A step may start, is void, or there is none."""
         match message:
             case Go():
                 if message.settings is not None:
@@ -49,7 +47,7 @@ class Granted:
             self._context.wait()
 
     def _start_step(self, go: Go) -> None:
-        """Make ready for the step."""
+        pass
 
 
 class ParameterServerMode(Granted):
@@ -75,11 +73,9 @@ class ParameterServerMode(Granted):
         self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
-        """Wait for the next `Go`."""
         self._context.wait()
 
     def end_epoch(self, version: int) -> None:
-        """Take over the final parameters."""
         context = self._context
         self._swapped = None
         if version > context.version:
@@ -106,7 +102,6 @@ class ParameterServerMode(Granted):
         )
 
     def _start_step(self, go: Go) -> None:
-        """Read the parameters that the step is to start from."""
         context = self._context
         start = context.clock()
         if self._swapped is not None:

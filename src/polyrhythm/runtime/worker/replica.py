@@ -49,7 +49,6 @@ class ScriptReplica:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
         return self.parameters[0].device
 
     def gather_gradients(self, out: Tensor) -> None:
@@ -57,7 +56,6 @@ class ScriptReplica:
         self.layout.gather([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters], out)
 
     def gather_parameters(self, out: Tensor) -> None:
-        """Copy all parameters into `out`."""
         self.layout.gather(self.parameters, out)
 
     def scatter_parameters(self, flat: Tensor) -> None:
@@ -83,7 +81,6 @@ class ScriptReplica:
     # -- the optimizer -----------------------------------------------------------------------------------------------
 
     def spec(self) -> OptimizerSpec:
-        """How the servers build the same optimizer."""
         kind = type(self.optimizer)
         known = kind.__module__.startswith("torch.optim")
         name = kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
@@ -91,7 +88,6 @@ class ScriptReplica:
         return OptimizerSpec(name, {}, tuple(plain_options(self.optimizer, group) for group in groups))
 
     def settings(self) -> tuple[dict[str, Hyperparameter], ...]:
-        """Rates, momenta and the like of every group as a scheduler has left them."""
         return tuple(
             {
                 key: value
@@ -122,7 +118,6 @@ class ScriptReplica:
         return OptimizerState(vectors, numbers)
 
     def import_state(self, state: OptimizerState) -> None:
-        """Take over a state that `export_state` or a server has made."""
         self.optimizer.state.clear()
         for key, vector in state.vectors.items():
             for parameter, piece in self._spread(vector.pieces()):
@@ -132,12 +127,10 @@ class ScriptReplica:
                 self.optimizer.state[parameter][key] = value
 
     def _state_keys(self) -> list[str]:
-        """Entries that any parameter has; none before the first step."""
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         return list(dict.fromkeys(key for state in states for key, value in state.items() if value is not None))
 
     def _pieces(self, group: list[nn.Parameter], key: str) -> list[Any]:
-        """What one group contributes to an entry of the state."""
         values = [self._value(parameter, key) for parameter in group]
         if not self.elementwise:
             return values
@@ -146,7 +139,6 @@ class ScriptReplica:
         return [torch.cat([value.reshape(-1) for value in values])]
 
     def _value(self, parameter: nn.Parameter, key: str) -> Any:
-        """An entry of one parameter's state; zero for one that has never had a gradient."""
         value = self.optimizer.state.get(parameter, {}).get(key)
         if value is not None:
             return value
@@ -156,7 +148,6 @@ class ScriptReplica:
         return other * 0 if scalar else torch.zeros_like(parameter)
 
     def _spread(self, pieces: list[Any]) -> list[tuple[nn.Parameter, Any]]:
-        """Each parameter with its part of an entry of the state."""
         if not self.elementwise:
             return [(p, self._local(p, piece)) for p, piece in zip(self.parameters, pieces, strict=True)]
         pairs = []
@@ -220,10 +211,8 @@ def options_of(kind: Callable[..., Optimizer]) -> frozenset[str]:
 
 
 def plain(value: Any) -> Any:
-    """A number instead of a tensor of one."""
     return value.item() if isinstance(value, Tensor) else value
 
 
 def is_setting(value: Any) -> bool:
-    """Whether a scheduler may change it: a number or a pair of numbers."""
     return isinstance(value, (float, int, tuple)) and not isinstance(value, bool)

@@ -36,7 +36,6 @@ class LocalSchedule:
         self.step = 0
 
     def start(self, plan: EpochPlan) -> None:
-        """All members join for the steps of `plan`."""
         self.plan, self.step = plan, 0
         if self._steady is None:
             self._started = dict.fromkeys(self._members, 0)
@@ -44,11 +43,9 @@ class LocalSchedule:
 
     @property
     def done(self) -> bool:
-        """Whether the plan has no further step."""
         return self.plan is None or self.step >= self.plan.steps
 
     def batch(self) -> tuple[SampleRange, ...]:
-        """Positions of this rank's next mini-batch."""
         assert self.plan is not None
         return self.plan.batch(self.step, self._members.index(self._rank))
 
@@ -74,7 +71,6 @@ class LocalSchedule:
     # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
-        """Remember how to combine."""
         self._sync = decision
 
     def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
@@ -93,7 +89,6 @@ class LocalSchedule:
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
-        """Never asked for."""
         raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:

@@ -269,16 +269,13 @@ class ShardClient:
 
     @property
     def shared(self) -> bool:
-        """Whether the shards' memory is this worker's too, so that nothing travels."""
         return any(port.shared for port in self._ports)
 
     @property
     def channels(self) -> list[Channel]:
-        """The connections, the one to the coordinator first."""
         return [port.channel for port in self._ports]
 
     def close(self) -> None:
-        """Leave the job."""
         for channel in self.channels:
             channel.close()
 
@@ -294,7 +291,6 @@ class ShardClient:
         return True
 
     def _buffer(self, port: Port) -> tuple[int, SharedVector]:
-        """A free slot; a further one if all are held."""
         number = port.free_buffer
         if number is None:
             before = len(port.slots)
@@ -304,7 +300,6 @@ class ShardClient:
         return number, port.slots[number]
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
-        """What of a flat vector belongs to each shard."""
         return [flat] if len(self._spans) == 1 else [flat[span.start : span.stop] for span in self._spans]
 
     def _push_parts(self, number: int, gradient: Tensor) -> None:
@@ -341,7 +336,6 @@ class ShardClient:
 
 
 def room_for(part: Tensor, wire: PullType) -> Tensor:
-    """Where received numbers go: `part` itself if they fit."""
     if part.device.type == "cpu" and wire == "float32":
         return part
     return torch.empty(part.numel(), dtype=getattr(torch, wire))

@@ -58,7 +58,6 @@ class Port:
     # -- what the channel tells (see `Handler`) ------------------------------------------------------------------------
 
     def received(self, message: Any) -> None:
-        """An answer of the shard, or something for the caller."""
         if type(message) not in OF_SHARD:
             self._control(message)
             return
@@ -78,7 +77,6 @@ class Port:
                 self._failed()
 
     def destination(self, message: Any, payload: Payload) -> memoryview:
-        """Where parameters and state go."""
         if isinstance(message, Downloaded):
             elements = packed_elements(message.state, self.span.elements)
             if elements > 64 * max(self.span.elements, 1):
@@ -89,7 +87,6 @@ class Port:
         return as_bytes(self._room)
 
     def lost(self, reason: str) -> None:
-        """The connection has ended."""
         self.reason = self.reason or reason
         self._failed()
 
@@ -97,12 +94,10 @@ class Port:
 
     @property
     def shared(self) -> bool:
-        """Whether gradients travel through shared memory."""
         return bool(self.slots)
 
     @property
     def free_buffer(self) -> int | None:
-        """A slot whose gradient was applied or dropped."""
         for number, buffer in enumerate(self.slots):
             if not buffer.words[HELD]:
                 return number
@@ -117,7 +112,7 @@ class Port:
         self._expect_fds(False)
 
     def _expect_fds(self, whether: bool) -> None:
-        """Descriptors come with few answers only, and looking for them takes longer than a message."""
+        # Descriptors come with few answers only, and looking for them takes longer than a message.
         self.channel.takes_fds = whether
 
     def _next_memory(self, writable: bool = True) -> SharedVector:
@@ -126,7 +121,6 @@ class Port:
         return SharedVector(self.channel.fds.popleft(), self.span.elements, writable)
 
     def ask_room(self) -> None:
-        """Ask for a further slot."""
         self._expect_fds(True)
         self.send(MoreRoom())
 
@@ -140,18 +134,15 @@ class Port:
             self.channel.send(message, as_bytes(numbers), Payload(wire_name(numbers), numbers.numel()))
 
     def ask(self, message: Pull | Download | Upload, room: Tensor | None = None, numbers: Tensor | None = None) -> None:
-        """Send a request; its answer's numbers go to `room`."""
         self.answer, self._room = None, room
         self.send(message, numbers)
 
     @property
     def room(self) -> Tensor:
-        """Where the numbers of the last answer are."""
         assert self._room is not None
         return self._room
 
     def take(self, part: Tensor) -> int:
-        """Put parameters that have arrived into `part`; their version."""
         source = self.slots[self.pulled_into].values if self.shared else self.room
         if source.data_ptr() != part.data_ptr():
             part.copy_(source)

@@ -24,8 +24,6 @@ from polyrhythm.runtime.worker.schedule import LocalSchedule
 
 
 class SynchronousMode:
-    """Makes the steps of a phase in which all members step together."""
-
     together: ClassVar[bool] = True
     on_servers: ClassVar[bool] = False
 
@@ -48,7 +46,6 @@ class SynchronousMode:
         self._owes_word = False
 
     def draw(self) -> tuple[SampleRange, ...] | None:
-        """This rank's share of the next step."""
         plan = self._schedule.plan
         if plan is None or self._drawn >= plan.steps or self._context.done:
             return None
@@ -56,7 +53,6 @@ class SynchronousMode:
         return plan.batch(self._drawn - 1, self._index)
 
     def follow(self, message: ToWorker) -> None:
-        """What there is to step through, or whether to stop."""
         match message:
             case SynchronousSteps():
                 self._start(message)
@@ -101,7 +97,6 @@ class SynchronousMode:
         self._context.may_step = True
 
     def _prepare(self, from_gradients: bool) -> None:
-        """Make ready for a step of the kind that the policy has started."""
         self._context.steering.settings = self._schedule.settings
         exchange, gradients = self._context.exchange, self._schedule.exchange == "gradients"
         if from_gradients and not gradients:

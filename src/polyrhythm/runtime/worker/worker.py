@@ -77,17 +77,14 @@ class Worker:
 
     @property
     def tally(self) -> Tally:
-        """What this worker has done."""
         return self._context.tally
 
     @property
     def phase(self) -> Phase | None:
-        """The phase that it is in; None before the first."""
         return self._context.phase
 
     @property
     def version(self) -> int:
-        """Version of the servers' parameters that it read last."""
         return max(0, self._context.version)
 
     @property
@@ -120,7 +117,6 @@ class Worker:
         return max(self._epoch, 0) * self._dataset_samples + self._position
 
     def dealt(self, draw: DrawnBatch) -> None:
-        """The script gets a mini-batch of this draw."""
         if self._own_samples is None:
             self._position = draw.sample_ranges[0].start
             return
@@ -144,12 +140,11 @@ class Worker:
         return context.done
 
     def _leave_early(self) -> None:
-        """The script has left its loop before the end: until the next phase nothing here concerns this worker."""
+        # The script has left its loop before the end: until the next phase nothing here concerns this worker.
         self._context.collective_failed = True
         self._side = ParameterServerMode(self._context)
 
     def fetch_state(self) -> None:
-        """Between two epochs: take over the optimizer's state if the servers have it."""
         context = self._context
         if self._side.on_servers and context.phase is not None and context.done:
             context.client.download(context.version)
@@ -175,7 +170,6 @@ class Worker:
         self._side.before_step(samples)
 
     def after_step(self, samples: int) -> None:
-        """The step is complete, but for what the policy makes of it."""
         context, tally = self._context, self._context.tally
         context.replica.show_gradients()
         if context.steering.own:
@@ -201,7 +195,6 @@ class Worker:
         self._context.exchange.reduce_now(last)
 
     def switch(self, policy: str) -> None:
-        """Ask for another policy."""
         self._context.client.send(SwitchTo(policy))
 
     def _watch(self, loss: float) -> None:
@@ -263,7 +256,6 @@ class Worker:
             self._guard.go_back(phase.back_to)
 
     def _side_of(self, policy: Policy[Any], phase: Phase) -> StepMode:
-        """How steps are made among members that hold the parameters themselves."""
         if runtime_placement(policy) == "coordinator":
             return LocalStepMode(self._context, policy)
         counts = phase.batch_size, phase.workload_samples, phase.processed_samples
@@ -295,7 +287,6 @@ class Worker:
             context.version = UNREAD
 
     def _finish_epoch(self, message: EpochDone) -> None:
-        """Everyone is at the end."""
         if self._context.phase is not None:
             self._side.end_epoch(message.version)
         self._context.done = message.epoch == self._epoch

@@ -115,13 +115,11 @@ def streams(config: Compute, means_s: list[float], seed: int) -> list[Iterator[f
 def stream(
     config: Compute, mean_s: float, rng: np.random.Generator, measured_s: list[float] | None = None
 ) -> Iterator[float]:
-    """One worker's durations."""
     draw = base(config, mean_s, rng) if measured_s is None else quantiles(measured_s, rng)
     return blocks(sleeping(config.sleep, draw, rng) if config.sleep else draw)
 
 
 def blocks(draw: DrawSeconds) -> Iterator[float]:
-    """Single values of a vectorised draw."""
     size = FIRST_BLOCK
     while True:
         yield from draw(size).tolist()
@@ -129,7 +127,6 @@ def blocks(draw: DrawSeconds) -> Iterator[float]:
 
 
 def base(config: Compute, mean_s: float, rng: np.random.Generator) -> DrawSeconds:
-    """Durations without sleep."""
     if config.distribution == "normal":
         return lambda size: np.maximum(rng.normal(mean_s, config.deviation * mean_s, size), SHORTEST * mean_s)
     if config.distribution == "log-normal":
@@ -146,7 +143,6 @@ def quantiles(times_s: list[float], rng: np.random.Generator) -> DrawSeconds:
 
 
 def sleeping(sleep: Sleep, draw: DrawSeconds, rng: np.random.Generator) -> DrawSeconds:
-    """`draw` with the sleep added for those who sleep."""
     mean_s = rng.uniform(sleep.mean_s, sleep.mean_s if sleep.mean_to_s is None else sleep.mean_to_s)
     extra: DrawSeconds = lambda size: np.maximum(rng.normal(mean_s, sleep.deviation * mean_s, size), 0.0)  # noqa: E731
     if sleep.per == "step":
@@ -157,7 +153,6 @@ def sleeping(sleep: Sleep, draw: DrawSeconds, rng: np.random.Generator) -> DrawS
 
 
 def replayed(path: str, workers: int) -> list[Iterator[float]]:
-    """Durations that the reports of a trace state."""
     recorded: dict[int, list[float]] = {worker: [] for worker in range(workers)}
     for event, _ in Trace.load(path).entries:
         if isinstance(event, Report) and event.worker in recorded:

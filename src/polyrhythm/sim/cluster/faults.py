@@ -190,7 +190,6 @@ class Slow(NamedTuple):
     extra_latency_s: float
 
     def holds(self, now_s: float, step: int) -> bool:
-        """Whether it is that time."""
         return self.start <= (step if self.by_step else now_s) < self.stop
 
 
@@ -204,7 +203,6 @@ class FaultPlan:
 
 
 def plan(faults: Faults, workers: int, seed: int) -> FaultPlan:
-    """Faults of the run with this seed."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, FAULTS_STREAM)))
     slow: dict[int, list[Slow]] = {}
     stated = [(worker, slow_time(item)) for item in faults.stragglers for worker in item.workers]
@@ -216,7 +214,6 @@ def plan(faults: Faults, workers: int, seed: int) -> FaultPlan:
 
 
 def slow_time(item: Straggler) -> Slow:
-    """A stated slow time."""
     effect = (item.slowdown, item.extra_compute_s, item.extra_latency_s)
     if item.start_step is not None:
         return Slow(True, item.start_step, item.start_step + (item.steps or inf), *effect)
@@ -225,7 +222,6 @@ def slow_time(item: Straggler) -> Slow:
 
 
 def drawn_slow_times(item: RandomStragglers, workers: int, rng: np.random.Generator) -> Iterator[tuple[int, Slow]]:
-    """Who is slow and when."""
     for worker in rng.choice(workers, item.workers, replace=False).tolist():
         for start_s in np.sort(rng.uniform(item.from_s, item.to_s, item.occurrences)).tolist():
             effect = (item.slowdown, item.extra_compute_s, item.extra_latency_s)
@@ -233,19 +229,16 @@ def drawn_slow_times(item: RandomStragglers, workers: int, rng: np.random.Genera
 
 
 def drawn_leaves(item: RandomLeaves, workers: int, rng: np.random.Generator) -> Iterator[Leave]:
-    """Who leaves and when."""
     for worker in rng.choice(workers, item.workers, replace=False).tolist():
         time_s = float(rng.uniform(item.from_s, item.to_s))
         yield Leave(worker=worker, time_s=time_s, reason=item.reason, back_after_s=item.back_after_s)
 
 
 def exactly_one(table: str, first: str, one: object, second: str, other: object) -> None:
-    """One of two fields is given."""
     if (one is None) == (other is None):
         raise ScenarioError(f"faults.{table} needs {first} or {second}, and not both")
 
 
 def ordered(table: str, from_s: float, to_s: float) -> None:
-    """An interval does not end before it starts."""
     if to_s < from_s:
         raise ScenarioError(f"faults.{table}.to_s must be at least from_s = {from_s} but got {to_s}")

@@ -61,14 +61,12 @@ def checked(scenario: Scenario) -> Scenario:
 
 
 def built_in_texts() -> dict[str, str]:
-    """Texts of the built-in scenarios by name."""
     folder = resources.files("polyrhythm.sim.cluster") / "scenarios"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
 def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> Scenario:
-    """A scenario from the text of its file."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -80,7 +78,6 @@ def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> S
 
 
 def override(document: dict[str, Any], key: str, value: str) -> None:
-    """Replace, add or take away the value at a dotted key."""
     *parents, last = key.split(".")
     place: Any = document
     for parent in parents:
@@ -97,7 +94,6 @@ def override(document: dict[str, Any], key: str, value: str) -> None:
 
 
 def item(place: Any, index: str, key: str) -> Any:
-    """Entry of a list."""
     if not isinstance(place, list) or not index.isdecimal() or int(index) >= len(place):
         known = f"a number below {len(place)}" if isinstance(place, list) else "a table there"
         raise ScenarioError(f"override {key!r}: there is no {index!r}; it needs {known}")
@@ -139,12 +135,10 @@ def explain(message: str, document: dict[str, Any]) -> str:
 
 
 def keys_at(path: list[str]) -> list[str]:
-    """Names of the fields of the table at a path."""
     return list(get_type_hints(type_at(path)))
 
 
 def type_at(path: list[str]) -> Any:
-    """Declared type of what stands at a path, without `Annotated`, list and None."""
     kind: Any = Scenario
     for name in path:
         kind = kind if name.isdecimal() or name == "..." else inner(get_type_hints(kind)[name])
@@ -152,7 +146,6 @@ def type_at(path: list[str]) -> Any:
 
 
 def inner(kind: Any) -> Any:
-    """The struct or the literal in a list or an optional."""
     arguments = get_args(kind)
     if getattr(kind, "__origin__", None) is list or type(None) in arguments:
         return inner(arguments[0])
@@ -160,7 +153,6 @@ def inner(kind: Any) -> Any:
 
 
 def value_at(document: Any, path: list[str]) -> Any:
-    """What the document has at a path."""
     for name in path:
         document = document[int(name)] if isinstance(document, list) else document.get(name)
     return document

@@ -150,7 +150,6 @@ class SharedLink(Generic[Carried]):
     """Counts the changes of who flows; whoever waits for `next_s` asks again when it has moved on."""
 
     def add(self, now_s: float, size: float, cap: float, payload: Carried) -> Flow[Carried]:
-        """A message of `size` bytes starts."""
         self._advance(now_s)
         group = self.by_cap.get(cap) or self._open(cap)
         flow = Flow(self, group, payload)
