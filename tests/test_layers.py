@@ -34,9 +34,9 @@ ROOMS = {
     "coordinator": {"wire", "server"},
     "launch": {"wire"},
     "worker": {"wire", "collectives", "launch"},
-    "script": {"worker", "collectives", "launch"},
+    "script": {"wire", "worker", "collectives", "launch"},
 }
-"""The rooms of the runtime, and which others each may import: what it calls, and never the floor below that."""
+"""The rooms of the runtime, and which others each may import; `wire` is the ground floor on which all stand."""
 
 MAX_LINES = 400
 MAX_FILES = 16

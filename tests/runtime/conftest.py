@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from polyrhythm.runtime.launch.nodes import ADDRESS
 from polyrhythm.runtime.server.shard import warm_up
+from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import RATE
 from tests.runtime.shard_bench import Bench, MakeBench
 

@@ -7,8 +7,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from polyrhythm.runtime.collectives.peer_sockets import RANK_BYTES, SECRET_BYTES, PeerSockets, store_key
-from polyrhythm.runtime.launch.nodes import ADDRESS
-from polyrhythm.runtime.wire.connection import connect
+from polyrhythm.runtime.wire.connection import ADDRESS, connect
 from tests.runtime.members import together
 
 SIZE = 3

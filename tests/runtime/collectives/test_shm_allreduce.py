@@ -23,7 +23,7 @@ from polyrhythm.runtime.collectives.shm_allreduce import (
     cut,
     form_shared_buffers,
 )
-from polyrhythm.runtime.launch.nodes import ADDRESS
+from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import RATE
 from tests.runtime.members import together
 

@@ -7,10 +7,10 @@ import pytest
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import rendezvous
-from polyrhythm.runtime.launch.config_sources import SESSION
 from polyrhythm.runtime.launch.environments import equal_tasks, first_host, is_placed, place_of
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.launch.torchrun import launch
+from polyrhythm.runtime.wire.config_sources import SESSION
 from polyrhythm.runtime.wire.job_config import JobConfig
 
 

@@ -8,7 +8,7 @@ import torch
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Ready
-from polyrhythm.runtime.worker.interface import DrawnBatch
+from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
 from tests.runtime.jobs import Numbered
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.worker.partitions import dealt_to, labels_of
+from polyrhythm.runtime.worker.loader import dealt_to, labels_of
 from polyrhythm.training.data.partition import deal, parse_partition
 from tests.runtime.jobs import Numbered, make_model, make_optimizer, run_job, step
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from polyrhythm.runtime.launch.nodes import ADDRESS
+from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import pace_own
 
 DESCRIPTORS = Path("/proc/self/fd")

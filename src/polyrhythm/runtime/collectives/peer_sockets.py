@@ -11,8 +11,7 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
 
-from polyrhythm.runtime.launch.nodes import ADDRESS
-from polyrhythm.runtime.wire.connection import address_of, connect, listen
+from polyrhythm.runtime.wire.connection import ADDRESS, address_of, connect, listen
 
 SECRET_BYTES = 16
 RANK_BYTES = 4

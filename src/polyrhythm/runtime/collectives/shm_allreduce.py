@@ -24,8 +24,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
-from polyrhythm.runtime.launch.nodes import ADDRESS
 from polyrhythm.runtime.wire.busy_wait import Spinner
+from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import RATE
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector, fence, is_plain
 

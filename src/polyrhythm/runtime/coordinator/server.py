@@ -24,10 +24,10 @@ from polyrhythm.policies import parse
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, HeartbeatAcceptor, WorkerAcceptor
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
-from polyrhythm.runtime.launch.config_sources import Completion
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_group import ShardGroup, ShardProcess, ShardSettings
+from polyrhythm.runtime.wire.config_sources import Completion
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import Acceptor, peer_pid

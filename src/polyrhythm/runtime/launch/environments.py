@@ -9,9 +9,9 @@ from typing import NoReturn
 import msgspec
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.config_sources import HANDED_ON
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
+from polyrhythm.runtime.wire.config_sources import HANDED_ON
 from polyrhythm.runtime.wire.job_config import JobConfig
 
 STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-python", "--no_python")

@@ -15,9 +15,6 @@ DEFAULT_PORT = 29400
 TOKEN = "POLYRHYTHM_TOKEN"
 """Environment variable with the secret that opens the job's acceptor to other hosts."""
 
-ADDRESS = "POLYRHYTHM_ADDRESS"
-"""Environment variable with the address under which the other hosts reach this one."""
-
 TRANSPORTS = ("static", "c10d")
 """Values of torchrun's --rdzv-backend that mean the same here: the coordinator is the meeting point."""
 

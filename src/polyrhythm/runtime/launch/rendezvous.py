@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from polyrhythm.errors import UnreachableError, UsageError
-from polyrhythm.runtime.launch.config_sources import handed_on, with_session
-from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, DEFAULT_PORT, TOKEN, Node
-from polyrhythm.runtime.wire.connection import connect, listen
+from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
+from polyrhythm.runtime.wire.config_sources import handed_on, with_session
+from polyrhythm.runtime.wire.connection import ADDRESS, connect, listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address

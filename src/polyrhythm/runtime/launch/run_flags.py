@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, get_args
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.config_sources import Choice, Layer, combined, from_environment
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, read_job_file
+from polyrhythm.runtime.wire.config_sources import Choice, Layer, combined, from_environment
 from polyrhythm.runtime.wire.job_config import Averaging, Given
 from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.divergence import OnDivergence

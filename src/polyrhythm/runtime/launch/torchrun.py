@@ -17,11 +17,12 @@ import msgspec
 
 from polyrhythm.errors import BROKEN, PolyrhythmError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.config_sources import VARIABLES
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
-from polyrhythm.runtime.launch.nodes import ADDRESS, ALONE, Node, read_node
+from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, start_coordinator, store_port, wait_for_coordinator
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
+from polyrhythm.runtime.wire.config_sources import VARIABLES
+from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address

@@ -7,6 +7,6 @@ from, which optimizer makes them, how many mini-batches one takes. From the next
 data.
 
 What is adapted is said in one line each; what cannot be is refused with the script's line.
-It imports `worker`, `collectives` and `launch`; never `wire`, `server` or `coordinator`: a script is a worker like any
+It imports `wire`, `collectives`, `launch` and `worker`; never `server` or `coordinator`: a script is a worker like any
 other.
 """

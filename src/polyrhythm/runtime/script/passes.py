@@ -11,7 +11,7 @@ from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.script.order import arrange, options_of, shared_order
 from polyrhythm.runtime.wire.protocol import Ready
-from polyrhythm.runtime.worker.interface import DrawnBatch
+from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source
 from polyrhythm.runtime.worker.worker import Worker
 

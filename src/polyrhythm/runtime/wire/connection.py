@@ -29,6 +29,9 @@ FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 
 OPEN_CLIENTS: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
+ADDRESS = "POLYRHYTHM_ADDRESS"
+"""Environment variable with the address under which other hosts reach this one."""
+
 
 class ConnectionHandler(Protocol):
     """What is done with what comes out of a channel. An error raised by either of the first two ends the channel."""

@@ -1,6 +1,6 @@
 """All settings of a job in one struct: what may stand in each, and which place a value comes from.
 
-`polyrhythm.runtime.launch.config_sources` builds it; it travels whole to the coordinator and to the workers.
+`polyrhythm.runtime.wire.config_sources` builds it; it travels whole to the coordinator and to the workers.
 """
 
 import math

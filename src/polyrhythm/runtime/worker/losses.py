@@ -5,10 +5,87 @@ GradScaler the value is the scaled one, which moves only when the scale does.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.training.divergence import EXPLODED, LossWatch, OnDivergence
+from polyrhythm.training.optimizer import OptimizerState
+
+
+class Kept(NamedTuple):
+    epoch: int
+    model: dict[str, Any]
+    optimizer: OptimizerState
+
+
+class Guard:
+    """Says once what is wrong with the losses, and keeps the state at the start of the last two epochs.
+
+    Args:
+        replica: the script's model and optimizer.
+        rule: what is done about a divergence; only for "rollback" anything is kept.
+        factor: of `LossWatch`.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn, optim
+        >>> model = nn.Linear(1, 1)
+        >>> guard = Guard(ScriptReplica(model, optim.SGD(model.parameters(), lr=1.0)), "rollback")
+        >>> guard.keep(0)
+        >>> with torch.no_grad():
+        ...     before = model.weight.item(), model.weight.fill_(float("nan"))
+        >>> guard.see(float("nan")), guard.see(float("nan"))
+        ('is nan', None)
+        >>> guard.go_back(0)
+        >>> model.weight.item() == before[0]
+        True
+    """
+
+    def __init__(self, replica: ScriptReplica, rule: OnDivergence = "ignore", factor: float = EXPLODED) -> None:
+        self._replica = replica
+        self._rule = rule
+        self._factor = factor
+        self._watch = LossWatch(factor)
+        self._has_said = False
+        self._kept: list[Kept] = []
+
+    @property
+    def listens(self) -> bool:
+        return self._rule != "ignore"
+
+    @property
+    def goes_back(self) -> bool:
+        return self._rule == "rollback"
+
+    def see(self, loss: float | None) -> str | None:
+        if loss is None or not self.listens or self._has_said:
+            return None
+        why = self._watch.see(loss)
+        self._has_said = why is not None
+        return why
+
+    def keep(self, epoch: int) -> None:
+        if self.goes_back:
+            model = {name: copied(value) for name, value in self._replica.model.state_dict().items()}
+            self._kept = [*self._kept[-1:], Kept(epoch, model, self._replica.export_state())]
+
+    def go_back(self, epoch: int) -> None:
+        """Make the state at hand that of the start of an epoch that was kept; losses are seen again."""
+        kept = next(each for each in self._kept if each.epoch == epoch)
+        self._replica.model.load_state_dict(kept.model)
+        self._replica.import_state(kept.optimizer)
+
+    def start_again(self) -> None:
+        """The job has gone back: what was seen so far says nothing any more, but for how the losses began."""
+        self._watch = LossWatch(self._factor, first=self._watch.first)
+        self._has_said = False
+
+
+def copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 class Losses:

@@ -24,17 +24,16 @@ from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, UsageError
-from polyrhythm.runtime.launch.config_sources import session_arguments
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
+from polyrhythm.runtime.wire.config_sources import session_arguments
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.guard import Guard
-from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
-from polyrhythm.runtime.worker.partitions import dealt_to
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, dealt_to
+from polyrhythm.runtime.worker.losses import Guard
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
@@ -246,7 +245,7 @@ def session(
             was done before.
 
     The environment, a job file and the flags of ``polyrhythm run`` take precedence over these arguments, as
-    `polyrhythm.runtime.launch.config_sources` says; where they differ, one line at the start says so.
+    `polyrhythm.runtime.wire.config_sources` says; where they differ, one line at the start says so.
 
     Every worker starts from the parameters of the lowest rank. Buffers, such as those of batch norm: in synchronous
     mode on gradients all workers use those of the lowest rank, as with DistributedDataParallel; an average of replicas

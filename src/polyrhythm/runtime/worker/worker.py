@@ -28,11 +28,10 @@ from polyrhythm.runtime.wire.protocol import (
     ToWorker,
     Uploaded,
 )
-from polyrhythm.runtime.worker.context import UNREAD, StepMode, WorkerContext
+from polyrhythm.runtime.worker.context import UNREAD, DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.guard import Guard
-from polyrhythm.runtime.worker.interface import DrawnBatch, JobClient, Tally
 from polyrhythm.runtime.worker.local_steps import LocalStepMode
+from polyrhythm.runtime.worker.losses import Guard
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.step_settings import StepSettings

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.launch.config_sources import (
+from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
+from polyrhythm.runtime.wire.config_sources import (
     HANDED_ON,
     Completion,
     combined,
@@ -16,7 +17,6 @@ from polyrhythm.runtime.launch.config_sources import (
     handed_on,
     session_arguments,
 )
-from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
 from polyrhythm.runtime.wire.job_config import BY_SCRIPT, Given, JobConfig
 
 PLACES = ("the script's session", "POLYRHYTHM_{}", "job.toml", "--{}")
