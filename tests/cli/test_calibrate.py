@@ -58,7 +58,7 @@ def test_costs_are_measured_written_and_held_against_real_runs(call: Call, tiny:
     assert made.faults == load_scenario(tiny).faults
     written = json.loads(results.read_text(encoding="utf-8"))
     assert [pair["policy"] for pair in written["agreement"]] == ["asp"]
-    assert [(run["placement"], run["samples"]) for run in (*written["real"], *written["simulated"])] == [
+    assert [(run["where"], run["samples"]) for run in (*written["real"], *written["simulated"])] == [
         ("local", 64),
         ("simulated", 64),
     ]

@@ -49,7 +49,7 @@ def test_real_workers_fill_the_table_the_results_and_the_page(call: Call, tiny: 
     assert (done.exit_code, done.stderr) == (0, "")
     assert "2 real workers on this host (delays and bandwidth_gbps are emulated)" in done.stdout
     runs = json.loads(results.read_text(encoding="utf-8"))["results"]
-    assert [(run["policy"], run["placement"], run["status"]) for run in runs] == [
+    assert [(run["policy"], run["where"], run["status"]) for run in runs] == [
         ("bsp", "local", "ok"),
         ("asp", "local", "ok"),
     ]

@@ -243,11 +243,11 @@ def test_an_exception_of_the_policy_tells_its_story() -> None:
 
     with pytest.raises(ZeroDivisionError) as failure:
         check(Crashes(), HEALTHY)
-    assert "rerun: check(policy, Script(" in failure.value.__notes__[0]
+    assert "rerun: check(policy, ClusterScript(" in failure.value.__notes__[0]
 
 
 def test_the_smallest_example_is_shown() -> None:
-    with pytest.raises(ConformanceError, match=r"last 4 events:[^!]*arrivals=\(Arrival\(time_s=0.5, workers=1\),\)"):
+    with pytest.raises(ConformanceError, match=r"last 4 events:[^!]*arrivals=\(LateJoin\(time_s=0.5, workers=1\),\)"):
         conformance(IgnoresNewcomers())()
 
 

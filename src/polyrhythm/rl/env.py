@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrhythm.core import Event, Report
+from polyrhythm.core import Event, Report, TraceWriter
 from polyrhythm.errors import DivergedError
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
@@ -41,8 +41,8 @@ class PausingEngine(Engine):
 
     pending: Event | None = None
 
-    def __init__(self, job: SimJob, meter: Meter) -> None:
-        super().__init__(job, meter)
+    def __init__(self, job: SimJob, meter: Meter, writer: TraceWriter | None = None) -> None:
+        super().__init__(job, meter, writer)
         self.tell = self._pause_or_tell
 
     def act(self) -> None:

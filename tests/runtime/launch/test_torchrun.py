@@ -153,7 +153,7 @@ class Place:
 
 
 @pytest.fixture
-def destination(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[Place]:
     # Not below tmp_path: the sockets of torch's loaders have names there, which must not be long.
     with TemporaryDirectory() as temporary:
         yield Place(tmp_path, Path(temporary))

@@ -175,7 +175,7 @@ class Replicas(Eager):
     ("name", "ranks", "told"),
     [
         ("Eager", (0, 1), "broke its contract: Proceed names worker 0, which is still running"),
-        ("Replicas", (0,), "arbitrated decisions about steps on gradients and on replicas have no placement there"),
+        ("Replicas", (0,), "coordinator decisions about steps on gradients and on replicas have no placement there"),
     ],
 )
 def test_policies_of_ones_own_that_cannot_run(tmp_path: Path, name: str, ranks: tuple[int, ...], told: str) -> None:

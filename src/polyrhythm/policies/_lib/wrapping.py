@@ -18,7 +18,7 @@ def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
 
     >>> from polyrhythm.policies import parse
     >>> joint_traits([parse("bsp"), parse("local:8")]).placement
-    'scheduled'
+    'clock'
     """
     each = [policy.traits for policy in policies]
     return Traits(

@@ -89,13 +89,16 @@ class CoordinatorServer:
         self._complete: set[tuple[int, int]] = set()
         self._settings: dict[tuple[int, int], tuple[dict[str, Hyperparameter], ...]] = {}
         self._completion = Completion(config, log.warning)
-        self._recorder = JobRecorder(config, self.coordinator.job)
-        self.record = self._recorder.record
+        self._measure()
         self._store = TCPStore("0.0.0.0" if config.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._addresses = self._start_shards()
         self._open_acceptors(listeners)
         self.loop.call_later(config.patience_s, self._give_up_waiting)
         self.loop.call_later(config.heartbeat_s, self._look_for_hangs)
+
+    def _measure(self) -> None:
+        self._recorder = JobRecorder(self.config, self.coordinator.job)
+        self.record = self._recorder.record
 
     def run(self) -> None:
         try:
@@ -242,7 +245,8 @@ class CoordinatorServer:
 
     def _adopt(self, config: JobConfig) -> None:
         """The job's config is complete, before its first worker is connected."""
-        self.config, self._recorder = config, JobRecorder(config, self.coordinator.job)
+        self.config = config
+        self._measure()
         self.coordinator.plan(parse(config.policy), config.epochs)
 
     def _admit_heartbeat(self, channel: Channel, worker: int) -> "HeartbeatAcceptor":

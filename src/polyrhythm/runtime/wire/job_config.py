@@ -21,7 +21,7 @@ from polyrhythm.training.divergence import EXPLODED, OnDivergence
 Averaging: TypeAlias = Literal["ring", "server"]
 """Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
-INTERNAL = frozenset({"token", "workers", "listen", "rates", "divergence", "pulse_s", "patience_s", "figures", "given"})
+INTERNAL = frozenset({"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "given"})
 """Fields without a flag: they follow from the others, or only a program sets them."""
 
 BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence")
@@ -263,7 +263,7 @@ def make_config(chosen: Mapping[str, Given], **found: Any) -> JobConfig:
     values = {name: canonical(name, value) for name, (value, _) in chosen.items()}
     where = {name: given.where for name, given in chosen.items()}
     heartbeat_s = min(0.5, values["hang_after"] / 4) if "hang_after" in values else 0.5
-    return JobConfig(**{**values, "pulse_s": heartbeat_s, "given": where, **found})
+    return JobConfig(**{**values, "heartbeat_s": heartbeat_s, "given": where, **found})
 
 
 def coordinator_address(job: str) -> str:
