@@ -10,7 +10,7 @@ from types import FrameType
 from polyrhythm.errors import RefusalError
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
-ASIDE = tuple(os.path.realpath(Path(OURS, folder)) + os.sep for folder in ("runtime/adapt", "testing"))
+ASIDE = tuple(os.path.realpath(Path(OURS, folder)) + os.sep for folder in ("runtime/script", "testing"))
 """Our code through which a call of the script may come."""
 FOREIGN = (
     OURS,
