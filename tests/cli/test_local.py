@@ -75,7 +75,7 @@ def test_a_policy_that_cannot_run_is_one_line(call: Call, tiny: str, tmp_path: P
     done = call("compare", tiny, "--on", "local", "--policies", f"{file}:Mine")
     assert done.exit_code == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "cannot run on real workers: replicated decisions" in done.stderr
+    assert "cannot run on real workers: every_rank decisions" in done.stderr
 
 
 REPLICATED = """
@@ -86,7 +86,7 @@ from polyrhythm.policies import ASP
 
 
 class Mine(ASP):
-    traits: ClassVar[Traits] = Traits("replicated")
+    traits: ClassVar[Traits] = Traits("every_rank")
 """
 
 

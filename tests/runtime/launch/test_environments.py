@@ -65,8 +65,8 @@ def test_a_worker_hands_its_whole_config_to_the_job_that_it_starts(
     def start(config: JobConfig, **how: Any) -> None:
         started.append(config)
 
-    monkeypatch.setattr(rendezvous, "start_hub", start)
-    monkeypatch.setattr(rendezvous, "wait_for_hub", lambda coordinator: None)
+    monkeypatch.setattr(rendezvous, "start_coordinator", start)
+    monkeypatch.setattr(rendezvous, "wait_for_coordinator", lambda coordinator: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     found = rendezvous.find_coordinator({"policy": "asp", "compress": "int8"})
     assert (found.rank, found.arguments) == (0, {})

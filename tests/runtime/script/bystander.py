@@ -23,7 +23,7 @@ if "RANK" in os.environ:
         from polyrhythm.runtime.launch import rendezvous
         from polyrhythm.runtime.launch import control_client as steer
 
-        return steer.status(msgspec.json.decode(os.environ[rendezvous.HUB], type=control.Address)).policy
+        return steer.status(msgspec.json.decode(os.environ[rendezvous.COORDINATOR], type=control.Address)).policy
 
     def due():
         waits = [moment for moment in plan if not moment.isdecimal()]

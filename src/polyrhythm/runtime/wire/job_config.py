@@ -141,7 +141,8 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
         runnable(self.policy)
         parse_compression(self.compress)
-        if self.full_duplex and parse_compensation(self.compensation).needs_backup:
+        compensation = parse_compensation(self.compensation)
+        if self.full_duplex and compensation.needs_backup:
             raise UsageError(
                 f"{self.label('full_duplex')} and {self.label('compensation')} {self.compensation} exclude each other: "
                 "it compares a gradient's parameters with the newest, and its worker reads the next ones before the "
