@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Scenario
 from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
@@ -66,7 +66,7 @@ def simulated(case: Case, task: Task) -> float:
     devices, compute = [Device(count=WORKERS, compute_s=1.0)], Compute(distribution="normal", deviation=0.2)
     scenario = Scenario(devices=devices, compute=compute, training=training)
     numerics = TrainedNumerics(task, training, WORKERS, seed=0)
-    engine = Engine(build_job(scenario, parse(case.policy), numerics, seed=0), Meter(None))
+    engine = Engine(build_job(scenario, parse_policy(case.policy), numerics, seed=0), Meter(None))
     return cpu_s(engine.run) / engine.ledger.applied
 
 

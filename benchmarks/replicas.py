@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
@@ -56,9 +56,11 @@ def mixed(training: TrainingConfig | None = None, limits: Limits | None = None) 
 def esync_times() -> list[Figure]:
     """Throughput, traffic and computing time (the paper's figures 4 and 5), 300 s."""
     limited = mixed(limits=Limits(time_s=300.0))
-    bsp, asp, esync, free = (simulate(limited, parse(s)) for s in ("bsp", "asp", "esync", "esync:blocking=false"))
+    bsp, asp, esync, free = (
+        simulate(limited, parse_policy(s)) for s in ("bsp", "asp", "esync", "esync:blocking=false")
+    )
     slow = msgspec.structs.replace(limited, network=msgspec.structs.replace(limited.network, latency_s=0.02))
-    asked, unasked = (simulate(slow, parse(spec)) for spec in ("esync", "esync:blocking=false"))
+    asked, unasked = (simulate(slow, parse_policy(spec)) for spec in ("esync", "esync:blocking=false"))
     return [
         Figure("ESync: samples/s over BSP", esync.samples_per_s / bsp.samples_per_s, 30),
         Figure("ESync: samples/s over ASP", esync.samples_per_s / asp.samples_per_s, 3),

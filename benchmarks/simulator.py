@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyrhythm.core import Policy
-from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.policies import BUILT_IN, parse_policy
 from polyrhythm.sim import Compute, Device, Network, Scenario, TimingWorkload, simulate
 
 STEPS_PER_S = 100_000
@@ -48,7 +48,7 @@ def policies(workers: int) -> Iterator[Policy[Any]]:
     given = {"backup": f"backup:{workers // 10}", "post-local": "post-local:8,0.5", "selsync": "selsync:lssr=0.9"}
     for name in sorted(BUILT_IN):
         takes_k = "k" in BUILT_IN[name].__dataclass_fields__
-        yield parse(given.get(name, f"{name}:k={workers * 9 // 10}" if takes_k else name))
+        yield parse_policy(given.get(name, f"{name}:k={workers * 9 // 10}" if takes_k else name))
 
 
 def cpu_s(policy: Policy[Any], scenario: Scenario) -> float:
@@ -65,7 +65,7 @@ def small(console: Console) -> bool:
     good = True
     for spec in ("asp", "bsp"):
         for name, network in {"free": FREE, "shared server": SHARED}.items():
-            rate = max(80_000 / cpu_s(parse(spec), scenario(16, 5_000, network)) for _ in range(5))
+            rate = max(80_000 / cpu_s(parse_policy(spec), scenario(16, 5_000, network)) for _ in range(5))
             bar = STEPS_PER_S if network is FREE else None
             good &= bar is None or rate >= bar
             table.add_row(spec, name, f"{rate:,.0f}", f"{bar:,}" if bar else "")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyrhythm.core import Joined, Left, Report, Trace
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.policies._lib.detector import RULES, Detector, DetectorState
 from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
 
@@ -47,7 +47,7 @@ def reports(faults: Faults, rounds: int, seed: int, jitter: float = 0.03) -> Tra
     """What a detector would have seen under plain BSP."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        simulate(scenario(faults, rounds, jitter), parse("bsp"), seed=seed, trace=path)
+        simulate(scenario(faults, rounds, jitter), parse_policy("bsp"), seed=seed, trace=path)
         return Trace.load(path)
 
 
@@ -155,7 +155,7 @@ def real(console: Console) -> bool:
     turns = [Straggler(workers=[k % count], start_step=every * k + k % 4, steps=slow, slowdown=2.0) for k in spells]
     scene = scenario(Faults(stragglers=turns), 1)
     scene = msgspec.structs.replace(scene, devices=[Device(count=count, compute_s=0.025)], training=training)
-    run = LocalRun("stragglers", parse("bsp"), training, 0, emulations(scene, 0, steps, 1.0))
+    run = LocalRun("stragglers", parse_policy("bsp"), training, 0, emulations(scene, 0, steps, 1.0))
     table = Table("real processes", "rule", "spells", f"found within {WITHIN}", "windows of healthy workers flagged")
     good = True
     with tempfile.TemporaryDirectory() as folder:

@@ -91,13 +91,13 @@ def usual(trips: Iterable[Sequence[Call]]) -> tuple[Way, Way]:
 
 def simulator() -> tuple[Way, Way]:
     """A round of BSP without a model, on four equal workers that share a parameter server."""
-    from polyrhythm.policies import parse
+    from polyrhythm.policies import parse_policy
     from polyrhythm.sim import load_scenario, simulate
 
     scenario = load_scenario("uniform")
     recorder = Recorder(package())
     recorder.start()
-    simulate(scenario, parse("bsp"))
+    simulate(scenario, parse_policy("bsp"))
     recorder.stop()
     return usual(until_released(turn) for turn in turns(recorder.calls, "policies/bsp.py") if released(turn))
 

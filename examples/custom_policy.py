@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from polyrhythm.core import (
+from polyrhythm import (
     Alarm,
     Cluster,
     Decisions,

@@ -12,7 +12,7 @@ from polyrhythm.cli.app import app
 from polyrhythm.cli.pilot import NAME as SYNC_SWITCH
 from polyrhythm.cli.pilot import read_pilot
 from polyrhythm.cli.specs import split_policies
-from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.policies import BUILT_IN, parse_policy
 from polyrhythm.runtime.launch.ray import read_order
 from polyrhythm.runtime.launch.torchrun import read_command
 
@@ -80,7 +80,7 @@ def test_policies_in_commands_exist(page: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(ROOT)
     for arguments in commands(PAGES[page]):
         for spec in specs(arguments):
-            assert parse(spec).name
+            assert parse_policy(spec).name
 
 
 def test_make_targets_exist() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from polyrhythm.core import Proceed
 from polyrhythm.errors import PolicyError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import simulate
 from polyrhythm.testing import ClusterScript, ConformanceError, ScriptPlayer, check
 from tests import wrong_policies
@@ -44,7 +44,7 @@ def spec_of(name: str) -> str:
 
 
 def simulated(spec: str) -> None:
-    simulate(cluster(1.0, 2.0, samples=40), parse(spec))
+    simulate(cluster(1.0, 2.0, samples=40), parse_policy(spec))
 
 
 def coordinated(spec: str) -> None:
@@ -52,7 +52,7 @@ def coordinated(spec: str) -> None:
 
 
 def staged(spec: str) -> None:
-    ScriptPlayer(parse(spec), ClusterScript(workers=2, total_samples=40)).play()
+    ScriptPlayer(parse_policy(spec), ClusterScript(workers=2, total_samples=40)).play()
 
 
 def message_of(run: Callable[[str], None], name: str) -> str:
@@ -66,7 +66,7 @@ def message_of(run: Callable[[str], None], name: str) -> str:
 @pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
 def test_a_wrong_policy_is_refused_with_the_same_words_everywhere(name: str, words: str) -> None:
     message = message_of(simulated, name)
-    assert message.startswith(f"policy {parse(spec_of(name)).spec} ")
+    assert message.startswith(f"policy {parse_policy(spec_of(name)).spec} ")
     assert words in message
     assert name == "StartsBadly" or "Report of worker 1 with clock 1" in message
     assert message_of(coordinated, name) == message
@@ -81,7 +81,7 @@ def test_an_alarm_may_be_for_now_and_its_exception_is_named(run: Callable[[str],
 @pytest.mark.parametrize("name", ["ReturnsNothing", "SaysGo", "SyncsNothing", "StartsAStranger"])
 def test_the_kit_calls_it_a_breach_of_contract(name: str) -> None:
     with pytest.raises(ConformanceError, match="breaks the law 'contract': ") as failure:
-        check(parse(spec_of(name)), ClusterScript(workers=2))
+        check(parse_policy(spec_of(name)), ClusterScript(workers=2))
     assert REFUSED[name] in str(failure.value)
 
 

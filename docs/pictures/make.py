@@ -6,7 +6,7 @@ The runs train nothing and are deterministic, so equal code gives equal bytes; a
 import tempfile
 from pathlib import Path
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.report.timeline import Timeline, load_timeline
 from polyrhythm.report.timeline_figure import timeline_svg
 from polyrhythm.sim import load_scenario, simulate
@@ -48,9 +48,9 @@ COMPARED = ("bsp", "ssp:2", "k-sync:3", "asp")
 
 def pictures() -> dict[str, str]:
     """File names and SVGs."""
-    files = {f"timeline-{parse(spec).name}.svg": timeline_svg([run(spec)], [title(spec)]) for spec in SPECS}
+    files = {f"timeline-{parse_policy(spec).name}.svg": timeline_svg([run(spec)], [title(spec)]) for spec in SPECS}
     for spec in UNSTEADY:
-        files[f"timeline-{parse(spec).name}.svg"] = timeline_svg([run(spec, SLOW_FOR_A_WHILE)], [title(spec)])
+        files[f"timeline-{parse_policy(spec).name}.svg"] = timeline_svg([run(spec, SLOW_FOR_A_WHILE)], [title(spec)])
     return files | {"compare.svg": timeline_svg([run(spec) for spec in COMPARED], [title(spec) for spec in COMPARED])}
 
 
@@ -58,13 +58,13 @@ def run(spec: str, scenario: Path = SCENARIO) -> Timeline:
     """The whole of a run under a policy: 24 mini-batches, or 48 where a worker is slow for a while only."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
-        simulate(load_scenario(str(scenario)), parse(spec), trace=trace)
+        simulate(load_scenario(str(scenario)), parse_policy(spec), trace=trace)
         return load_timeline(trace)
 
 
 def title(spec: str) -> str:
     """The spec and what the policy does."""
-    return f"{spec}: {parse(spec).summary}"
+    return f"{spec}: {parse_policy(spec).summary}"
 
 
 if __name__ == "__main__":

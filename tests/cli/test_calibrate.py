@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
 
 Call = Callable[..., Result]
@@ -69,7 +69,7 @@ def test_traces_of_jobs_elsewhere_are_read(call: Call, tiny: str, tmp_path: Path
     for name, spec, factor in (("a", "local:8", 1.0), ("b", "bsp", 1.0), ("c", "asp", 1.5), ("short", "asp", 9.0)):
         workload = TimingWorkload(batch_size=8, samples=80 if name == "short" else 400)
         devices = [Device(compute_s=0.1 * factor), Device(compute_s=0.2 * factor)]
-        simulate(Scenario(devices=devices, workload=workload), parse(spec), trace=tmp_path / f"{name}.jsonl")
+        simulate(Scenario(devices=devices, workload=workload), parse_policy(spec), trace=tmp_path / f"{name}.jsonl")
     out = tmp_path / "made.toml"
     done = call("calibrate", tiny, "--from", tmp_path, "--out", out, "--set", "training=none")
     assert (done.exit_code, done.stderr) == (0, "")

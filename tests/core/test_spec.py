@@ -20,7 +20,7 @@ from polyrhythm.policies import (
     KSync,
     LocalSGD,
     PostLocalSGD,
-    parse,
+    parse_policy,
 )
 
 counts = st.integers(1, 10**6)
@@ -65,7 +65,7 @@ REGISTRY: dict[str, type[Policy[Any]]] = {
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(policy=POLICIES)
 def test_spec_names_the_policy(policy: Policy[Any]) -> None:
-    assert parse(policy.spec) == policy
+    assert parse_policy(policy.spec) == policy
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_spec_names_the_policy(policy: Policy[Any]) -> None:
     ],
 )
 def test_canonical_spec(spec: str, canonical: str) -> None:
-    assert parse(spec).spec == canonical
+    assert parse_policy(spec).spec == canonical
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from polyrhythm.core import Trace, replay
 from polyrhythm.emulation.local import JobProcesses, LocalRun, read_figures, run_local
 from polyrhythm.emulation.pace import Death, Emulation
 from polyrhythm.errors import PolicyError, PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.telemetry import RunResult
 from polyrhythm.testing.processes import workers
@@ -38,7 +38,7 @@ def task() -> Task:
 
 
 def run(policy: str, *emulations: Emulation, training: TrainingConfig = TRAINING) -> LocalRun:
-    return LocalRun("tiny", parse(policy), training, 0, emulations or (QUICK, QUICK), target=0.01)
+    return LocalRun("tiny", parse_policy(policy), training, 0, emulations or (QUICK, QUICK), target=0.01)
 
 
 def changed(**changes: Any) -> TrainingConfig:
@@ -64,7 +64,7 @@ def test_every_sample_is_processed_and_accounted_for(task: Task, tmp_path: Path)
     assert result.bytes_total > 0
     assert result.final_accuracy is not None
     trace = Trace.load(path)
-    assert len(list(replay(parse("local:2"), trace))) == len(trace.entries)
+    assert len(list(replay(parse_policy("local:2"), trace))) == len(trace.entries)
     assert result.trace_path == str(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.emulation.local import LocalRun, check_run, run_local
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.errors import ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
@@ -18,7 +18,7 @@ QUICK = Emulation([0.001])
 
 
 def local(policy: str, **changes: Any) -> LocalRun:
-    return LocalRun("tiny", parse(policy), msgspec.structs.replace(TRAINING, **changes), 0, (QUICK, QUICK))
+    return LocalRun("tiny", parse_policy(policy), msgspec.structs.replace(TRAINING, **changes), 0, (QUICK, QUICK))
 
 
 def result_of(run: LocalRun) -> RunResult:

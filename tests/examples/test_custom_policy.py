@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.core import Alarm, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync, Wake
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer, conformance
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ GUIDE = (ROOT / "docs" / "guides" / "write-a-policy.md").read_text(encoding="utf
 
 
 def wait_limit(limit_s: float) -> Policy[Any]:
-    return parse(f"{FILE}:WaitLimit:{limit_s}")
+    return parse_policy(f"{FILE}:WaitLimit:{limit_s}")
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 0.5, 3.0])
@@ -56,7 +56,7 @@ def test_death_of_the_last() -> None:
 
 def test_impossible_limit() -> None:
     with pytest.raises(SpecError, match="limit_s must be at least 0 and finite but got inf"):
-        parse(f"{FILE}:WaitLimit:inf")
+        parse_policy(f"{FILE}:WaitLimit:inf")
 
 
 def test_guide_shows_the_example() -> None:

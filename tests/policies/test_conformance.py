@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.core import Policy
-from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.policies import BUILT_IN, parse_policy
 from polyrhythm.testing import conformance
 
 ROWS = [
@@ -33,10 +33,10 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("policy", [parse(spec) for spec in ROWS], ids=ROWS)
+@pytest.mark.parametrize("policy", [parse_policy(spec) for spec in ROWS], ids=ROWS)
 def test_conformance(policy: Policy[Any]) -> None:
     conformance(policy, examples=40)()
 
 
 def test_every_policy_has_a_row() -> None:
-    assert {parse(spec).name for spec in ROWS} == set(BUILT_IN)
+    assert {parse_policy(spec).name for spec in ROWS} == set(BUILT_IN)

@@ -2,7 +2,7 @@ import pytest
 
 from polyrhythm.core import Bounds, Cluster, Outer, Sync
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import DiLoCo, parse
+from polyrhythm.policies import DiLoCo, parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 
@@ -55,4 +55,4 @@ def test_bounds() -> None:
 )
 def test_impossible_parameters(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        parse(spec)
+        parse_policy(spec)

@@ -6,7 +6,7 @@ import pytest
 
 from polyrhythm.core import Cancel, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 SLOW_FOR_A_WHILE = ClusterScript(workers=4, durations=((1.0,), (1.0,), (1.0,), (*[1.0] * 6, *[3.0] * 10, *[1.0] * 80)))
@@ -14,7 +14,7 @@ LONG = replace(SLOW_FOR_A_WHILE, total_samples=240, dataset_samples=240)
 
 
 def play(spec: str, script: ClusterScript = LONG) -> ScriptPlayer:
-    return ScriptPlayer(parse(spec), script).play()
+    return ScriptPlayer(parse_policy(spec), script).play()
 
 
 def barriers(stage: ScriptPlayer) -> list[tuple[int, ...]]:
@@ -54,7 +54,7 @@ def test_at_least_half_stay() -> None:
 
 def test_who_is_left_out_takes_over_when_all_others_are_gone() -> None:
     script = replace(LONG, durations=((1.0,), (1.0, 1.0, 1.0, *[9.0] * 40)), workers=2)
-    stage = ScriptPlayer(parse("elastic:(bsp),window=1,patience=1"), script)
+    stage = ScriptPlayer(parse_policy("elastic:(bsp),window=1,patience=1"), script)
     state = stage.policy.init(stage.cluster)
     stage.play()
     out = next(k for k, e in enumerate(stage.entries) if e.decisions and e.decisions[-1] == Proceed((1,)))
@@ -67,6 +67,6 @@ def test_who_is_left_out_takes_over_when_all_others_are_gone() -> None:
 
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(SpecError, match="probes must be apply or drop but got 'keep'"):
-        parse("elastic:(bsp),probes=keep")
+        parse_policy("elastic:(bsp),probes=keep")
     with pytest.raises(SpecError, match="detector must be robust or sigma but got 'mean'"):
-        parse("elastic:(bsp),detector=mean")
+        parse_policy("elastic:(bsp),detector=mean")

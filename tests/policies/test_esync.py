@@ -2,7 +2,7 @@ import pytest
 
 from polyrhythm.core import Alarm, Bounds, Cancel, Cluster, Joined, Left, Outer, Proceed, Report, Sync, Wake
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import ESync, parse
+from polyrhythm.policies import ESync, parse_policy
 from polyrhythm.testing import ClusterScript, Fault, ScriptPlayer
 from tests.policies.conftest import Drive
 
@@ -144,4 +144,4 @@ def test_bounds() -> None:
 )
 def test_impossible_parameters(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        parse(spec)
+        parse_policy(spec)

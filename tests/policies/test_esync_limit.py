@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.core import Report, Sync, Trace
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import ESync, parse
+from polyrhythm.policies import ESync, parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
 
 DEVICES = [Device(count=2, compute_s=0.1), Device(compute_s=2.0)]
@@ -17,7 +17,7 @@ DEVICES = [Device(count=2, compute_s=0.1), Device(compute_s=2.0)]
 def rounds(spec: str, folder: Path) -> Iterator[dict[int, int]]:
     """Local steps of each worker in each whole round on a cluster with one slow worker."""
     path = folder / "trace.jsonl"
-    simulate(Scenario(devices=DEVICES, workload=TimingWorkload(samples=6400)), parse(spec), trace=path)
+    simulate(Scenario(devices=DEVICES, workload=TimingWorkload(samples=6400)), parse_policy(spec), trace=path)
     steps: Counter[int] = Counter()
     for entry in Trace.load(path).entries:
         if isinstance(entry.event, Report):

@@ -6,7 +6,7 @@ import pytest
 
 from polyrhythm.core import Cluster, Joined, Left, Policy, Proceed, Report
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import SSP, KBandit, KGroup, parse
+from polyrhythm.policies import SSP, KBandit, KGroup, parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 PACE_S = (1.0, 1.1, 1.2, 6.0)
@@ -77,10 +77,10 @@ def test_a_newcomer_starts_it_anew() -> None:
 
 
 def test_the_knob_of_another_rule() -> None:
-    policy = parse("kbandit:values=2/5,base=(ssp:3)")
+    policy = parse_policy("kbandit:values=2/5,base=(ssp:3)")
     assert isinstance(policy, KBandit)
     assert policy.listed() == (SSP(2), SSP(5))
-    assert parse(policy.spec) == policy
+    assert parse_policy(policy.spec) == policy
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_the_knob_of_another_rule() -> None:
 )
 def test_refused(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
-        parse(spec)
+        parse_policy(spec)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core import Decisions, Entry, Left, Policy, Proceed, Report, Sync, Wake
-from polyrhythm.policies import BUILT_IN, parse
+from polyrhythm.policies import BUILT_IN, parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer, scripts
 
 quiet = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -80,27 +80,27 @@ def while_running(script: ClusterScript) -> ClusterScript:
 @quiet
 @given(script=scripts())
 def test_same_decisions(one: str, other: str, script: ClusterScript) -> None:
-    assert decided(parse(one), script) == decided(parse(other), script)
+    assert decided(parse_policy(one), script) == decided(parse_policy(other), script)
 
 
 @quiet
 @given(script=scripts(), s=st.integers(0, 3))
 def test_dssp_without_a_range_is_ssp(script: ClusterScript, s: int) -> None:
-    assert decided(parse(f"dssp:{s},{s}"), script) == decided(parse(f"ssp:{s}"), script)
+    assert decided(parse_policy(f"dssp:{s},{s}"), script) == decided(parse_policy(f"ssp:{s}"), script)
 
 
 @pytest.mark.parametrize("one", ["ssp:0", "local:1", "k-group:99", "selsync:0", "diloco:1"])
 @quiet
 @given(script=scripts().map(while_running))
 def test_same_schedule_as_bsp(one: str, script: ClusterScript) -> None:
-    assert schedule(parse(one), script) == schedule(parse("bsp"), script)
+    assert schedule(parse_policy(one), script) == schedule(parse_policy("bsp"), script)
 
 
 @quiet
 @given(script=scripts())
 def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(script: ClusterScript) -> None:
     def decisions(spec: str) -> list[Decisions]:
-        return [entry.decisions for entry in decided(parse(spec), script)]
+        return [entry.decisions for entry in decided(parse_policy(spec), script)]
 
     assert decisions("selsync:0") == decisions("local:1")
 
@@ -108,14 +108,14 @@ def test_selsync_with_a_threshold_that_always_fires_is_local_sgd_of_one_step(scr
 @quiet
 @given(script=scripts())
 def test_selsync_without_a_threshold_that_fires_never_communicates(script: ClusterScript) -> None:
-    entries = decided(parse("selsync:inf"), script)
+    entries = decided(parse_policy("selsync:inf"), script)
     assert not [decision for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
 
 
 @quiet
 @given(script=scripts(), h=st.integers(1, 5))
 def test_diloco_has_the_rounds_of_local_sgd(script: ClusterScript, h: int) -> None:
-    assert schedule(parse(f"diloco:{h}"), script) == schedule(parse(f"local:{h}"), script)
+    assert schedule(parse_policy(f"diloco:{h}"), script) == schedule(parse_policy(f"local:{h}"), script)
 
 
 @pytest.mark.parametrize("spec", ["esync", "esync:blocking=false", "esync:epsilon=0"])
@@ -127,7 +127,7 @@ def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: Clus
     equal = replace(equal, dataset_samples=equal.total_samples, alarm_delay_s=0.0)
 
     def rounds(policy: str) -> list[tuple[int, ...]]:
-        entries = decided(parse(policy), equal)
+        entries = decided(parse_policy(policy), equal)
         return [decision.workers for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
 
     if "blocking" in spec:  # at the end of the job nothing is left for who asks first, and it goes
@@ -141,7 +141,7 @@ def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: Clus
 @given(script=scripts(workers=st.just(1), most_faults=0, most_arrivals=0))
 def test_one_worker_is_plain_training(spec: str, script: ClusterScript) -> None:
     """Step after step without a wait; a gradient is applied before the next step, and nothing is stale or dropped."""
-    stage = ScriptPlayer(parse(spec), script).play()
+    stage = ScriptPlayer(parse_policy(spec), script).play()
     now_s = 0.0
     for event, decisions in stage.entries[1:-1]:
         assert isinstance(event, Report)
@@ -156,4 +156,4 @@ def test_one_worker_is_plain_training(spec: str, script: ClusterScript) -> None:
 
 
 def test_every_policy_is_there() -> None:
-    assert {parse(spec).name for spec in ONE_OF_EACH} == set(BUILT_IN)
+    assert {parse_policy(spec).name for spec in ONE_OF_EACH} == set(BUILT_IN)

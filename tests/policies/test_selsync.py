@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
-from polyrhythm.policies import SelSync, parse
+from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.policies.selsync import Signal, relative_change
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
@@ -117,4 +117,4 @@ def test_without_norms_only_a_share_of_local_steps_can_be_held(drive: Drive) -> 
 )
 def test_impossible_parameters(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        parse(spec)
+        parse_policy(spec)

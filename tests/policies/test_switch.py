@@ -4,14 +4,14 @@ import pytest
 
 from polyrhythm.core import Cancel, Cluster, Entry, Joined, Proceed, Report, Settings, Sync
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
 UNEVEN = ClusterScript(workers=3, durations=((1.0,), (1.0,), (2.5,)), total_samples=60, dataset_samples=60)
 
 
 def play(spec: str, script: ClusterScript = UNEVEN) -> ScriptPlayer:
-    return ScriptPlayer(parse(spec), script).play()
+    return ScriptPlayer(parse_policy(spec), script).play()
 
 
 def syncs(entries: list[Entry]) -> list[tuple[int, ...]]:
@@ -36,15 +36,15 @@ def syncs(entries: list[Entry]) -> list[tuple[int, ...]]:
 )
 def test_what_cannot_be_is_refused(spec: str, reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        parse(spec)
+        parse_policy(spec)
 
 
 @pytest.mark.parametrize(
     "spec", ["switch:bsp@0.5,asp", "switch:(ssp:3)@0.25,(local:2)@0.25,asp,momentum=1/n", "tuned:(ssp:3),lr=0.5"]
 )
 def test_a_spec_is_read_back_as_it_is_written(spec: str) -> None:
-    assert parse(spec).spec == spec
-    assert parse(parse(spec).spec) == parse(spec)
+    assert parse_policy(spec).spec == spec
+    assert parse_policy(parse_policy(spec).spec) == parse_policy(spec)
 
 
 def test_bsp_ends_at_the_barrier_that_serves_its_share() -> None:
@@ -84,7 +84,9 @@ def test_the_next_rule_sees_everyone_at_one_clock() -> None:
 
 
 def test_stages_are_what_a_shell_may_run_one_by_one() -> None:
-    stages = parse("switch:bsp@0.25,asp,momentum=zero").stages(Cluster(4, workload_samples=100, processed_samples=30))
+    stages = parse_policy("switch:bsp@0.25,asp,momentum=zero").stages(
+        Cluster(4, workload_samples=100, processed_samples=30)
+    )
     assert [(stage.policy.spec, stage.end_samples) for stage in stages] == [
         ("bsp", 25.0),
         ("tuned:(asp),momentum=zero", float("inf")),
@@ -123,7 +125,7 @@ def test_settings_from_the_first_switch_on() -> None:
 
 
 def test_a_newcomer_is_given_the_settings_too() -> None:
-    policy = parse("tuned:asp,momentum=zero")
+    policy = parse_policy("tuned:asp,momentum=zero")
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0,), 0.0))
     _, (go,) = policy.decide(state, Joined((1,), 5.0))
     assert go == Proceed((1,), settings=Settings(momentum=0.0))

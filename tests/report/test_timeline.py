@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core import Cluster, Entry, Header, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.errors import TraceError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.report.timeline import KINDS, Span, Timeline, common_window, load_timeline
 from polyrhythm.sim import Compute, Device, Network, Scenario, TimingWorkload, simulate
 
@@ -115,7 +115,7 @@ def test_shares_of_a_real_run_are_those_of_its_result(tmp_path: Path) -> None:
         workload=TimingWorkload(batch_size=16, samples=640),
     )
     for spec in ("bsp", "asp", "ssp:2", "dssp:1,3", "k-async:2", "k-group:2", "local:4", "post-local:4,at=0.5"):
-        result = simulate(scenario, parse(spec), trace=tmp_path / "trace")
+        result = simulate(scenario, parse_policy(spec), trace=tmp_path / "trace")
         timeline = load_timeline(tmp_path / "trace")
         lengths = {kind: sum(s.end_s - s.start_s for s in timeline.spans if s.kind == kind) for kind in KINDS}
         everything = sum(lengths.values())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.rl.acting import Acting, blank
 from polyrhythm.rl.env import REWARD_S, SynchronizationEnv
@@ -49,7 +49,7 @@ def test_an_episode_is_the_run_of_the_same_policy(tiny: Family, view: str, actio
 def test_always_self_is_asp(tiny: Family) -> None:
     instance = draw(tiny, 6)
     acting = Episode(instance, Acting(given=blank("paper"), agent=Constant(1))).run()
-    assert acting.time_s == Episode(instance, parse("asp")).run().time_s
+    assert acting.time_s == Episode(instance, parse_policy("asp")).run().time_s
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e6], ids=["hopeless", "diverges"])

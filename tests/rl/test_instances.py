@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.errors import DataError, PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.rl.data import image_data, sampled, stack
 from polyrhythm.rl.episode import SHARE, Episode
 from polyrhythm.rl.instances import BASE_S, FAMILIES, OTHERS, SLEEP_S, Family, draw, family_named
@@ -68,7 +68,7 @@ def test_deep_stacks_start_from_he() -> None:
 
 def test_an_episode_repeats_and_ends_at_its_target(tiny: Family) -> None:
     instance = draw(tiny, 1)
-    one, other = (Episode(instance, parse("asp")).run() for _ in range(2))
+    one, other = (Episode(instance, parse_policy("asp")).run() for _ in range(2))
     assert one.reached
     assert one.result() == other.result()
     assert one.result().time_to_target_s == one.time_s == one.engine.calendar.now_s
@@ -77,7 +77,7 @@ def test_an_episode_repeats_and_ends_at_its_target(tiny: Family) -> None:
 
 def test_a_job_that_gets_nowhere_is_given_up() -> None:
     hopeless = Family("hopeless", hidden=(0,), learning_rate=1e-6, target=0.9, workers=(2,), limit_s=200.0)
-    episode = Episode(draw(hopeless, 0), parse("asp")).run()
+    episode = Episode(draw(hopeless, 0), parse_policy("asp")).run()
     assert not episode.reached
     assert episode.time_s == 200.0
     assert episode.result().time_to_target_s is None
@@ -85,6 +85,6 @@ def test_a_job_that_gets_nowhere_is_given_up() -> None:
 
 def test_a_job_that_diverges_counts_as_given_up() -> None:
     wild = Family("wild", hidden=(1,), learning_rate=1e6, workers=(2,), limit_s=300.0)
-    episode = Episode(draw(wild, 0), parse("asp")).run()
+    episode = Episode(draw(wild, 0), parse_policy("asp")).run()
     assert (episode.diverged, episode.time_s) == (True, 300.0)
     assert episode.result().status == "diverged"

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.wire import protocol as control
 from tests.runtime.fake_worker import FakeWorker
@@ -62,7 +62,7 @@ class FakeJob:
         self.undone = 0
         self.records: dict[tuple[tuple[Any, ...], int], control.Measured] = {}
         self.cuts: dict[int, int] = {}
-        self.coordinator = Coordinator(parse(policy), workers, self, lambda: self.clock, epochs)
+        self.coordinator = Coordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
         self.workers: dict[int, FakeWorker] = {}
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
@@ -141,7 +141,7 @@ class FakeJob:
 
     def _event(self, what: str, argument: str) -> None:
         if what == "switch":
-            self.coordinator.switch(parse(argument))
+            self.coordinator.switch(parse_policy(argument))
         elif what == "diverge":
             worker = self.workers[int(argument)]
             if worker.phase is not None and worker.alive and not worker.finished:

@@ -8,7 +8,7 @@ from polyrhythm.core import Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire import protocol as control
 from polyrhythm.runtime.worker.schedule import LocalSchedule
 
@@ -84,7 +84,7 @@ class FakeWorker:
 
     def _enter(self, phase: control.Phase) -> Steps:
         self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), tuple[control.Measured, ...]()
-        policy = parse(phase.policy)
+        policy = parse_policy(phase.policy)
         self.roams, self.asks_first = runtime_placement(policy) == "coordinator", policy.traits.cancels
         self.measures = policy.traits.placement == "every_rank"
         if runtime_placement(policy) == "every_rank":

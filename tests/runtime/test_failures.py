@@ -15,7 +15,7 @@ from torch import nn
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.connection import connect
@@ -59,7 +59,7 @@ def come_to_grief(what: str) -> None:
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp", "ssp:1", "k-sync:3"])
 def test_the_others_finish(policy: str, what: str) -> None:
     name = f"failing-{os.getpid()}-{policy}-{what}"
-    when = LOCKSTEP if parse(policy).traits.placement == "clock" else ARBITRATED
+    when = LOCKSTEP if parse_policy(policy).traits.placement == "clock" else ARBITRATED
     with job(train, 3, name, what, when, name=name, policy=policy, hang_after=0.8, heartbeat_s=0.2) as running:
         first, second, lost = running.join()
     assert first.ok, first.traceback

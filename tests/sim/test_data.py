@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Faults, Leave, Network, Scenario, simulate
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
@@ -28,7 +28,7 @@ def run(policy: str = "bsp", workers: int = 4, faults: Faults | None = None, **t
         training=config,
         faults=faults or Faults(),
     )
-    return simulate(scenario, parse(policy), seed=1)
+    return simulate(scenario, parse_policy(policy), seed=1)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -74,7 +74,7 @@ def test_injection_costs_its_bytes_on_the_workers_links() -> None:
         network=Network(message_bytes=1000.0, server_gbps=1e-3),
         training=TrainingConfig(**config, injection=(0.5, 0.5)),
     )
-    slow = simulate(thin, parse("bsp"), seed=1)
+    slow = simulate(thin, parse_policy("bsp"), seed=1)
     steps = slow.steps / 4
     sent_s = 3 * 4 * 264 / 1000  # three receivers, four samples of 264 bytes, 1000 bytes/s
     messages_s = 2 * 1000 / 1000  # one pull and one push a step now go at the NIC's pace
@@ -111,7 +111,7 @@ def test_a_ring_hands_compressed_vectors_round() -> None:
         network = Network(message_bytes=1000.0, averaging="ring")
         devices = [Device(count=4, compute_s=1.0, bandwidth_gbps=8e-6)]
         config = TrainingConfig(train_samples=400, samples=400, batch_size=25, **training)
-        return simulate(Scenario(devices=devices, network=network, training=config), parse("bsp"))
+        return simulate(Scenario(devices=devices, network=network, training=config), parse_policy("bsp"))
 
     plain, halves = ring(), ring(compression="fp16")
     assert plain.duration_s == pytest.approx(4 * (1 + 2 * 3 / 4))

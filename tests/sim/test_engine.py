@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polyrhythm.core import Alarm, Cancel, Event, Joined, Left, Policy, Proceed, Report, Sync, Trace, Wake
 from polyrhythm.core.types import Settings
 from polyrhythm.errors import PolicyError, ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import (
     Compute,
     Device,
@@ -34,7 +34,7 @@ GBPS = 8e-9
 def events(scenario: Scenario, policy: str | Policy[Any]) -> list[Event]:
     """What a policy is told."""
     log: list[Any] = []
-    simulate(scenario, Recorder(parse(policy) if isinstance(policy, str) else policy, log))
+    simulate(scenario, Recorder(parse_policy(policy) if isinstance(policy, str) else policy, log))
     return [event for event, _ in log]
 
 
@@ -56,7 +56,7 @@ def arrivals(scenario: Scenario, policy: str | Policy[Any]) -> list[tuple[int, f
 @pytest.mark.parametrize("spec", SPECS)
 def test_laws(spec: str, scenario: Scenario, seed: int) -> None:
     books, log = Books(), []  # type: ignore[var-annotated]
-    engine = engine_of(scenario, Recorder(parse(spec), log), books, seed)
+    engine = engine_of(scenario, Recorder(parse_policy(spec), log), books, seed)
     engine.run()
     ledger, meter, total = engine.ledger, engine.meter, scenario.workload.samples
 
@@ -78,7 +78,7 @@ def test_laws(spec: str, scenario: Scenario, seed: int) -> None:
 @given(scenario=clusters(), seed=st.integers(0, 3))
 @pytest.mark.parametrize("spec", SPECS)
 def test_time_is_compute_transfer_and_idle(spec: str, scenario: Scenario, seed: int) -> None:
-    result = simulate(scenario, parse(spec), seed=seed)
+    result = simulate(scenario, parse_policy(spec), seed=seed)
     fractions = (result.compute_fraction, result.transfer_fraction, result.idle_fraction)
     assert all(-1e-9 <= fraction <= 1 + 1e-9 for fraction in fractions)
     if result.duration_s:
@@ -90,7 +90,7 @@ def test_time_is_compute_transfer_and_idle(spec: str, scenario: Scenario, seed: 
 
 def test_bsp_round_is_the_slowest_step() -> None:
     scenario = cluster(1.0, 2.5, 2.0, samples=12)
-    result = simulate(scenario, parse("bsp"))
+    result = simulate(scenario, parse_policy("bsp"))
     assert result.duration_s == 4 * 2.5
     assert result.idle_fraction == pytest.approx(1 - (1 + 2.5 + 2) / (3 * 2.5))
     assert result.idle_fraction_by_worker == pytest.approx({0: 0.6, 1: 0.0, 2: 0.2})
@@ -101,9 +101,9 @@ def test_bsp_round_is_the_slowest_step() -> None:
 @given(seed=st.integers(0, 99))
 def test_bsp_round_is_the_slowest_step_with_jitter(seed: int) -> None:
     scenario = cluster(1.0, 1.2, 1.1, samples=30, compute=Compute(distribution="normal", deviation=0.2))
-    steps = engine_of(scenario, parse("bsp"), seed=seed).job.durations
+    steps = engine_of(scenario, parse_policy("bsp"), seed=seed).job.durations
     rounds = [max(next(worker) for worker in steps) for _ in range(10)]
-    assert simulate(scenario, parse("bsp"), seed=seed).duration_s == pytest.approx(sum(rounds))
+    assert simulate(scenario, parse_policy("bsp"), seed=seed).duration_s == pytest.approx(sum(rounds))
 
 
 def test_a_server_sees_to_one_push_after_the_other() -> None:
@@ -113,11 +113,11 @@ def test_a_server_sees_to_one_push_after_the_other() -> None:
 
 def test_a_ring_takes_its_time_beside_its_bytes() -> None:
     scenario = cluster(1.0, 2.0, samples=4, network=Network(averaging="ring", averaging_s=0.25))
-    assert simulate(scenario, parse("bsp")).duration_s == 2 * (2.0 + 0.25)
+    assert simulate(scenario, parse_policy("bsp")).duration_s == 2 * (2.0 + 0.25)
 
 
 def test_asp_does_not_wait() -> None:
-    result = simulate(cluster(1.0, 2.0, samples=9), parse("asp"))
+    result = simulate(cluster(1.0, 2.0, samples=9), parse_policy("asp"))
     assert (result.steps_by_worker, result.duration_s) == ({0: 6, 1: 3}, 6.0)
     assert result.idle_fraction == 0
 
@@ -138,12 +138,13 @@ def test_a_step_pulls_computes_and_pushes() -> None:
 
 def test_messages_share_the_server() -> None:
     scenario = cluster(1.0, 1.0, samples=4, network=Network(message_bytes=6, server_gbps=3 * GBPS))
-    result = simulate(scenario, parse("bsp"))
+    result = simulate(scenario, parse_policy("bsp"))
     assert result.duration_s == 2 * (4 + 1 + 4)
     assert (result.bytes_pushed, result.bytes_pulled, result.bytes_total) == (24, 24, 48)
     assert result.transfer_fraction == pytest.approx(8 / 9)
     sharded = simulate(
-        cluster(1.0, 1.0, samples=4, network=Network(message_bytes=6, server_gbps=3 * GBPS, shards=4)), parse("bsp")
+        cluster(1.0, 1.0, samples=4, network=Network(message_bytes=6, server_gbps=3 * GBPS, shards=4)),
+        parse_policy("bsp"),
     )
     assert sharded.duration_s == 2 * (1 + 1 + 1)
 
@@ -151,14 +152,14 @@ def test_messages_share_the_server() -> None:
 def test_full_duplex_lets_a_pull_pass_a_push() -> None:
     def duration_s(duplex: Any) -> float:
         network = Network(message_bytes=6, server_gbps=6 * GBPS, duplex=duplex)
-        return simulate(cluster(0.5, 2.0, samples=20, network=network), parse("asp")).duration_s
+        return simulate(cluster(0.5, 2.0, samples=20, network=network), parse_policy("asp")).duration_s
 
     assert duration_s("full") < duration_s("half")
 
 
 def test_thin_links_transfer_26_s_a_round() -> None:
     network = Network(message_bytes=507e6, server_gbps=5)
-    result = simulate(cluster(*[0.04] * 16, samples=32, network=network), parse("bsp"))
+    result = simulate(cluster(*[0.04] * 16, samples=32, network=network), parse_policy("bsp"))
     assert result.duration_s / 2 == pytest.approx(0.04 + 2 * 16 * 507e6 * 8 / 5e9)
 
 
@@ -167,20 +168,20 @@ def test_a_ring_replaces_pull_and_push() -> None:
     devices = [Device(compute_s=s, bandwidth_gbps=g * GBPS) for s, g in ((1.0, 9), (2.0, 4), (2.0, 3))]
     scenario = Scenario(devices=devices, network=network, workload=TimingWorkload(batch_size=1, samples=9))
     ring = ring_s(3, 12, 3, 0.5)
-    result = simulate(scenario, parse("bsp"))
+    result = simulate(scenario, parse_policy("bsp"))
     assert result.duration_s == pytest.approx(3 * 2.0 + 3 * ring)
     assert result.bytes_total == 3 * 2 * 2 * 12
     told = reports(scenario, "bsp")
     assert [r.transfer_s for r in told[:3]] == [0, 0, 0]
     assert [r.transfer_s for r in told[3:6]] == pytest.approx([ring] * 3)
-    asynchronous = simulate(scenario, parse("asp"))
+    asynchronous = simulate(scenario, parse_policy("asp"))
     assert asynchronous.bytes_pushed == asynchronous.bytes_pulled == 9 * 12
 
 
 def test_replicas_are_averaged_through_the_server() -> None:
     network = Network(message_bytes=6, server_gbps=6 * GBPS)
     scenario = cluster(1.0, 2.0, samples=8, network=network)
-    result = simulate(scenario, parse("local:2"))
+    result = simulate(scenario, parse_policy("local:2"))
     assert result.duration_s == 2 * (2 * 2.0 + 2 + 2)
     assert (result.updates, result.bytes_pushed, result.bytes_pulled) == (2, 24, 24)
     assert result.staleness_mean is None
@@ -189,12 +190,12 @@ def test_replicas_are_averaged_through_the_server() -> None:
 def test_what_steps_on_replicas_pay_for_their_reports() -> None:
     """Nothing where clocks decide, a message where everyone hears everyone, a message and its answer at an arbiter."""
     network = Network(latency_s=0.25)
-    scheduled = simulate(cluster(1.0, samples=4, network=network), parse("local:9"))
+    scheduled = simulate(cluster(1.0, samples=4, network=network), parse_policy("local:9"))
     assert (scheduled.duration_s, scheduled.transfer_fraction) == (4.0, 0.0)
     script = [(Proceed((0,), "replicas"),)] * 5
     coordinated = simulate(cluster(1.0, samples=4, network=network), Scripted(script))
     assert (coordinated.duration_s, coordinated.transfer_fraction) == (6.0, 1 / 3)
-    replicated = simulate(cluster(1.0, samples=4, network=network), parse("selsync:lssr=0.9,delta=2"))
+    replicated = simulate(cluster(1.0, samples=4, network=network), parse_policy("selsync:lssr=0.9,delta=2"))
     assert (replicated.duration_s, replicated.transfer_fraction) == (5.0, 0.2)
 
 
@@ -233,7 +234,7 @@ def test_a_straggler_far_away() -> None:
 
 def test_a_death_drops_the_step_and_hands_out_its_samples_again() -> None:
     scenario = cluster(1.0, 1.5, samples=6, faults=Faults(leaves=[Leave(worker=1, time_s=2.0, reason="hung")]))
-    result = simulate(scenario, parse("asp"))
+    result = simulate(scenario, parse_policy("asp"))
     assert result.steps_by_worker == {0: 5, 1: 1}
     assert result.dropped_by_reason == {"left": 1}
     assert (result.gradients_computed, result.gradients_applied, result.samples) == (7, 6, 6)
@@ -243,7 +244,7 @@ def test_a_death_drops_the_step_and_hands_out_its_samples_again() -> None:
 def test_a_death_at_a_step() -> None:
     scenario = cluster(1.0, 1.0, samples=8, faults=Faults(leaves=[Leave(worker=1, step=2)]))
     assert Left(1, 2.0, 2, "died") in events(scenario, "bsp")
-    assert simulate(scenario, parse("bsp")).steps_by_worker == {0: 6, 1: 2}
+    assert simulate(scenario, parse_policy("bsp")).steps_by_worker == {0: 6, 1: 2}
 
 
 def test_a_worker_comes_back_and_another_comes_late() -> None:
@@ -258,14 +259,14 @@ def test_a_worker_comes_back_and_another_comes_late() -> None:
 
 def test_the_finished_come_back_when_the_last_one_dies() -> None:
     scenario = cluster(1.0, 9.0, samples=4, faults=Faults(leaves=[Leave(worker=1, time_s=5.0)]))
-    result = simulate(scenario, parse("asp"))
+    result = simulate(scenario, parse_policy("asp"))
     assert (result.samples, result.steps_by_worker, result.duration_s) == (4, {0: 4, 1: 0}, 6.0)
 
 
 def test_nobody_is_left() -> None:
     scenario = cluster(1.0, samples=4, faults=Faults(leaves=[Leave(worker=0, time_s=1.5)]))
     with pytest.raises(ScenarioError, match="all workers have left and 3 samples are not processed"):
-        simulate(scenario, parse("asp"))
+        simulate(scenario, parse_policy("asp"))
 
 
 def test_a_death_in_the_middle_of_an_average() -> None:
@@ -273,14 +274,14 @@ def test_a_death_in_the_middle_of_an_average() -> None:
     for time_s in (2.5, 4.5, 5.5):
         faults = Faults(leaves=[Leave(worker=1, time_s=time_s)])
         scenario = cluster(1.0, 1.0, 1.0, samples=30, network=network, faults=faults)
-        assert simulate(scenario, parse("local:2")).samples == 30
+        assert simulate(scenario, parse_policy("local:2")).samples == 30
 
 
 # Decisions.
 
 
 def test_cancelled_work_is_dropped_and_its_samples_handed_out_again() -> None:
-    result = simulate(cluster(1.0, 1.0, 5.0, samples=6), parse("k-sync:2"))
+    result = simulate(cluster(1.0, 1.0, 5.0, samples=6), parse_policy("k-sync:2"))
     assert (result.samples, result.dropped_by_reason, result.staleness_counts) == (6, {"cancelled": 2}, {0: 6})
     assert result.duration_s == 3.0
     assert result.compute_fraction == 1.0
@@ -372,11 +373,11 @@ def test_a_policy_that_raises_is_named() -> None:
 
 
 def test_the_time_limit() -> None:
-    result = simulate(cluster(1.0, 4.0, samples=90, limits=Limits(time_s=6.0)), parse("asp"))
+    result = simulate(cluster(1.0, 4.0, samples=90, limits=Limits(time_s=6.0)), parse_policy("asp"))
     assert (result.duration_s, result.steps_by_worker) == (6.0, {0: 6, 1: 1})
     assert result.dropped_by_reason == {"unfinished": 2}
     assert result.compute_fraction == 1.0
 
 
 def test_the_sample_limit() -> None:
-    assert simulate(cluster(1.0, samples=90, limits=Limits(samples=7)), parse("asp")).samples == 7
+    assert simulate(cluster(1.0, samples=90, limits=Limits(samples=7)), parse_policy("asp")).samples == 7

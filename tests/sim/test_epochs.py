@@ -9,7 +9,7 @@ from polyrhythm.core import Decisions, Event, Joined, Left, Report
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Network, Scenario, TimingWorkload, simulate
 from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.training.config import TrainingConfig
@@ -24,7 +24,7 @@ ALIKE = Scenario(
 
 def events(spec: str) -> list[Event]:
     log: list[tuple[Event, Decisions]] = []
-    simulate(ALIKE, Recorder(parse(spec), log))
+    simulate(ALIKE, Recorder(parse_policy(spec), log))
     return [event for event, _ in log]
 
 
@@ -42,11 +42,11 @@ def test_in_lockstep_all_make_as_many_steps_and_share_the_last_one() -> None:
     reports = [event for event in events("local:2") if isinstance(event, Report)]
     assert [[report.samples for report in reports if report.worker == worker] for worker in (0, 1)] == [[1] * 6] * 2
     odd = Scenario(devices=ALIKE.devices, workload=TimingWorkload(batch_size=4, samples=13), epoch_end_s=0.0)
-    assert simulate(odd, parse("bsp")).duration_s == 2.0 + 2.0 * 2 / 4
+    assert simulate(odd, parse_policy("bsp")).duration_s == 2.0 + 2.0 * 2 / 4
 
 
 def test_who_waits_at_the_end_of_an_epoch_is_idle() -> None:
-    result = simulate(ALIKE, parse("asp"))
+    result = simulate(ALIKE, parse_policy("asp"))
     assert (result.duration_s, result.samples, result.steps_by_worker) == (8.5, 12, {0: 8, 1: 4})
     assert result.idle_fraction_by_worker == pytest.approx({0: 1 - 8 / 8.5, 1: 1 - 8 / 8.5})
 
@@ -55,8 +55,8 @@ def test_replicas_are_equal_at_the_end_of_an_epoch() -> None:
     training = TrainingConfig(train_samples=64, test_samples=50, batch_size=8, epochs=3, eval_every_samples=64)
     apart = Scenario(devices=[Device(count=2)], training=training)
     meeting = Scenario(devices=[Device(count=2)], training=training, epoch_end_s=0.0)
-    assert simulate(apart, parse("local:4")).curve == simulate(meeting, parse("local:4")).curve
-    differ = [simulate(scenario, parse("local:100")).curve[-1].loss for scenario in (apart, meeting)]
+    assert simulate(apart, parse_policy("local:4")).curve == simulate(meeting, parse_policy("local:4")).curve
+    differ = [simulate(scenario, parse_policy("local:100")).curve[-1].loss for scenario in (apart, meeting)]
     assert differ[0] != differ[1]
 
 
@@ -73,7 +73,7 @@ def test_replicas_that_differ_are_averaged_before_the_next_epoch(network: Networ
     """Three steps an epoch; with a period of two the last one is made apart."""
     devices = [Device(compute_s=1.0, bandwidth_gbps=50.0 * 8e-9) for _ in range(2)]
     log: list[tuple[Event, Decisions]] = []
-    simulate(msgspec.structs.replace(ALIKE, devices=devices, network=network), Recorder(parse(spec), log))
+    simulate(msgspec.structs.replace(ALIKE, devices=devices, network=network), Recorder(parse_policy(spec), log))
     told = [event for event, _ in log]
     second = [number for number, event in enumerate(told) if isinstance(event, Joined)][1]
     assert told[second].time_s - told[second - 1].time_s == pytest.approx(0.5 + meeting_s)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from polyrhythm.core import Cancel, Decisions, Proceed, Report, Sync
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Faults, Leave, Network, Scenario, TimingWorkload, simulate
 from polyrhythm.telemetry import RunResult
 from tests.sim.clusters import Recorder, Scripted, engine_of
@@ -26,7 +26,7 @@ def cluster(*compute_s: float, samples: int, message: float = 4.0, latency_s: fl
 
 
 def run(scenario: Scenario, spec: str) -> RunResult:
-    return simulate(scenario, parse(spec))
+    return simulate(scenario, parse_policy(spec))
 
 
 def test_an_average_is_a_push_and_a_pull() -> None:
@@ -84,7 +84,7 @@ def test_a_worker_that_dies_is_not_awaited_in_a_delayed_exchange() -> None:
 def test_an_arbiter_takes_a_message_to_hear_and_one_to_answer() -> None:
     """A step of 1 s, half a second there and back; then half a second for the order, the push and the pull each."""
     log: list[Any] = []
-    engine = engine_of(cluster(1.0, samples=3, latency_s=0.5), Recorder(parse("esync"), log))
+    engine = engine_of(cluster(1.0, samples=3, latency_s=0.5), Recorder(parse_policy("esync"), log))
     engine.run()
     reports = [event for event, _ in log if isinstance(event, Report)]
     assert [report.time_s for report in reports][:2] == [2.0, 2.0 + 0.5 + 4.5 + 4.5 + 1.5]
@@ -101,7 +101,7 @@ def test_who_does_not_wait_computes_while_its_query_travels() -> None:
 
 def test_steps_in_flight_are_abandoned_when_all_are_ready() -> None:
     log: list[Any] = []
-    engine = engine_of(cluster(8.0, 1.0, samples=60, message=0), Recorder(parse("esync:blocking=false"), log))
+    engine = engine_of(cluster(8.0, 1.0, samples=60, message=0), Recorder(parse_policy("esync:blocking=false"), log))
     engine.run()
     assert any(isinstance(decision, Cancel) for _, decisions in log for decision in decisions)
     assert engine.meter.samples == 60

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import (
     Compute,
     Device,
@@ -59,7 +59,7 @@ def test_golden(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     scenario, spec = RUNS[name]
     golden = GOLDEN / f"{name}.jsonl"
     path = golden if os.environ.get("POLYRHYTHM_REWRITE_GOLDEN") == "1" else tmp_path / "trace.jsonl"
-    simulate(scenario, parse(spec), seed=1, trace=path)
+    simulate(scenario, parse_policy(spec), seed=1, trace=path)
     assert path.read_text(encoding="utf-8") == golden.read_text(encoding="utf-8")
 
 

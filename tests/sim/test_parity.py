@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.core.workload import Workload
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Scenario
 from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
@@ -62,7 +62,7 @@ def trained(policy: str, workers: int = 4, *, task: Task | None = None, equal: b
     compute = Compute() if equal else Compute(distribution="normal", deviation=0.2)
     training = config(**fields)
     numerics = TrainedNumerics(task or toy(), training, workers, SEED)
-    job = build_job(Scenario(devices=devices, compute=compute, training=training), parse(policy), numerics, SEED)
+    job = build_job(Scenario(devices=devices, compute=compute, training=training), parse_policy(policy), numerics, SEED)
     assert job.workload == Workload(SAMPLES, 3 * SAMPLES)
     Engine(job, Meter(None)).run()
     return numerics.parameters()

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
 from polyrhythm.sim.cluster.faults import Faults, Leave, Straggler
 from polyrhythm.sim.cluster.links import Network
@@ -26,14 +26,14 @@ def plain(result: RunResult) -> dict[str, Any]:
 
 def check(scenario: Scenario, led_by: str, policy: str, seed: int = 3) -> float:
     """The branch is the run, twice; the time that it did not take again."""
-    prefix = Prefix(scenario, parse(led_by), seed)
+    prefix = Prefix(scenario, parse_policy(led_by), seed)
     for share in (0.1, 0.2, 0.35, 0.5):
         prefix.advance(share)
-    expected = plain(simulate(scenario, parse(policy), seed=seed))
+    expected = plain(simulate(scenario, parse_policy(policy), seed=seed))
     for _ in range(2):
-        result, reused_s = prefix.branch(parse(policy))
+        result, reused_s = prefix.branch(parse_policy(policy))
         assert plain(result) == expected
-    assert plain(prefix.finish()) == plain(simulate(scenario, parse(led_by), seed=seed))
+    assert plain(prefix.finish()) == plain(simulate(scenario, parse_policy(led_by), seed=seed))
     return reused_s / float(expected["duration_s"])
 
 

@@ -1,6 +1,6 @@
 """A run that diverges goes back and on under BSP."""
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, simulate
 from polyrhythm.training.config import TrainingConfig
 
@@ -17,21 +17,21 @@ WILD = "switch:bsp@0.5,(tuned:asp,lr=400)"
 
 
 def test_a_run_that_diverges_goes_back_and_ends_well() -> None:
-    lost = simulate(scenario(rollback=False), parse(WILD))
-    saved = simulate(scenario(rollback=True), parse(WILD))
+    lost = simulate(scenario(rollback=False), parse_policy(WILD))
+    saved = simulate(scenario(rollback=True), parse_policy(WILD))
     assert lost.status == "diverged"
     assert 1_500 < lost.samples < 3_000
     assert (saved.status, saved.samples) == ("ok", 3_000)
     assert 0 < saved.rolled_back_samples < lost.samples
     assert "and on under bsp" in saved.message
     assert (saved.final_accuracy or 0) > 0.5
-    assert saved.duration_s > simulate(scenario(rollback=False), parse("bsp")).duration_s
+    assert saved.duration_s > simulate(scenario(rollback=False), parse_policy("bsp")).duration_s
     times = [point.time_s for point in saved.curve]
     assert times == sorted(times)
     assert times[-1] == saved.duration_s
 
 
 def test_a_run_that_goes_well_is_what_it_is_without() -> None:
-    one, other = (simulate(scenario(rollback), parse("switch:bsp@0.5,asp")) for rollback in (False, True))
+    one, other = (simulate(scenario(rollback), parse_policy("switch:bsp@0.5,asp")) for rollback in (False, True))
     one.wall_s = other.wall_s = 0.0
     assert one == other

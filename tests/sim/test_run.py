@@ -13,7 +13,7 @@ import torch
 from polyrhythm import __version__
 from polyrhythm.core import Trace, replay
 from polyrhythm.errors import DivergedError, ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.sim import run as run_module
 from polyrhythm.sim.numerics import Evaluation, TimingOnly
@@ -27,10 +27,10 @@ DIGITS = {"training.epochs": "1", "training.eval_every_samples": "200"}
 
 SCRIPT = """
 import sys
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import load_scenario, simulate
 scenario = load_scenario(sys.argv[1], dict(pair.split("=") for pair in sys.argv[4:]))
-simulate(scenario, parse(sys.argv[2]), seed=7, trace=sys.argv[3])
+simulate(scenario, parse_policy(sys.argv[2]), seed=7, trace=sys.argv[3])
 """
 
 
@@ -46,7 +46,9 @@ def same(first: RunResult, second: RunResult) -> bool:
 @pytest.mark.parametrize("spec", SPECS)
 def test_same_seed_same_trace(spec: str, tmp_path: Path) -> None:
     scenario = load_scenario("stragglers-moderate", STRAGGLERS)
-    results = [simulate(scenario, parse(spec), seed=seed, trace=tmp_path / f"{i}") for i, seed in enumerate((3, 3, 4))]
+    results = [
+        simulate(scenario, parse_policy(spec), seed=seed, trace=tmp_path / f"{i}") for i, seed in enumerate((3, 3, 4))
+    ]
     first, second, other = [(tmp_path / f"{i}").read_bytes() for i in range(3)]
     assert first == second != other
     assert same(results[0], results[1])
@@ -55,7 +57,7 @@ def test_same_seed_same_trace(spec: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("overrides", "hash_seed"), [(DIGITS, "1"), (STRAGGLERS, "0"), (STRAGGLERS, "4711")])
 def test_same_trace_in_another_process(overrides: dict[str, str], hash_seed: str, tmp_path: Path) -> None:
     scenario = load_scenario("stragglers-moderate", overrides)
-    simulate(scenario, parse("ssp:2"), seed=7, trace=tmp_path / "here")
+    simulate(scenario, parse_policy("ssp:2"), seed=7, trace=tmp_path / "here")
     options = [f"{key}={value}" for key, value in overrides.items()]
     arguments = ["stragglers-moderate", "ssp:2", str(tmp_path / "there"), *options]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")}
@@ -66,17 +68,17 @@ def test_same_trace_in_another_process(overrides: dict[str, str], hash_seed: str
 @pytest.mark.parametrize("spec", SPECS)
 def test_traces_replay(spec: str, tmp_path: Path) -> None:
     scenario = load_scenario("mixed-hardware", STRAGGLERS)
-    simulate(scenario, parse(spec), trace=tmp_path / "trace")
+    simulate(scenario, parse_policy(spec), trace=tmp_path / "trace")
     trace = Trace.load(tmp_path / "trace")
     assert trace.header.about == {"scenario": "mixed-hardware", "seed": 0, "polyrhythm": __version__}
-    assert tuple(replay(parse(spec), trace)) == trace.entries
+    assert tuple(replay(parse_policy(spec), trace)) == trace.entries
 
 
 # Results.
 
 
 def test_result_of_a_run_without_training() -> None:
-    result = simulate(cluster(1.0, 1.0, samples=10, batch_size=2), parse("bsp"), seed=5, target=0.5)
+    result = simulate(cluster(1.0, 1.0, samples=10, batch_size=2), parse_policy("bsp"), seed=5, target=0.5)
     assert (result.scenario, result.policy, result.seed, result.where, result.status) == (
         "custom",
         "bsp",
@@ -91,7 +93,7 @@ def test_result_of_a_run_without_training() -> None:
 
 def test_training_evaluates_at_its_multiples_and_at_the_end() -> None:
     scenario = load_scenario("uniform", {**DIGITS, "training.eval_every_samples": "500"})
-    result = simulate(scenario, parse("bsp"))
+    result = simulate(scenario, parse_policy("bsp"))
     assert [point.samples for point in result.curve] == [512, 1024, 1437]
     assert [point.updates for point in result.curve] == [8, 16, 23]
     assert result.curve[-1].time_s == result.duration_s
@@ -101,14 +103,14 @@ def test_training_evaluates_at_its_multiples_and_at_the_end() -> None:
 
 def test_replicas_are_evaluated_when_they_have_been_averaged() -> None:
     scenario = load_scenario("uniform", {**DIGITS, "training.eval_every_samples": "100"})
-    result = simulate(scenario, parse("local:h=4"))
+    result = simulate(scenario, parse_policy("local:h=4"))
     assert [point.samples for point in result.curve] == [256, 512, 768, 1024, 1280, 1437]
     assert [point.updates for point in result.curve] == [1, 2, 3, 4, 5, 5]
 
 
 def test_a_target_may_stop_the_run() -> None:
     overrides = {**DIGITS, "limits.stop_at_target": "true"}
-    result = simulate(load_scenario("uniform", overrides), parse("asp"), target=0.3)
+    result = simulate(load_scenario("uniform", overrides), parse_policy("asp"), target=0.3)
     assert result.curve[-1].accuracy >= 0.3
     assert all(point.accuracy < 0.3 for point in result.curve[:-1])
     assert result.time_to_target_s == result.duration_s
@@ -118,14 +120,14 @@ def test_a_target_may_stop_the_run() -> None:
 
 def test_built_in_scenarios_learn() -> None:
     scenario = load_scenario("uniform", {"training.epochs": "5"})
-    result = simulate(scenario, parse("asp"))
+    result = simulate(scenario, parse_policy("asp"))
     assert result.best_accuracy is not None
     assert result.best_accuracy > 0.8
 
 
 def test_progress() -> None:
     shares: list[float] = []
-    simulate(cluster(1.0, samples=1000), parse("asp"), progress=shares.append)
+    simulate(cluster(1.0, samples=1000), parse_policy("asp"), progress=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert 90 <= len(shares) <= 110
@@ -144,7 +146,7 @@ def test_a_diverged_run_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(run_module, "build_numerics", lambda scenario, seed: Diverging())
     training = TrainingConfig(batch_size=10, epochs=1, eval_every_samples=20)
-    result = simulate(Scenario(devices=load_scenario("uniform").devices, training=training), parse("asp"))
+    result = simulate(Scenario(devices=load_scenario("uniform").devices, training=training), parse_policy("asp"))
     assert (result.status, result.message) == ("diverged", "the loss is nan")
     assert len(result.curve) == 2
     assert 0 < result.samples < 100
@@ -153,18 +155,18 @@ def test_a_diverged_run_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_learning_rate_that_is_too_high_diverges() -> None:
-    result = simulate(load_scenario("uniform", {**DIGITS, "training.learning_rate": "1e30"}), parse("bsp"))
+    result = simulate(load_scenario("uniform", {**DIGITS, "training.learning_rate": "1e30"}), parse_policy("bsp"))
     assert result.status == "diverged"
     assert "\n" not in result.message
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot write trace"):
-        simulate(cluster(1.0), parse("asp"), trace=tmp_path)
+        simulate(cluster(1.0), parse_policy("asp"), trace=tmp_path)
 
 
 def test_folders_of_a_trace_are_made(tmp_path: Path) -> None:
-    result = simulate(cluster(1.0), parse("asp"), trace=tmp_path / "a" / "b.jsonl")
+    result = simulate(cluster(1.0), parse_policy("asp"), trace=tmp_path / "a" / "b.jsonl")
     assert result.trace_path == str(tmp_path / "a" / "b.jsonl")
     assert len(Trace.load(result.trace_path).entries) == 14
 
@@ -177,11 +179,19 @@ def test_sweep(jobs: int, tmp_path: Path) -> None:
     scenario = load_scenario("stragglers-mild", STRAGGLERS)
     seen: list[RunResult] = []
     results = sweep(
-        scenario, ["bsp", parse("ssp:2")], [0, 5], trace_dir=tmp_path, jobs=jobs, target=0.9, on_result=seen.append
+        scenario,
+        ["bsp", parse_policy("ssp:2")],
+        [0, 5],
+        trace_dir=tmp_path,
+        jobs=jobs,
+        target=0.9,
+        on_result=seen.append,
     )
     assert [(result.policy, result.seed) for result in results] == [("bsp", 0), ("bsp", 5), ("ssp:2", 0), ("ssp:2", 5)]
     assert sorted(seen, key=id) == sorted(results, key=id)
-    alone = [simulate(scenario, parse(spec), seed=seed, target=0.9) for spec in ("bsp", "ssp:2") for seed in (0, 5)]
+    alone = [
+        simulate(scenario, parse_policy(spec), seed=seed, target=0.9) for spec in ("bsp", "ssp:2") for seed in (0, 5)
+    ]
     assert all(map(same, results, alone))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "bsp-seed0.jsonl",
@@ -194,7 +204,7 @@ def test_sweep(jobs: int, tmp_path: Path) -> None:
 def test_sweep_with_training_on_all_cores() -> None:
     results = sweep(load_scenario("uniform", DIGITS), ["bsp", "asp"], [0])
     assert [result.status for result in results] == ["ok", "ok"]
-    assert same(results[1], simulate(load_scenario("uniform", DIGITS), parse("asp")))
+    assert same(results[1], simulate(load_scenario("uniform", DIGITS), parse_policy("asp")))
 
 
 def test_a_sweep_leaves_the_number_of_threads_alone() -> None:
@@ -223,8 +233,8 @@ def test_a_sweep_follows_the_enclosing_backend(backend: str) -> None:
 
 def test_timing_only_does_not_import_torch() -> None:
     code = (
-        "import sys\nfrom polyrhythm.policies import parse\nfrom polyrhythm.sim import load_scenario, simulate\n"
-        "simulate(load_scenario('uniform', {'training': 'none'}), parse('bsp'))\nassert 'torch' not in sys.modules"
+        "import sys\nfrom polyrhythm import load_scenario, simulate\n"
+        "simulate(load_scenario('uniform', {'training': 'none'}), 'bsp')\nassert 'torch' not in sys.modules"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -236,5 +246,5 @@ def test_limits_of_the_clock() -> None:
         limits=Limits(time_s=2.5),
         workload=TimingWorkload(batch_size=1, samples=9),
     )
-    assert simulate(scenario, parse("asp")).duration_s == 2.5
+    assert simulate(scenario, parse_policy("asp")).duration_s == 2.5
     assert math.isinf(Limits().time_s)

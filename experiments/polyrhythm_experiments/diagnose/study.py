@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import UsageError, did_you_mean
-from polyrhythm.policies import SelSync, parse
+from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.assembly import blank_result, build_job
 from polyrhythm.sim.engine import Engine
@@ -74,7 +74,7 @@ def diagnose(
     if scenario.training is None:
         raise UsageError(f"scenario {scenario.name!r} trains nothing; diagnose needs a training table")
     policies: dict[str, Policy[Any]] = {
-        "BSP": parse("bsp"),
+        "BSP": parse_policy("bsp"),
         "PA": SelSync(delta),
         "GA": SelSync(delta, aggregate="gradients"),
     }

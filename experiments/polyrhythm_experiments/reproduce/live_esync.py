@@ -6,7 +6,7 @@ from functools import partial
 
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
@@ -50,7 +50,7 @@ def measure(policy: str, samples: int | None, seed: int) -> LiveESync:
     )
     delays = [FAST_S * SLOWDOWN, *[FAST_S] * FAST]
     emulations = [Emulation([delay_s], bytes_per_s=BYTES_PER_S) for delay_s in delays]
-    result = run_local(LocalRun("live esync", parse(policy), config, seed, emulations), build_task(config))
+    result = run_local(LocalRun("live esync", parse_policy(policy), config, seed, emulations), build_task(config))
     slow, *fast = (result.compute_fraction_by_worker[worker] for worker in range(FAST + 1))
     return LiveESync(result.samples_per_s, slow, tuple(fast))
 

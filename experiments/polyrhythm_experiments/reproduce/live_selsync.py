@@ -6,7 +6,7 @@ from functools import partial
 
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
@@ -47,7 +47,7 @@ def measure(policy: str, epochs: int, seed: int) -> LiveSelSync:
         lr_convention="same",
     )
     emulations = [Emulation([STEP_S], bytes_per_s=BYTES_PER_S)] * WORKERS
-    result = run_local(LocalRun("live selsync", parse(policy), config, seed, emulations), build_task(config))
+    result = run_local(LocalRun("live selsync", parse_policy(policy), config, seed, emulations), build_task(config))
     return LiveSelSync(result.samples_per_s, result.lssr, result.final_accuracy)
 
 

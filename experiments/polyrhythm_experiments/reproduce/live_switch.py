@@ -7,7 +7,7 @@ from pathlib import Path
 from polyrhythm.core import Left, Report, Trace
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
 
@@ -35,7 +35,7 @@ class LiveSwitch:
 def measure(workers: int, epochs: int = 2) -> LiveSwitch:
     config = TrainingConfig(task="digits", epochs=epochs, batch_size=16, learning_rate=0.05, momentum=0.9)
     emulations = [Emulation([STEP_S], (), ()) for _ in range(workers)]
-    run = LocalRun("live switch", parse("switch:bsp@0.5,asp"), config, 0, emulations, None)
+    run = LocalRun("live switch", parse_policy("switch:bsp@0.5,asp"), config, 0, emulations, None)
     with tempfile.TemporaryDirectory(prefix="polyrhythm-") as folder:
         trace = Path(folder) / "trace.jsonl"
         result = run_local(run, build_task(config), trace)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from polyrhythm.core import Cluster, Header, Report, Trace, TraceWriter
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.policies.rlp.network import load
 from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.report.timeline import Timeline
@@ -199,7 +199,7 @@ def cells(result: RunResult) -> list[str]:
 
 def cost(trace: Trace) -> tuple[float, float]:
     """Time of a decision here, and of a step in the run; both means, in seconds."""
-    policy = parse(trace.header.policy)
+    policy = parse_policy(trace.header.policy)
     state, reports = policy.init(trace.header.cluster), []
     started = time.perf_counter()
     for event, _ in trace.entries:

@@ -13,7 +13,7 @@ import typer
 from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import UsageError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.report.facts import troubles
 from polyrhythm.telemetry.result import RunResult
 
@@ -63,7 +63,7 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
     from polyrhythm.sim import simulate
     from polyrhythm.sim.run import trace_name
 
-    policy, seed = parse(experiment.policies[0]), experiment.seeds[0]
+    policy, seed = parse_policy(experiment.policies[0]), experiment.seeds[0]
     trace = traces / trace_name(policy, seed) if traces else None
     with share_progress() as progress:
         bar = progress.add_task(policy.spec, total=1.0)
@@ -100,7 +100,7 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
 
 def check(experiment: Experiment) -> None:
     for spec in experiment.policies:
-        parse(spec)
+        parse_policy(spec)
     if experiment.target is not None and experiment.scenario.training is None:
         raise UsageError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
     experiment.outputs.prepare()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from polyrhythm.cli.experiment import Experiment
 from polyrhythm.cli.group import complain
 from polyrhythm.errors import PolyrhythmError, ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run_one(
     from polyrhythm.sim.assembly import blank_result, one_line
     from polyrhythm.sim.run import trace_name
 
-    scenario, policy = experiment.scenario, parse(spec)
+    scenario, policy = experiment.scenario, parse_policy(spec)
     training = scenario.training
     assert training is not None, "check_playable has seen it"
     target = training.target_accuracy if experiment.target is None else experiment.target

@@ -88,11 +88,11 @@ def search(
 
 
 def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
-    from polyrhythm.policies import parse
+    from polyrhythm.policies import parse_policy
 
     for position in (1.0, 0.5):
-        parse(plan.knob.spec(position))
-    parse(plan.knob.target_spec)
+        parse_policy(plan.knob.spec(position))
+    parse_policy(plan.knob.target_spec)
     if scenario.training is None:
         raise UsageError("search compares accuracies, but the scenario has no training table; give it one")
     if json is not None:

@@ -130,8 +130,8 @@ class Policy(ABC, Generic[State]):
     def spec(self) -> str:
         """The canonical spec: the first field always, the others where they differ from their defaults.
 
-        >>> from polyrhythm.policies import parse
-        >>> parse("ssp:s=3").spec
+        >>> from polyrhythm.policies import parse_policy
+        >>> parse_policy("ssp:s=3").spec
         'ssp:3'
         """
         given = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]

@@ -38,12 +38,12 @@ KNOWN = Catalogue(BUILT_IN)
 """The built-in policies, those of installed packages, and by reference those in a user's own file or module."""
 
 
-def parse(spec: str) -> Policy[Any]:
+def parse_policy(spec: str) -> Policy[Any]:
     """The policy that a spec names, such as ``ssp:3``, ``local:h=8`` or ``./my_policy.py:Mine:k=3``.
 
-    >>> parse("ssp:3")
+    >>> parse_policy("ssp:3")
     SSP(s=3.0)
-    >>> parse("spp:3")  # doctest: +ELLIPSIS
+    >>> parse_policy("spp:3")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     polyrhythm.errors.SpecError: unknown policy ...

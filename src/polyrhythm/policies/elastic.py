@@ -64,8 +64,8 @@ class Elastic(Policy[ElasticState]):
     they compute meanwhile is used, a little stale; ``probes="drop"`` is the paper's rule.
 
     Example:
-        >>> from polyrhythm.policies import parse
-        >>> parse("elastic:(switch:bsp@0.25,asp),window=8").traits.cancels
+        >>> from polyrhythm.policies import parse_policy
+        >>> parse_policy("elastic:(switch:bsp@0.25,asp),window=8").traits.cancels
         True
     """
 

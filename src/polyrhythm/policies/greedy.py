@@ -60,8 +60,8 @@ class Greedy(Policy[GreedyState]):
     Source: Sync-Switch (Li et al. 2021), section IV-B2.
 
     Example:
-        >>> from polyrhythm.policies import parse
-        >>> parse("greedy:(switch:bsp@0.25,asp)").spec
+        >>> from polyrhythm.policies import parse_policy
+        >>> parse_policy("greedy:(switch:bsp@0.25,asp)").spec
         'greedy:(switch:bsp@0.25,asp)'
     """
 

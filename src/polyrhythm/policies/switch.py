@@ -52,8 +52,8 @@ class Switch(Policy[SwitchState]):
 
     Example:
         >>> from polyrhythm.core import Cluster
-        >>> from polyrhythm.policies import parse
-        >>> policy = parse("switch:bsp@0.25,(ssp:3)@0.5,asp")
+        >>> from polyrhythm.policies import parse_policy
+        >>> policy = parse_policy("switch:bsp@0.25,(ssp:3)@0.5,asp")
         >>> [(stage.policy.spec, stage.end_samples) for stage in policy.stages(Cluster(4, workload_samples=1000))]
         [('bsp', 250.0), ('ssp:3', 750.0), ('asp', inf)]
     """

@@ -43,8 +43,8 @@ class Tuned(Policy[TunedState]):
 
     Example:
         >>> from polyrhythm.core import Cluster, Joined
-        >>> from polyrhythm.policies import parse
-        >>> policy = parse("tuned:asp,momentum=1/n")
+        >>> from polyrhythm.policies import parse_policy
+        >>> policy = parse_policy("tuned:asp,momentum=1/n")
         >>> _, (go,) = policy.decide(policy.init(Cluster(workers=4)), Joined((0, 1, 2, 3), time_s=0.0))
         >>> go.settings.momentum
         0.25

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polyrhythm.core import TraceWriter
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
 from polyrhythm.telemetry import RunResult
@@ -82,7 +82,7 @@ def measure(instance: Instance, spec: str, folder: str | None = None, writer: Tr
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        episode = Episode(instance, parse(spec_for(spec, instance.workers)), folder, writer=writer).run()
+        episode = Episode(instance, parse_policy(spec_for(spec, instance.workers)), folder, writer=writer).run()
     finally:
         torch.set_num_threads(threads)
     result = episode.result()

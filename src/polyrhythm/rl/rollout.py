@@ -7,7 +7,7 @@ import joblib
 import numpy as np
 import torch
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.policies.rlp.network import ValueNetwork
 from polyrhythm.policies.rlp.views import Observation
 from polyrhythm.rl.acting import WINDOW, Acting, Agent, Watched, blank
@@ -108,7 +108,7 @@ def play(rollout: Rollout) -> Played:
     agent = None if rollout.policy else rollout.agent()
     recorder = RolloutRecorder(agent)
     if rollout.policy:
-        policy: Acting | Watched = Watched(watched=parse(rollout.policy), seen=recorder.note)
+        policy: Acting | Watched = Watched(watched=parse_policy(rollout.policy), seen=recorder.note)
     else:
         policy = Acting(given=blank(rollout.view, rollout.window), agent=recorder)
     played = run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))

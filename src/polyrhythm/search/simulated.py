@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.search.plan import Knob, SearchTrial, TrialOutcome
 from polyrhythm.sim import Scenario, simulate
 from polyrhythm.sim.prefix import Prefix
@@ -35,18 +35,18 @@ class SimulatedTrials:
         """
         with one_thread(self.scenario):
             if not self.reuse:
-                result = simulate(self.scenario, parse(trial.spec), seed=trial.run)
+                result = simulate(self.scenario, parse_policy(trial.spec), seed=trial.run)
                 return outcome_of(trial, result, result.duration_s)
             return self._branched(trial, self._prefix(trial.run))
 
     def _prefix(self, run: int) -> Prefix:
         if run not in self.prefixes:
-            self.prefixes[run] = Prefix(self.scenario, parse(self.knob.spec(1.0)), run)
+            self.prefixes[run] = Prefix(self.scenario, parse_policy(self.knob.spec(1.0)), run)
         return self.prefixes[run]
 
     def _branched(self, trial: SearchTrial, prefix: Prefix) -> TrialOutcome:
         """The trial's cost is what it adds to the time that the common beginning has taken."""
-        before_s, policy = prefix.spent_s, parse(trial.spec)
+        before_s, policy = prefix.spent_s, parse_policy(trial.spec)
         shares = [snapshot / self.moments for snapshot in range(1, self.moments)]
         if policy == prefix.policy:
             for share in shares:

@@ -16,5 +16,6 @@ from polyrhythm.sim.cluster.scenario import Device as Device
 from polyrhythm.sim.cluster.scenario import Limits as Limits
 from polyrhythm.sim.cluster.scenario import Scenario as Scenario
 from polyrhythm.sim.cluster.scenario import TimingWorkload as TimingWorkload
+from polyrhythm.sim.run import compare as compare
 from polyrhythm.sim.run import simulate as simulate
 from polyrhythm.sim.run import sweep as sweep

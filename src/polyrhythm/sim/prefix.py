@@ -116,14 +116,14 @@ class Prefix:
         policy: of this one.
 
     Example:
-        >>> from polyrhythm.policies import parse
+        >>> from polyrhythm.policies import parse_policy
         >>> from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
         >>> devices = [Device(compute_s=1.0), Device(compute_s=2.0)]
         >>> scenario = Scenario(devices=devices, workload=TimingWorkload(batch_size=1, samples=100))
-        >>> prefix = Prefix(scenario, parse("post-local:h=2,at=1"), seed=0)
+        >>> prefix = Prefix(scenario, parse_policy("post-local:h=2,at=1"), seed=0)
         >>> prefix.advance(0.5)
-        >>> result, reused_s = prefix.branch(parse("post-local:h=2,at=0.5"))
-        >>> result.duration_s == simulate(scenario, parse("post-local:h=2,at=0.5")).duration_s, reused_s
+        >>> result, reused_s = prefix.branch(parse_policy("post-local:h=2,at=0.5"))
+        >>> result.duration_s == simulate(scenario, parse_policy("post-local:h=2,at=0.5")).duration_s, reused_s
         (True, 48.0)
     """
 

@@ -10,7 +10,7 @@ import joblib
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, header, one_line, opened
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
@@ -22,7 +22,7 @@ from polyrhythm.telemetry import Meter, RunResult
 
 def simulate(
     scenario: Scenario,
-    policy: Policy[Any],
+    policy: str | Policy[Any],
     *,
     seed: int = 0,
     target: float | None = None,
@@ -33,7 +33,7 @@ def simulate(
 
     Args:
         scenario: cluster and job.
-        policy: the rule.
+        policy: a spec or a policy.
         seed: of everything random: durations, faults, parameters, order of the samples.
         target: accuracy that is timed; none: the scenario's ``training.target_accuracy``.
         trace: file to write the trace to.
@@ -46,15 +46,14 @@ def simulate(
         UsageError: for a scenario or a policy that cannot run.
 
     Example:
-        >>> from polyrhythm.policies import parse
         >>> from polyrhythm.sim import Device, Scenario, TimingWorkload
         >>> devices = [Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)]
         >>> scenario = Scenario(devices=devices, workload=TimingWorkload(samples=6400))
-        >>> simulate(scenario, parse("bsp")).idle_fraction
+        >>> simulate(scenario, "bsp").idle_fraction
         0.25
     """
     started = time.perf_counter()
-    scenario = checked(scenario)
+    scenario, policy = checked(scenario), parse_policy(policy) if isinstance(policy, str) else policy
     if scenario.training is not None and scenario.training.rollback and trace is None:
         return rolled_back(scenario, policy, seed, target)
     numerics = build_numerics(scenario, seed)
@@ -113,6 +112,46 @@ def sweep(
     return [result for result in results if result is not None]
 
 
+def compare(
+    scenario: Scenario,
+    policies: Sequence[str | Policy[Any]],
+    seeds: Sequence[int] = (0,),
+    *,
+    target: float | None = None,
+    jobs: int = -1,
+) -> dict[str, list[RunResult]]:
+    """Run several policies on one scenario, and give the results of each.
+
+    It is `sweep` with its results by policy: the command ``polyrhythm compare`` without its table and page.
+
+    Args:
+        scenario: cluster and job.
+        policies: specs or policies.
+        seeds: of the runs; the same seed gives every policy the same durations and faults.
+        target: as in `simulate`.
+        jobs: processes; -1 is one a core.
+
+    Returns:
+        Results by the policy's canonical spec, in the order of `policies`; of each policy in that of `seeds`. A
+        run that fails has status "failed" and its message; the others are kept.
+
+    Raises:
+        UsageError: for a policy that cannot be read.
+
+    Example:
+        >>> from polyrhythm.sim import Device, Scenario, TimingWorkload
+        >>> devices = [Device(count=3, compute_s=1.0), Device(count=1, compute_s=4.0)]
+        >>> scenario = Scenario(devices=devices, workload=TimingWorkload(samples=6400))
+        >>> results = compare(scenario, ["bsp", "asp"], jobs=1)
+        >>> {policy: round(runs[0].idle_fraction, 2) for policy, runs in results.items()}
+        {'bsp': 0.56, 'asp': 0.0}
+    """
+    chosen = [parse_policy(policy) if isinstance(policy, str) else policy for policy in policies]
+    results = sweep(scenario, chosen, seeds, target=target, jobs=jobs)
+    each = len(seeds)
+    return {policy.spec: results[each * i : each * (i + 1)] for i, policy in enumerate(chosen)}
+
+
 def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:
     """Results in the order in which they are ready, or all at the end where the backend cannot stream them."""
     jobs = 1 if len(runs) < 2 else jobs
@@ -133,7 +172,7 @@ def run_one(
 ) -> tuple[int, RunResult]:
     """One run of a sweep; a failure becomes a result."""
     try:
-        rule = parse(policy) if isinstance(policy, str) else policy
+        rule = parse_policy(policy) if isinstance(policy, str) else policy
         trace = None if trace_dir is None else Path(trace_dir) / trace_name(rule, seed)
         with one_thread(scenario):
             return index, simulate(scenario, rule, seed=seed, target=target, trace=trace)
@@ -161,7 +200,7 @@ def one_thread(scenario: Scenario) -> Iterator[None]:
 def trace_name(policy: Policy[Any], seed: int) -> str:
     """File name of a trace.
 
-    >>> trace_name(parse("local:h=8"), 1)
+    >>> trace_name(parse_policy("local:h=8"), 1)
     'local-8-seed1.jsonl'
     """
     plain = "".join(character if character.isalnum() or character in "._-" else "-" for character in policy.spec)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from polyrhythm.cli.app import app
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import load_scenario, simulate
 from polyrhythm_experiments.diagnose import Diagnosis, diagnose
 from polyrhythm_experiments.diagnose.charts import change_curves, list_charts, rank_correlation
@@ -34,7 +34,7 @@ def diagnosis() -> Diagnosis:
 @pytest.mark.parametrize("name", ["BSP", "PA", "GA"])
 def test_looking_changes_nothing(diagnosis: Diagnosis, name: str) -> None:
     spec = {"BSP": "bsp", "PA": "selsync:0.05", "GA": "selsync:0.05,aggregate=gradients"}[name]
-    plain = simulate(load_scenario("uniform", SMALL), parse(spec))
+    plain = simulate(load_scenario("uniform", SMALL), parse_policy(spec))
     seen = diagnosis.runs[name]
     assert [(m.samples, m.accuracy) for m in seen.probe.moments] == [(p.samples, p.accuracy) for p in plain.curve]
     assert (seen.result.updates, seen.result.steps) == (plain.updates, plain.steps)

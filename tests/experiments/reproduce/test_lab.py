@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import simulate
 from polyrhythm.telemetry.result import RunResult
 from polyrhythm_experiments.reproduce import Lab, Trial
@@ -25,7 +25,7 @@ def figures(runs: list[RunResult]) -> list[tuple[int, float]]:
 def test_a_lab_gives_what_the_simulator_gives(lab: OpenLab, jobs: int) -> None:
     runs = lab(seeds=(0, 3), jobs=jobs).run(trials())
     assert {policy: figures(group) for policy, group in runs.items()} == {
-        policy: [(seed, simulate(SCENARIO, parse(policy), seed=seed).duration_s) for seed in (0, 3)]
+        policy: [(seed, simulate(SCENARIO, parse_policy(policy), seed=seed).duration_s) for seed in (0, 3)]
         for policy in ("bsp", "asp")
     }
 

@@ -2,7 +2,7 @@ import pytest
 
 from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import ASP, BSP, SSP, KGroup, parse
+from polyrhythm.policies import ASP, BSP, SSP, KGroup, parse_policy
 from polyrhythm.policies._lib.handover import Charge, require_plain_gradients
 
 CLUSTER = Cluster(workers=3)
@@ -55,4 +55,4 @@ def test_who_has_left_is_forgotten() -> None:
 @pytest.mark.parametrize("spec", ["local:3", "k-sync:2"])
 def test_rules_that_cannot_take_over_are_refused(spec: str) -> None:
     with pytest.raises(SpecError, match="let steps finish"):
-        require_plain_gradients("base", parse(spec))
+        require_plain_gradients("base", parse_policy(spec))

@@ -9,7 +9,7 @@ import pytest
 
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import ASP, BUILT_IN, KNOWN, parse
+from polyrhythm.policies import ASP, BUILT_IN, KNOWN, parse_policy
 from polyrhythm.policies._lib import load
 from polyrhythm.policies._lib.load import Catalogue
 
@@ -53,18 +53,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("place", ["my_policy.py", "./my_policy.py", "my_package/rules.py", "my_package.rules"])
 def test_file_or_module(folder: Path, place: str) -> None:
-    policy = parse(f"{place}:Mine:k=3,b=0.25")
+    policy = parse_policy(f"{place}:Mine:k=3,b=0.25")
     assert vars(policy) == {"k": 3, "b": 0.25}
-    assert parse(f"{place}:Mine").spec == f"{place}:Mine:1"
-    assert parse(policy.spec) == policy
+    assert parse_policy(f"{place}:Mine").spec == f"{place}:Mine:1"
+    assert parse_policy(policy.spec) == policy
 
 
 def test_absolute_path(folder: Path) -> None:
-    assert parse(f"{folder}/my_policy.py:Mine:4") == parse("my_policy.py:Mine:4")
+    assert parse_policy(f"{folder}/my_policy.py:Mine:4") == parse_policy("my_policy.py:Mine:4")
 
 
 def test_states_are_picklable(folder: Path) -> None:
-    state = parse("./my_policy.py:Mine:k=3").init(Cluster(workers=1))
+    state = parse_policy("./my_policy.py:Mine:k=3").init(Cluster(workers=1))
     assert pickle.loads(pickle.dumps(state)) == state  # noqa: S301
 
 
@@ -86,16 +86,16 @@ def test_one_clear_line(folder: Path, spec: str, message: str) -> None:
     (folder / "broken.py").write_text("undefined")
     for _ in range(2):
         with pytest.raises(SpecError, match=message) as error:
-            parse(spec)
+            parse_policy(spec)
         assert "\n" not in str(error.value)
 
 
 def test_a_broken_file_can_be_mended(folder: Path) -> None:
     (folder / "mended.py").write_text("undefined")
     with pytest.raises(SpecError):
-        parse("./mended.py:Mine")
+        parse_policy("./mended.py:Mine")
     (folder / "mended.py").write_text(SOURCE)
-    assert parse("./mended.py:Mine:2").spec == "./mended.py:Mine:2"
+    assert parse_policy("./mended.py:Mine:2").spec == "./mended.py:Mine:2"
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, value: str) -> Catalogue:
@@ -121,7 +121,7 @@ def test_bad_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, value: s
 
 def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"unknown policy 'k-sink': did you mean k-sync\?"):
-        parse("k-sink:3")
+        parse_policy("k-sink:3")
 
 
 def test_catalogue_lists_what_is_built_in() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from polyrhythm.core import Cluster, Decisions, Entry, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
-from polyrhythm.policies import RLP, SSP, KGroup, parse
+from polyrhythm.policies import RLP, SSP, KGroup, parse_policy
 from polyrhythm.policies.rlp.network import Layer, Learned, ValueNetwork
 from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.testing import ClusterScript, ScriptPlayer, conformance, scripts
@@ -37,14 +37,14 @@ def phase(tmp_path: Path) -> str:
 @pytest.mark.parametrize("fallback", ["bsp", "ssp:1"])
 def test_conformance(tmp_path: Path, view: str, keep: bool, fallback: str) -> None:
     file = written(tmp_path, learned(view, window=1, keep=keep))
-    conformance(RLP(file, fallback=parse(fallback), probe=2), examples=10)()
+    conformance(RLP(file, fallback=parse_policy(fallback), probe=2), examples=10)()
 
 
 @few
 @given(script=scripts())
 def test_restricted_to_self_it_is_asp(script: ClusterScript, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = written(tmp_path_factory.mktemp("rlp"), learned("paper"))
-    assert decided(RLP(file, only="self"), script) == decided(parse("asp"), script)
+    assert decided(RLP(file, only="self"), script) == decided(parse_policy("asp"), script)
 
 
 @few
@@ -60,7 +60,7 @@ def test_restricted_to_nobody_it_is_a_group_of_all(
 @few
 @given(script=scripts())
 def test_restricted_to_one_it_is_asp(script: ClusterScript) -> None:
-    assert decided(RLP(only="1"), script) == decided(parse("asp"), script)
+    assert decided(RLP(only="1"), script) == decided(parse_policy("asp"), script)
 
 
 def reports(count: int, workers: int = 2, loss: float | None = 1.0) -> list[Report]:
@@ -205,7 +205,7 @@ def test_the_policy_that_ships() -> None:
 )
 def test_refused(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
-        parse(spec)
+        parse_policy(spec)
 
 
 def test_a_file_of_another_view_is_refused(tmp_path: Path) -> None:

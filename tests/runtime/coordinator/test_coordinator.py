@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core import Proceed, replay
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from tests.runtime.fake_job import FakeJob, at_ticks
 
 POLICIES = [
@@ -44,7 +44,7 @@ def processed_once(job: FakeJob) -> None:
     assert sum(job.applied.values()) == job.coordinator.job.samples
     assert job.coordinator.job.samples + job.coordinator.job.skipped_samples == EPOCHS * job.samples
     for trace in job.traced():
-        list(replay(parse(trace.header.policy), trace))
+        list(replay(parse_policy(trace.header.policy), trace))
         times = [entry.event.time_s for entry in trace.entries]
         assert times == sorted(times)
 

@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core import Cluster
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.stages import kind_of
 from polyrhythm.runtime.wire.protocol import LocalStepDone, Pushed, Stepped, TookPart
@@ -13,7 +13,7 @@ from tests.runtime.fake_job import FakeJob
 
 def phase(policy: str) -> PhaseKind:
     job = FakeJob("asp", workers=2, samples=64, batch_size=4, epochs=1, seed=0).coordinator.job
-    return kind_of(parse(policy))(3, job, parse(policy), Cluster(2))
+    return kind_of(parse_policy(policy))(3, job, parse_policy(policy), Cluster(2))
 
 
 @pytest.mark.parametrize("policy", ["asp", "esync", "bsp", "selsync:0.1"])

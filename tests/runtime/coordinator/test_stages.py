@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import polyrhythm
 from polyrhythm.core import Cluster
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member, workload_of
 from polyrhythm.runtime.coordinator.stages import Stages
 from polyrhythm.runtime.wire.protocol import Ready
@@ -86,7 +86,7 @@ def test_steps_in_flight_may_be_dropped_at_a_switch() -> None:
 
 
 def test_what_was_processed_before_decides_where_a_job_stands() -> None:
-    stages = Stages(parse("switch:bsp@0.25,(ssp:2)@0.5,asp"), epochs=2)
+    stages = Stages(parse_policy("switch:bsp@0.25,(ssp:2)@0.5,asp"), epochs=2)
     job = Job(1, None, lambda: 0.0)  # type: ignore[arg-type]
     job.members[0], job.epoch = Member(Ready(0, 40, 4)), 0
     job.workload = workload_of(Ready(0, 40, 4))
@@ -95,7 +95,7 @@ def test_what_was_processed_before_decides_where_a_job_stands() -> None:
         job.samples = done
         rules.append(stages.stage(job).policy.spec)
     assert rules == ["bsp", "bsp", "ssp:2", "ssp:2", "asp", "asp"]
-    assert parse("asp").stages(Cluster(1)) == ()
+    assert parse_policy("asp").stages(Cluster(1)) == ()
 
 
 def train(rank: int, momentum: float) -> list[Seen]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.job_file import read_job_file
 from polyrhythm.runtime.launch.torchrun import read_command
 
@@ -50,7 +50,7 @@ def test_a_policy_is_a_spec_or_a_table(table: str, spec: str | None, tmp_path: P
             "tuned": "tuned:(ssp:3),momentum=zero",
         }[found.partition(":")[0]]
     )
-    assert parse(found) == parse(wanted)
+    assert parse_policy(found) == parse_policy(wanted)
 
 
 WRONG = {

@@ -15,7 +15,7 @@ import pytest
 
 from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.torchrun import read_command, worker_environment
 from tests import wrong_policies
 
@@ -187,7 +187,7 @@ def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
 
 
 def replayed(trace: Trace) -> bool:
-    return len(list(replay(parse(trace.header.policy), trace))) == len(trace.entries)
+    return len(list(replay(parse_policy(trace.header.policy), trace))) == len(trace.entries)
 
 
 def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:

@@ -7,7 +7,7 @@ import pytest
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.policies import BSP, parse
+from polyrhythm.policies import BSP, parse_policy
 from polyrhythm.policies._lib.barrier import Barrier
 from polyrhythm.runtime.worker.schedule import LocalSchedule
 
@@ -53,7 +53,7 @@ def decided(policy: Policy[Any]) -> list[tuple[str, bool]]:
     ],
 )
 def test_every_rank_follows_the_policy(spec: str, exchanges: list[bool]) -> None:
-    policy = parse(spec)
+    policy = parse_policy(spec)
     expected = decided(policy)
     assert [exchange for _, exchange in expected] == exchanges
     for rank in MEMBERS:
@@ -75,7 +75,7 @@ def test_a_rule_that_extends_a_steady_one_is_followed_step_by_step() -> None:
 
 
 def test_every_epoch_starts_a_round_because_the_one_before_has_ended_in_an_average() -> None:
-    schedule = LocalSchedule(parse("local:4"), CLUSTER, MEMBERS, 2)
+    schedule = LocalSchedule(parse_policy("local:4"), CLUSTER, MEMBERS, 2)
     exchanges = []
     for _ in range(2):
         schedule.start(PLAN)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import polyrhythm
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from tests.runtime.jobs import Numbered, Seen, flat, make_model, make_optimizer, run_job, step
 
 SAMPLES = 70
@@ -56,7 +56,7 @@ def test_one_job_goes_through_every_policy() -> None:
         assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch), policy
         counts = Counter(index for seen in epoch for index in seen.indices)
         assert set(counts) == set(range(SAMPLES)), policy
-        assert parse(policy).traits.cancels or set(counts.values()) == {1}, policy
+        assert parse_policy(policy).traits.cancels or set(counts.values()) == {1}, policy
 
 
 def name_the_policy(rank: int) -> tuple[str, str, str]:

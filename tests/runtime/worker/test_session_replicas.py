@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import polyrhythm
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.protocol import Status
@@ -53,11 +53,11 @@ def test_switches_between_any_two_lose_and_double_no_sample() -> None:
     by_rank = run_job(switch_in_every_epoch, 3, policies, {}, policy=policies[0])
     for number, (before, after) in enumerate(pairwise(policies)):
         epoch = [ranks[number] for ranks in by_rank]
-        assert {seen.policy for seen in epoch} == {parse(after).spec}, f"{before} -> {after}"
+        assert {seen.policy for seen in epoch} == {parse_policy(after).spec}, f"{before} -> {after}"
         assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch), f"{before} -> {after}"
         counts = Counter(index for seen in epoch for index in seen.indices)
         assert set(counts) == set(range(SAMPLES)), f"{before} -> {after}"
-        cancels = any(parse(policy).traits.cancels for policy in (before, after))
+        cancels = any(parse_policy(policy).traits.cancels for policy in (before, after))
         assert cancels or set(counts.values()) == {1}, f"{before} -> {after}"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import polyrhythm
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.protocol import Status
 from tests.runtime.jobs import Numbered, Seen, flat, job, make_model, make_optimizer, run_job, step
@@ -51,7 +51,7 @@ def test_switches_in_the_middle_of_an_epoch(tour: list[str], options: dict[str, 
         assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch), f"{before} -> {after}"
         counts = Counter(index for seen in epoch for index in seen.indices)
         assert set(counts) == set(range(SAMPLES)), f"{before} -> {after}"
-        cancels = any(parse(policy).traits.cancels for policy in (before, after))
+        cancels = any(parse_policy(policy).traits.cancels for policy in (before, after))
         assert cancels or set(counts.values()) == {1}, f"{before} -> {after}"
 
 

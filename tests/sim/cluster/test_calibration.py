@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.core.trace import Entry
 from polyrhythm.errors import ScenarioError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, scenario_toml, simulate
 from polyrhythm.sim.cluster.calibration import Costs, calibrated, full_steps, measure, slowest_s
 
@@ -110,8 +110,8 @@ def test_the_simulated_means_are_the_measured_ones() -> None:
     )
     workload = TimingWorkload(batch_size=1, samples=16, dataset_samples=8)
     made = calibrated(Scenario(devices=[Device(count=2)], workload=workload), found)
-    assert simulate(made, parse("bsp")).duration_s == pytest.approx(2 * 4 * 3.5 + 0.25)
-    asp = simulate(made, parse("asp"))
+    assert simulate(made, parse_policy("bsp")).duration_s == pytest.approx(2 * 4 * 3.5 + 0.25)
+    asp = simulate(made, parse_policy("asp"))
     assert asp.steps_by_worker == {0: 10, 1: 6}
     assert asp.duration_s == pytest.approx(2 * 3 * (3.0 + 2 * 0.2 + 0.1) + 0.25)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from polyrhythm.errors import ScenarioError, TraceError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Scenario, Sleep, TimingWorkload, simulate
 from polyrhythm.sim.cluster.compute import streams
 
@@ -63,13 +63,13 @@ def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
     recorded = Scenario(
         devices=[Device(count=4)], compute=Compute(distribution="log-normal", deviation=0.5), workload=workload
     )
-    first = simulate(recorded, parse("asp"), seed=3, trace=path)
+    first = simulate(recorded, parse_policy("asp"), seed=3, trace=path)
     replayed = Scenario(
         devices=[Device(count=4)], compute=Compute(distribution="trace", trace=str(path)), workload=workload
     )
-    second = simulate(replayed, parse("asp"), seed=99)
+    second = simulate(replayed, parse_policy("asp"), seed=99)
     assert (second.duration_s, second.steps_by_worker) == (first.duration_s, first.steps_by_worker)
-    assert simulate(replayed, parse("bsp")).steps == 40
+    assert simulate(replayed, parse_policy("bsp")).steps == 40
 
 
 def test_measured_times_are_quantiles() -> None:
@@ -89,10 +89,10 @@ def test_measured_times_go_with_their_distribution_and_with_every_worker() -> No
 
 def test_a_trace_must_have_steps_of_everyone(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    simulate(Scenario(devices=[Device(count=2)]), parse("bsp"), trace=path)
+    simulate(Scenario(devices=[Device(count=2)]), parse_policy("bsp"), trace=path)
     scenario = Scenario(devices=[Device(count=3)], compute=Compute(distribution="trace", trace=str(path)))
     with pytest.raises(ScenarioError, match="no usable step of worker 2; this scenario has 3 workers"):
-        simulate(scenario, parse("bsp"))
+        simulate(scenario, parse_policy("bsp"))
     missing = Scenario(devices=[Device()], compute=Compute(distribution="trace", trace="nowhere.jsonl"))
     with pytest.raises(TraceError, match=r"cannot read trace 'nowhere\.jsonl'"):
-        simulate(missing, parse("bsp"))
+        simulate(missing, parse_policy("bsp"))

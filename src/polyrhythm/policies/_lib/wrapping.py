@@ -16,8 +16,8 @@ PLACEMENTS: tuple[Placement, ...] = ("clock", "every_rank", "coordinator")
 def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
     """What a driver needs that can run any of these policies.
 
-    >>> from polyrhythm.policies import parse
-    >>> joint_traits([parse("bsp"), parse("local:8")]).placement
+    >>> from polyrhythm.policies import parse_policy
+    >>> joint_traits([parse_policy("bsp"), parse_policy("local:8")]).placement
     'clock'
     """
     each = [policy.traits for policy in policies]

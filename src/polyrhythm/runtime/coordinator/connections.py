@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.errors import FrameError, PolyrhythmError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.frames import Payload
@@ -83,7 +83,7 @@ class ControlAcceptor:
         """Steer or ask; the answer is always the status."""
         if isinstance(message, SwitchTo):
             try:
-                self._coordinator.switch(parse(message.policy))
+                self._coordinator.switch(parse_policy(message.policy))
             except PolyrhythmError as error:
                 self._channel.send(Rejected(str(error)))
                 return

@@ -21,7 +21,7 @@ from typing import Any
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import UsageError
-from polyrhythm.policies import BSP, parse
+from polyrhythm.policies import BSP, parse_policy
 from polyrhythm.runtime.coordinator.job import WORDS, Effects, Home, Job, Member, flow_of, workload_of
 from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
@@ -131,7 +131,7 @@ class Coordinator:
             case Ready():
                 self._ready(worker, message)
             case SwitchTo():
-                self.switch(parse(message.policy))
+                self.switch(parse_policy(message.policy))
             case Diverged():
                 if self._rollback.diverged(worker, message, self._stepping and message.phase == self.phase):
                     self.stages = Stages(BSP(), self._epochs)

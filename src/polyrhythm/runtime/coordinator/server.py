@@ -20,7 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
 from polyrhythm.errors import BROKEN, PolicyError, UsageError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, HeartbeatAcceptor, WorkerAcceptor
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
@@ -77,7 +77,7 @@ class CoordinatorServer:
 
     def __init__(self, config: JobConfig, *listeners: socket.socket) -> None:
         self.config, self.loop = config, Loop()
-        self.coordinator = Coordinator(parse(config.policy), config.workers, self, self._elapsed, config.epochs)
+        self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self._elapsed, config.epochs)
         self.shards = ShardGroup(config.shards, self._arrived, config.compensation)
         self._started_s, self._looked_s = time.monotonic(), self.loop.clock()
         self.broken = False
@@ -247,7 +247,7 @@ class CoordinatorServer:
         """The job's config is complete, before its first worker is connected."""
         self.config = config
         self._measure()
-        self.coordinator.plan(parse(config.policy), config.epochs)
+        self.coordinator.plan(parse_policy(config.policy), config.epochs)
 
     def _admit_heartbeat(self, channel: Channel, worker: int) -> "HeartbeatAcceptor":
         if worker not in self._channels or worker in self._heartbeat_channels:

@@ -12,7 +12,7 @@ import msgspec
 from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import UsageError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import LrConvention, StateTreatment
@@ -21,7 +21,9 @@ from polyrhythm.training.divergence import EXPLODED, OnDivergence
 Averaging: TypeAlias = Literal["ring", "server"]
 """Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
-INTERNAL = frozenset({"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "given"})
+INTERNAL = frozenset(
+    {"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "given"}
+)
 """Fields without a flag: they follow from the others, or only a program sets them."""
 
 BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence")
@@ -250,7 +252,7 @@ def runnable(policy: str | Policy[Any]) -> str:
     Raises:
         PolyrhythmError: if it cannot be read, or not be run.
     """
-    parsed = policy if isinstance(policy, Policy) else parse(policy)
+    parsed = policy if isinstance(policy, Policy) else parse_policy(policy)
     runtime_placement(parsed)
     return parsed.spec
 

@@ -13,7 +13,7 @@ from typing import Any
 from polyrhythm.core import Cluster, Policy, Settings
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import DivergedError, GroupError, UsageError
-from polyrhythm.policies import parse
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.protocol import (
     Agreed,
     AtEnd,
@@ -221,7 +221,7 @@ class Worker:
     def _enter(self, phase: Phase) -> None:
         """A phase starts: forget what was granted, agree on the state, and move it where the policy needs it."""
         log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
-        context, policy = self._context, parse(phase.policy)
+        context, policy = self._context, parse_policy(phase.policy)
         on_servers = runtime_placement(policy) == "servers"
         if context.phase is None or context.phase.policy != phase.policy:
             context.exchange.forget_velocity()
