@@ -3,7 +3,7 @@
     python benchmarks/stragglers.py             in the simulator
     python benchmarks/stragglers.py --real      on real processes too (a minute)
 
-Prints tables and exits with 1 if a bar is missed: with 3 % jitter the robust rule flags less than 1 % of the
+Prints tables and exits with 1 if a bar is missed: with 3 % jitter the robust method flags less than 1 % of the
 worker-windows of a balanced cluster, and finds a worker that becomes twice as slow within 5 windows in 99 % of cases.
 """
 
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from polyrhythm.core import Joined, Left, Report, Trace
 from polyrhythm.policies import parse_policy
-from polyrhythm.policies._lib.detector import RULES, Detector, DetectorState
+from polyrhythm.policies._lib.detector import METHODS, Detector, DetectorState
 from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
 
 WORKERS = 8
@@ -64,15 +64,15 @@ def windows(detector: Detector, trace: Trace) -> Iterator[tuple[int, int, bool, 
 
 def balanced(console: Console, trials: int) -> bool:
     """False alarms without any straggler."""
-    table = Table("rule", "jitter", "windows that are slow", "windows of a straggler", "windows")
+    table = Table("method", "jitter", "windows that are slow", "windows of a straggler", "windows")
     good = True
     for jitter in (0.03, 0.1):
         traces = [reports(Faults(), 2_000, seed, jitter) for seed in range(trials)]
-        for rule in RULES:
-            seen = [w for trace in traces for w in windows(Detector(rule), trace)]
+        for method in METHODS:
+            seen = [w for trace in traces for w in windows(Detector(method), trace)]
             slow, flagged = (sum(w[k] for w in seen) / len(seen) for k in (2, 3))
-            table.add_row(rule, f"{jitter:.0%}", f"{slow:.2%}", f"{flagged:.2%}", f"{len(seen):,}")
-            if rule == "robust" and jitter == 0.03:
+            table.add_row(method, f"{jitter:.0%}", f"{slow:.2%}", f"{flagged:.2%}", f"{len(seen):,}")
+            if method == "robust" and jitter == 0.03:
                 good = max(slow, flagged) < FALSE_ALARMS
     console.print(table)
     return good
@@ -89,20 +89,20 @@ def delays(offset: int) -> dict[str, Straggler]:
 
 def onset(console: Console, trials: int) -> bool:
     """Windows until a worker that becomes slow is found, counting the one in which it does."""
-    table = Table("worker 3 ...", "rule", "median", "worst", f"found within {WITHIN}")
+    table = Table("worker 3 ...", "method", "median", "worst", f"found within {WITHIN}")
     good = True
     for what in delays(0):
         # It may begin anywhere in a window.
         starts = [seed % Detector().window for seed in range(trials)]
         faults = [Faults(stragglers=[delays(start)[what]]) for start in starts]
         traces = [reports(each, ONSET + 60, seed) for seed, each in enumerate(faults)]
-        for rule in RULES:
+        for method in METHODS:
             found = sorted(
-                first(Detector(rule), trace, ONSET + start) for trace, start in zip(traces, starts, strict=True)
+                first(Detector(method), trace, ONSET + start) for trace, start in zip(traces, starts, strict=True)
             )
             share = sum(count <= WITHIN for count in found) / trials
-            table.add_row(what, rule, f"{found[trials // 2]}", f"{found[-1]}", f"{share:.1%}")
-            good &= rule != "robust" or share >= FOUND
+            table.add_row(what, method, f"{found[trials // 2]}", f"{found[-1]}", f"{share:.1%}")
+            good &= method != "robust" or share >= FOUND
     console.print(table)
     return good
 
@@ -116,14 +116,14 @@ def first(detector: Detector, trace: Trace, onset: int) -> int:
 def rotating(console: Console, trials: int) -> bool:
     """One worker after the other is twice as slow for 40 steps: who is named, and when it is the wrong one."""
     turns = [Straggler(workers=[k % WORKERS], start_step=40 * k, steps=40, slowdown=2.0) for k in range(1, 30)]
-    table = Table("rotating, 40 steps each", "rule", "turns found", "windows of a healthy worker flagged")
+    table = Table("rotating, 40 steps each", "method", "turns found", "windows of a healthy worker flagged")
     good = True
     traces = [reports(Faults(stragglers=turns), 40 * 30, seed) for seed in range(trials)]
-    for rule in RULES:
+    for method in METHODS:
         caught, wrong, healthy = 0, 0, 0
         for trace in traces:
             turn: dict[tuple[int, int], bool] = {}
-            for worker, clock, _, straggles in windows(Detector(rule), trace):
+            for worker, clock, _, straggles in windows(Detector(method), trace):
                 mine = clock // 40 % WORKERS == worker and clock >= 40
                 turn[worker, clock // 40] = turn.get((worker, clock // 40), False) or (mine and straggles)
                 # A verdict may take its patience to go away again.
@@ -132,8 +132,8 @@ def rotating(console: Console, trials: int) -> bool:
                 wrong += not mine and settled and straggles
             caught += sum(turn[k % WORKERS, k] for k in range(1, 29))
         share = caught / (28 * trials)
-        table.add_row("", rule, f"{share:.1%}", f"{wrong / healthy:.2%}")
-        good &= rule != "robust" or (share >= FOUND and wrong / healthy < FALSE_ALARMS)
+        table.add_row("", method, f"{share:.1%}", f"{wrong / healthy:.2%}")
+        good &= method != "robust" or (share >= FOUND and wrong / healthy < FALSE_ALARMS)
     console.print(table)
     return good
 
@@ -156,14 +156,14 @@ def real(console: Console) -> bool:
     scene = scenario(Faults(stragglers=turns), 1)
     scene = msgspec.structs.replace(scene, devices=[Device(count=count, compute_s=0.025)], training=training)
     run = LocalRun("stragglers", parse_policy("bsp"), training, 0, emulations(scene, 0, steps, 1.0))
-    table = Table("real processes", "rule", "spells", f"found within {WITHIN}", "windows of healthy workers flagged")
+    table = Table("real processes", "method", "spells", f"found within {WITHIN}", "windows of healthy workers flagged")
     good = True
     with tempfile.TemporaryDirectory() as folder:
         run_local(run, task, Path(folder) / "trace.jsonl")
         trace = Trace.load(Path(folder) / "trace.jsonl")
-    for rule in RULES:
+    for method in METHODS:
         found, wrong, healthy = dict.fromkeys(spells, 99), 0, 0
-        for worker, clock, _, straggles in windows(Detector(rule), trace):
+        for worker, clock, _, straggles in windows(Detector(method), trace):
             spell, since = divmod(clock, every)
             mine = spell in found and spell % count == worker and since > spell % 4
             if mine and since <= slow and straggles:
@@ -172,8 +172,8 @@ def real(console: Console) -> bool:
             healthy += settled
             wrong += settled and straggles
         share = sum(count <= WITHIN for count in found.values()) / len(found)
-        table.add_row("", rule, str(len(found)), f"{share:.1%}", f"{wrong / healthy:.2%} of {healthy:,}")
-        good &= rule != "robust" or (share >= FOUND and wrong / healthy < FALSE_ALARMS)
+        table.add_row("", method, str(len(found)), f"{share:.1%}", f"{wrong / healthy:.2%} of {healthy:,}")
+        good &= method != "robust" or (share >= FOUND and wrong / healthy < FALSE_ALARMS)
     console.print(table)
     return good
 

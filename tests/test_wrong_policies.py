@@ -1,4 +1,4 @@
-"""What is refused in one shell is refused in all, with the same words."""
+"""What is refused in one driver is refused in all, with the same words."""
 
 import re
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_the_kit_calls_it_a_breach_of_contract(name: str) -> None:
 
 
 def test_to_start_nobody_is_no_mistake() -> None:
-    """Unlike an update from nobody, it has a meaning: a rule may well find that nobody is to go on."""
+    """Unlike an update from nobody, it has a meaning: a policy may well find that nobody is to go on."""
 
     class Nobody(wrong_policies.Wrong):
         def answer(self, state: object, event: object) -> object:

@@ -16,10 +16,10 @@ Call = Callable[..., Result]
 
 
 def table(shown: str) -> list[list[str]]:
-    """Words of the lines below the rule of the table."""
+    """Words of the lines below the policy of the table."""
     lines = shown.splitlines()
-    rule = next(number for number, line in enumerate(lines) if line.strip().startswith("──"))
-    return [line.split() for line in lines[rule + 1 :] if line.strip()]
+    policy = next(number for number, line in enumerate(lines) if line.strip().startswith("──"))
+    return [line.split() for line in lines[policy + 1 :] if line.strip()]
 
 
 def test_the_table_says_the_conditions_and_ranks(call: Call, training: str) -> None:

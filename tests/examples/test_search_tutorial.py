@@ -87,6 +87,6 @@ def test_the_tutorial(environment: dict[str, str]) -> None:
     assert again.returncode == 0, said
     assert "pilot" not in said
     assert f"{found} is the policy that was found" in said
-    rules = ["bsp", "asp"] if found == "switch:bsp@0.5,asp" else ["bsp"]
-    assert re.findall(r"coordinator: phase \d: policy (\S+) on 2 workers", said) == rules
+    policies = ["bsp", "asp"] if found == "switch:bsp@0.5,asp" else ["bsp"]
+    assert re.findall(r"coordinator: phase \d: policy (\S+) on 2 workers", said) == policies
     assert len(re.findall(r"epoch \d: \S+, accuracy 0\.\d+", output)) == 2

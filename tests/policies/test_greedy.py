@@ -1,4 +1,4 @@
-"""Greedy: when the last rule takes over, and that BSP gets its share."""
+"""Greedy: when the last policy takes over, and that BSP gets its share."""
 
 from polyrhythm.core import Sync
 from polyrhythm.policies import parse_policy
@@ -14,12 +14,12 @@ SCRIPT = ClusterScript(
 
 def test_the_last_rule_is_in_force_while_somebody_straggles() -> None:
     stage = ScriptPlayer(parse_policy("greedy:(switch:bsp@0.5,asp),window=2"), SCRIPT)
-    rules, state = [], stage.policy.init(stage.cluster)
+    policies, state = [], stage.policy.init(stage.cluster)
     stage.play()
     for event, _ in stage.entries:
         state, _ = stage.policy.decide(state, event)
-        rules.append(stage.policy.rule(state).spec)
-    changes = [rule for k, rule in enumerate(rules) if k == 0 or rule != rules[k - 1]]
+        policies.append(stage.policy.in_force(state).spec)
+    changes = [policy for k, policy in enumerate(policies) if k == 0 or policy != policies[k - 1]]
     assert changes == ["bsp", "asp", "bsp", "asp"]
 
 

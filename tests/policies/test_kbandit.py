@@ -14,15 +14,15 @@ SCRIPT = ClusterScript(4, tuple((pace,) for pace in PACE_S), total_samples=3000,
 
 
 def rule_after(policy: KBandit, *reports: Report, workers: int = 4) -> Policy[Any]:
-    """The rule in force once these reports have come."""
+    """The policy in force once these reports have come."""
     state, _ = policy.decide(policy.init(Cluster(workers)), Joined(tuple(range(workers)), 0.0))
     for report in reports:
         state, _ = policy.decide(state, report)
     return state.charge.policy
 
 
-def rules(policy: KBandit, loss: Callable[[Policy[Any], float], float], seconds: int) -> list[Policy[Any]]:
-    """The rule in force at each report of two workers that report in turn; `loss` gives the decrease per second."""
+def policies(policy: KBandit, loss: Callable[[Policy[Any], float], float], seconds: int) -> list[Policy[Any]]:
+    """The policy in force at each report of two workers that report in turn; `loss` gives the decrease per second."""
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
     seen, level, running = [], 1000.0, {0: 0, 1: 0}
     for second in range(1, seconds):
@@ -52,14 +52,14 @@ def test_without_losses_it_stays_there() -> None:
 def test_a_better_value_takes_over() -> None:
     policy = KBandit(window=4, every=2, values="1/2", base=KGroup(1))
     good = KGroup(2)
-    seen = rules(policy, lambda rule, second: 0.02 if rule == good else 0.005, 400)
+    seen = policies(policy, lambda policy, second: 0.02 if policy == good else 0.005, 400)
     assert seen[0] == KGroup(1)
     assert set(seen[-100:]) == {good}
 
 
 def test_a_worse_value_is_tried_no_more() -> None:
     policy = KBandit(window=4, every=2, values="1/2", base=KGroup(1))
-    seen = rules(policy, lambda rule, second: 0.02 if rule == KGroup(1) else 0.005, 400)
+    seen = policies(policy, lambda policy, second: 0.02 if policy == KGroup(1) else 0.005, 400)
     assert KGroup(2) in seen
     assert set(seen[-100:]) == {KGroup(1)}
 

@@ -50,7 +50,7 @@ def schedule(policy: Policy[Any], script: ClusterScript) -> list[tuple[str, int,
 
 
 def while_running(script: ClusterScript) -> ClusterScript:
-    """The same faults, but nobody leaves while it waits: what is lost with its gradient depends on the rule."""
+    """The same faults, but nobody leaves while it waits: what is lost with its gradient depends on the policy."""
     return replace(script, faults=tuple(replace(fault, at=0.5) for fault in script.faults))
 
 

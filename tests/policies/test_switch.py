@@ -101,11 +101,11 @@ def settings(spec: str, epochs: int = 3) -> list[Settings | None]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "momenta"),
+    ("momentum", "momenta"),
     [("zero", [0.0]), ("1/n", [0.5]), ("0.3", [0.3]), ("same", [None]), ("i/n", [0.0, 0.5, None])],
 )
-def test_momentum_rules(rule: str, momenta: list[float | None]) -> None:
-    given = settings(f"tuned:bsp,lr=0.5,momentum={rule}")
+def test_momenta(momentum: str, momenta: list[float | None]) -> None:
+    given = settings(f"tuned:bsp,lr=0.5,momentum={momentum}")
     assert [each.momentum for each in given if each] == momenta
     assert {each.lr_scale for each in given if each} == {0.5}
 

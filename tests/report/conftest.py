@@ -1,4 +1,4 @@
-"""Hand-made runs: three workers, the last one slow, under rules that are easy to follow by eye."""
+"""Hand-made runs: three workers, the last one slow, under policies that are easy to follow by eye."""
 
 import pytest
 

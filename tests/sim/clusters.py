@@ -1,4 +1,4 @@
-"""Small clusters, policies that break rules, and what a run told its numerics, for the tests of the simulator."""
+"""Small clusters, policies that break policies, and what a run told its numerics, for the tests of the simulator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -54,12 +54,12 @@ def test_constant_delay_compensation_is_the_formula() -> None:
 
 
 def test_adaptive_delay_compensation_is_the_formula_over_two_gradients() -> None:
-    rule, mean_square = AdaptiveDelayCompensated(2.0, decay=0.9), torch.zeros(3)
+    method, mean_square = AdaptiveDelayCompensated(2.0, decay=0.9), torch.zeros(3)
     expected_square = torch.zeros(3)
     for gradient in (GRADIENT, 3 * GRADIENT + 1):
         expected_square = 0.9 * expected_square + 0.1 * gradient**2
         expected = gradient + 2.0 / torch.sqrt(expected_square + 1e-7) * gradient**2 * DRIFT
-        torch.testing.assert_close(rule.correct(gradient, DRIFT, mean_square), expected)
+        torch.testing.assert_close(method.correct(gradient, DRIFT, mean_square), expected)
     torch.testing.assert_close(mean_square, expected_square)
 
 

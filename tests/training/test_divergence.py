@@ -1,4 +1,4 @@
-"""The rule on losses."""
+"""The policy on losses."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""RLP: learned synchronization policies against fixed rules, on jobs that nothing was learned from."""
+"""RLP: learned synchronization policies against fixed policies, on jobs that nothing was learned from."""
 
 import io
 import time
@@ -102,7 +102,7 @@ def summary(results: ResultsByKey) -> DocumentSection:
     heads = ("family", "best of BSP, ASP, SSP", "RLP over it", "bandit over it", "K-group over it", "RLP over ASP")
     text = (
         "RLP's fallback is ASP. Where the rate is low (the family paper) staleness does not hurt, and nothing can beat "
-        "ASP; K-group is the simple rule to beat elsewhere, and where its column is the larger one, learning has not."
+        "ASP; K-group is the simple policy to beat elsewhere, and where its column is the larger one, learning has not."
     )
     return findings("What came out", text, grids=[Grid("Held-out jobs", heads, rows)])
 

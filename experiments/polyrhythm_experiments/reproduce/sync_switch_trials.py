@@ -40,7 +40,7 @@ SETUPS = {
 }
 
 MOMENTA = {"same": "", "0": "zero", "1/n": "1/n", "2^i/n": "2^i/n", "i/n": "i/n"}
-"""The rules of figure 8(b), by the paper's names; for a switch at 25 %, where they can differ."""
+"""The momenta of figure 8(b), by the paper's names; for a switch at 25 %, where they can differ."""
 
 BATCHES = (16, 32, 64, 128)
 """Mini-batches after the switch, figure 8(a)."""
@@ -78,7 +78,7 @@ def setups(lab: Lab) -> dict[str, Trial]:
 def momenta(lab: Lab) -> dict[str, Trial]:
     """What becomes of momentum at a switch at 25 %."""
     scenario = scenario_of(lab, SETUPS[2])
-    options = {name: f",momentum={rule}" if rule else "" for name, rule in MOMENTA.items()}
+    options = {name: f",momentum={momentum}" if momentum else "" for name, momentum in MOMENTA.items()}
     return {f"momentum/{name}": Trial(scenario, switch(0.25, option)) for name, option in options.items()}
 
 

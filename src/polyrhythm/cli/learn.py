@@ -31,7 +31,7 @@ def learn(
         str | None, typer.Option(metavar="A,B,C", help="Kinds of jobs to learn from; the preset's own if not given.")
     ] = None,
     pretraining: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Jobs whose runs under fixed rules come first.")
+        int | None, typer.Option(metavar="N", min=1, help="Jobs whose runs under fixed policies come first.")
     ] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=0, help="Jobs to learn from after that.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,

@@ -181,7 +181,7 @@ def print_finished(finished: "Finished") -> None:
     plan, progress, state = finished.state.plan, finished.progress, finished.state
     assert progress.target is not None, "the search is done"
     source = "given" if plan.target is not None else f"mean of {progress.target.size} runs of {plan.knob.target_spec}"
-    typer.echo(f"target   {progress.target.mean:.4f} ({source}), margin {plan.beta:g}, {rule_of(plan)}")
+    typer.echo(f"target   {progress.target.mean:.4f} ({source}), margin {plan.beta:g}, {terms_of(plan)}")
     for visited in progress.visited:
         used = state.of(visited.spec)[: visited.verdict.runs]
         said = ", ".join("diverged" if o.diverged else f"{o.accuracy:.4f}" for o in used) or "the baseline itself"
@@ -194,7 +194,7 @@ def print_finished(finished: "Finished") -> None:
     )
 
 
-def rule_of(plan: "SearchPlan") -> str:
+def terms_of(plan: "SearchPlan") -> str:
     sides = "equivalence" if plan.two_sided else "non-inferiority"
     return "means compared" if plan.error_rate == 0.5 else f"{sides} at an error rate of {plan.error_rate:g}"
 

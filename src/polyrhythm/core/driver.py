@@ -47,12 +47,12 @@ class Driver:
     its `Proceed` may still name it.
 
     Args:
-        policy: the rule.
+        policy: what is run.
         cluster: what it is told of the cluster.
         effects: see `Effects`.
         ledger: of the job.
         record: called with every event and what was decided, before it is carried out.
-        switched: called when the rule in force is another one than before; see `Policy.rule`.
+        switched: called when the policy in force is another one than before; see `Policy.in_force`.
         decide: called in place of ``policy.decide``, to look over its shoulder.
 
     Raises:
@@ -80,11 +80,11 @@ class Driver:
         self._letting_go = False
         try:
             self.state = policy.init(cluster)
-            self.rule = policy.rule(self.state)
+            self.in_force = policy.in_force(self.state)
         except Exception as error:
             raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
-        # Most policies are one rule, and need not be asked at every event.
-        self._asks_rule = switched is not None and type(policy).rule is not Policy.rule
+        # Most policies contain no other, and need not be asked at every event.
+        self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
 
     @property
     def figures(self) -> dict[str, float]:
@@ -98,7 +98,7 @@ class Driver:
         """Go on under another policy, which is in this state."""
         self.policy, self.state, self._decide = policy, state, policy.decide
         self._traits = policy.traits
-        self._asks_rule = self._switched is not None
+        self._asks_in_force = self._switched is not None
 
     def tell(self, event: Event) -> None:
         """Let the policy decide about `event`, and have what it decides carried out."""
@@ -109,8 +109,8 @@ class Driver:
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
             raise self._refusal(misshapen(answer), event)
         self.state, decisions = answer
-        if self._asks_rule:
-            self._follow_rule(event)
+        if self._asks_in_force:
+            self._follow_switch(event)
         try:
             if self._record is not None:
                 self._record(event, decisions)
@@ -217,13 +217,13 @@ class Driver:
         if reason:
             raise PolicyError(reason)
 
-    def _follow_rule(self, event: Event) -> None:
+    def _follow_switch(self, event: Event) -> None:
         try:
-            rule = self.policy.rule(self.state)
+            policy = self.policy.in_force(self.state)
         except Exception as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in rule at {located(event)}") from error
-        if rule is not self.rule and rule != self.rule:
-            self.rule = rule
+            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in in_force at {located(event)}") from error
+        if policy is not self.in_force and policy != self.in_force:
+            self.in_force = policy
             assert self._switched is not None, "somebody wants to hear of switches"
             self._switched()
 

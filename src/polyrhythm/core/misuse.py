@@ -48,7 +48,7 @@ def misshapen(answer: Any) -> str:
 
 
 def malformed(decisions: Iterable[Any]) -> str:
-    """What is wrong with the first of these that no shell could carry out; empty if there is none.
+    """What is wrong with the first of these that no driver could carry out; empty if there is none.
 
     >>> malformed((Proceed((0,)), Sync(0)))
     'Sync.workers must be a tuple of workers but got 0; write (0,) for one'

@@ -12,10 +12,10 @@ replicas, which average among themselves."""
 
 
 def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
-    """Which of the three; that of the first rule, if the policy is a sequence.
+    """Which of the three; that of the first policy, if the policy is a sequence.
 
     Raises:
-        PolicyError: if its decisions, or those of a rule in the sequence, have no placement here.
+        PolicyError: if its decisions, or those of a policy in the sequence, have no placement here.
     """
     if placements := [runtime_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
         return placements[0]

@@ -44,8 +44,8 @@ class Traits:
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
         steady: whether every step of all live workers ends in one update from all of them, behind which all go on; of
-            such a rule nobody in synchronous mode has to be shown the steps of others. Each class says so for itself:
-            one that extends such a rule does not inherit it.
+            such a policy nobody in synchronous mode has to be shown the steps of others. Each class says so for itself:
+            one that extends such a policy does not inherit it.
     """
 
     placement: Placement = "coordinator"
@@ -77,15 +77,15 @@ class Policy(ABC, Generic[State]):
     """Base of all policies: a frozen dataclass whose fields are its parameters.
 
     A subclass sets `name` (its spec is ``name:field=value,...``), `summary` (one line for ``polyrhythm policies``) and
-    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`. A rule that wraps others
-    overrides `traits` with a property, and `stages` or `rule` where they say more.
+    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`. A policy that wraps others
+    overrides `traits` with a property, and `stages` or `in_force` where they say more.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that extends a steady rule may decide otherwise: it is steady only if it says so itself."""
+        """A class that extends a steady policy may decide otherwise: it is steady only if it says so itself."""
         super().__init_subclass__(**options)
         inherited: Any = cls.traits
         if "traits" not in vars(cls) and isinstance(inherited, Traits) and inherited.steady:
@@ -93,7 +93,7 @@ class Policy(ABC, Generic[State]):
 
     @property
     def traits(self) -> Traits:
-        """What it needs from a driver; a subclass that wraps no other rule sets a class variable."""
+        """What it needs from a driver; a subclass that wraps no other policy sets a class variable."""
         return Traits()
 
     @abstractmethod
@@ -110,19 +110,19 @@ class Policy(ABC, Generic[State]):
         return Bounds()
 
     def stages(self, cluster: Cluster) -> "tuple[Stage, ...]":
-        """The rules that follow one another, if that is all that this policy is; each can then run in a placement of
+        """The policies that follow one another, if that is all that this policy is; each can then run in a placement of
         its own. None unless a subclass says so.
         """
         del cluster
         return ()
 
     def figures(self, state: State) -> dict[str, float]:
-        """What `state` has to show of the rule at work, by name, for reports; nothing unless a subclass says so."""
+        """What `state` has to show of the policy at work, by name, for reports; nothing unless a subclass says so."""
         del state
         return {}
 
-    def rule(self, state: State) -> "Policy[Any]":
-        """The rule that is in force; a change of it is a switch, which may cost the cluster time."""
+    def in_force(self, state: State) -> "Policy[Any]":
+        """The policy that is in force; a change of it is a switch, which may cost the cluster time."""
         del state
         return self
 

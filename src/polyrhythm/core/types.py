@@ -2,7 +2,7 @@
 
 A **worker** is a small non-negative integer. A **step** is one mini-batch on one worker; the **clock** of a worker is
 its number of completed steps. A step ends in a **contribution** (its gradient or, for replicas, the parameters that it
-led to), which waits in the driver until a `Sync` combines it or a stated rule drops it.
+led to), which waits in the driver until a `Sync` combines it or it is dropped for a stated reason.
 
 All times are seconds on the coordinator's clock; all durations were measured where they happened. Nothing here holds
 a tensor, a socket or a random source, so every value can be compared, hashed, pickled and written to a trace.

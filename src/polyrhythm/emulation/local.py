@@ -67,7 +67,7 @@ class LocalRun(NamedTuple):
 
     Args:
         name: of the scenario.
-        policy: the rule.
+        policy: what is run.
         training: what is trained, in whole epochs.
         seed: of the parameters, and of the order of the samples.
         emulations: what each worker plays; as many workers are started.

@@ -1,4 +1,4 @@
-"""Every built-in policy, one rule a file. To add one: its file, its line here, its row in the conformance test."""
+"""Every built-in policy, one a file. To add one: its file, its line here, its row in the conformance test."""
 
 from typing import Any
 

@@ -28,12 +28,12 @@ from polyrhythm.policies.switch import Switch
 
 @dataclass(frozen=True, slots=True)
 class ElasticState:
-    """The wrapped rule's state, the roll of all workers, who straggles, and who is left `out`.
+    """The wrapped policy's state, the roll of all workers, who straggles, and who is left `out`.
 
     `ending`: a worker has found no mini-batch left, and nobody has joined since.
     """
 
-    last_rule: Policy[Any] | None
+    last_policy: Policy[Any] | None
     inner: Any
     roll: Roll = field(default_factory=Roll)
     view: ClockView = field(default_factory=ClockView)
@@ -47,21 +47,21 @@ class Elastic(Policy[ElasticState]):
     """Sync-Switch's elastic policy: remove stragglers from a switch's synchronous part, and restore them afterwards.
 
     Before the last part of a sequence such as ``bsp@0.25,asp`` is due, a worker that the `Detector` names is not
-    started again once it has reported and its contribution is combined: the wrapped rule is told that it has Left, so
+    started again once it has reported and its contribution is combined: the wrapped policy is told that it has Left, so
     its barrier, mean and learning rate are those of the m workers that remain (a batch of m * B and, under the linear
     convention, m * eta). The worker meanwhile makes **probe steps**, for which nobody waits: each is measured, and its
     gradient goes into the next update (``probes="drop"``: it is dropped and counted, and its samples are handed out
-    again). It comes back, for the wrapped rule as one that has Joined, when the detector clears it, when the last part
-    begins, or when a worker has found no mini-batch left. At least half stay.
+    again). It comes back, for the wrapped policy as one that has Joined, when the detector clears it, when the last
+    part begins, or when a worker has found no mini-batch left. At least half stay.
 
     Args:
         policy: a sequence such as `Switch`; of another policy the whole workload is meant.
-        detector: robust or sigma, the paper's rule.
+        detector: robust or sigma, the paper's method.
         window, patience, floor: see `Detector`.
         probes: apply or drop; where replicas are exchanged they are always dropped.
 
     Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: stragglers come back as soon as they keep up, and what
-    they compute meanwhile is used, a little stale; ``probes="drop"`` is the paper's rule.
+    they compute meanwhile is used, a little stale; ``probes="drop"`` is the paper's.
 
     Example:
         >>> from polyrhythm.policies import parse_policy
@@ -95,12 +95,12 @@ class Elastic(Policy[ElasticState]):
 
     def init(self, cluster: Cluster) -> ElasticState:
         stages = self.policy.stages(cluster)
-        last_rule = stages[-1].policy if len(stages) > 1 else None
-        return ElasticState(last_rule, self.policy.init(cluster))
+        last_policy = stages[-1].policy if len(stages) > 1 else None
+        return ElasticState(last_policy, self.policy.init(cluster))
 
-    def rule(self, state: ElasticState) -> Policy[Any]:
+    def in_force(self, state: ElasticState) -> Policy[Any]:
         """That of the wrapped policy: leaving a worker out is no switch."""
-        return self.policy.rule(state.inner)
+        return self.policy.in_force(state.inner)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """None: who is left out neither advances nor reads with the others."""
@@ -138,7 +138,7 @@ class Turn:
             self.waiting.append(worker)
 
     def tell(self, event: Event, before: Roll) -> None:
-        """Let the wrapped rule decide, but for starting stragglers."""
+        """Let the wrapped policy decide, but for starting stragglers."""
         view, ending = self.state.view, self.state.ending or is_end(event)
         if isinstance(event, Joined):
             insiders = replace(before, places=without(before.places, self.state.out))
@@ -189,7 +189,7 @@ class Turn:
             self._do(Proceed(still))
 
     def _admit(self, workers: tuple[int, ...]) -> None:
-        """Tell the wrapped rule that these have joined, at the smallest clock that it sees."""
+        """Tell the wrapped policy that these have joined, at the smallest clock that it sees."""
         state = self.state
         out, view, roll = state.out, state.view, state.roll
         insiders = without(roll.places, out)
@@ -230,7 +230,7 @@ class Turn:
     @property
     def _active(self) -> bool:
         """Whether the part in force is not the last one, and the workload is not at its end."""
-        return not self.state.ending and self.policy.policy.rule(self.state.inner) != self.state.last_rule
+        return not self.state.ending and self.policy.policy.in_force(self.state.inner) != self.state.last_policy
 
     def _do(self, decision: Decision) -> None:
         self.decisions.append(decision)

@@ -1,4 +1,4 @@
-"""Greedy: while somebody straggles, the last rule of a sequence takes the place of the one that is due."""
+"""Greedy: while somebody straggles, the last policy of a sequence takes the place of the one that is due."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ class GreedyState:
 
     Args:
         stages: the sequence.
-        relay: the rule in force.
+        relay: the policy in force.
         watch: who straggles.
         served: samples applied but for those of detours.
         index: number of the stage in force.
@@ -39,22 +39,22 @@ class GreedyState:
 
     @property
     def away(self) -> bool:
-        """Whether the last rule is in force before its time."""
+        """Whether the last policy is in force before its time."""
         last = len(self.stages) - 1
         return last > 0 and self.index == last and self.served < self.stages[-2].end_samples
 
 
 @dataclass(frozen=True)
 class Greedy(Policy[GreedyState]):
-    """Sync-Switch's greedy policy: the sequence's last rule is in force while somebody straggles.
+    """Sync-Switch's greedy policy: the sequence's last policy is in force while somebody straggles.
 
-    Before the last part of a sequence such as ``bsp@0.25,asp`` is due, the last rule (ASP) is in force as long as the
+    Before the last part of a sequence such as ``bsp@0.25,asp`` is due, the last policy (ASP) is in force as long as the
     `Detector` names a straggler. Samples of such detours do not count towards the shares: BSP gets its full share as
     long as the workload lasts. Each change is a switch and costs what a switch costs.
 
     Args:
         policy: a sequence such as `Switch`; another policy runs as it is.
-        detector: robust or sigma, the paper's rule.
+        detector: robust or sigma, the paper's method.
         window, patience, floor: see `Detector`.
 
     Source: Sync-Switch (Li et al. 2021), section IV-B2.
@@ -91,11 +91,11 @@ class Greedy(Policy[GreedyState]):
         index = next(number for number, stage in enumerate(stages) if served < stage.end_samples)
         return GreedyState(stages, Relay.start(stages[index].policy, cluster), served=served, index=index)
 
-    def rule(self, state: GreedyState) -> Policy[Any]:
+    def in_force(self, state: GreedyState) -> Policy[Any]:
         return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:
-        """A gradient is as stale as the loosest rule lets it be; clocks may drift apart at each switch."""
+        """A gradient is as stale as the loosest policy lets it be; clocks may drift apart at each switch."""
         stages = self.policy.stages(cluster) or (Stage(self.policy),)
         return Bounds(staleness=max(stage.policy.bounds(cluster).staleness for stage in stages))
 

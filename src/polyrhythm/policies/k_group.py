@@ -13,7 +13,7 @@ from polyrhythm.policies._lib.checks import require_at_least
 class KGroup(Policy[Barrier]):
     """K-group: each gradient is applied when it arrives; its worker is held until K workers are held, then all go on.
 
-    It is the rule behind the actions "nobody" and "all" of RLP with a fixed threshold: stragglers delay nobody, and
+    It is the policy behind the actions "nobody" and "all" of RLP with a fixed threshold: stragglers delay nobody, and
     the K workers that start together share one read of the parameters. ``k=1`` is ASP. K counts as n while fewer than
     K workers are live.
 

@@ -17,7 +17,7 @@ GROUP = KGroup(1)
 
 @dataclass(frozen=True, slots=True)
 class KBanditState:
-    """The rule in charge, the window that is filling, each worker's latest step, and the arms once they are known."""
+    """The policy in charge, the window that is filling, each worker's latest step, and the arms once they are known."""
 
     cluster: Cluster
     charge: Charge
@@ -49,7 +49,7 @@ class KBandit(Policy[KBanditState]):
         z: standard errors of a decision.
         values: the values of the knob to choose from, such as ``2/5/8``; the first holds the place at the start. Empty:
             as above.
-        base: whose first parameter is chosen; any rule on gradients that does not abandon steps.
+        base: whose first parameter is chosen; any policy on gradients that does not abandon steps.
 
     Example:
         >>> policy = KBandit(values="2/3")
@@ -83,7 +83,7 @@ class KBandit(Policy[KBanditState]):
     def listed(self) -> tuple[Policy[Any], ...]:
         knobs = fields(self.base)
         if not knobs:
-            raise SpecError(f"base {self.base.spec} has no parameter to choose; use a rule such as k-group or ssp")
+            raise SpecError(f"base {self.base.spec} has no parameter to choose; use a policy such as k-group or ssp")
         try:
             numbers = [float(value) for value in self.values.split("/")] if self.values else []
         except ValueError:

@@ -25,7 +25,7 @@ from polyrhythm.policies.local import LocalSGD
 
 @dataclass(frozen=True, slots=True)
 class PostLocalState:
-    """The state of the rule in force, and what says when BSP's share is served.
+    """The state of the policy in force, and what says when BSP's share is served.
 
     `processed` are samples whose gradients were applied; `held` has the reports whose gradients wait at the barrier.
     """

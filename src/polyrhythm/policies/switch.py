@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SwitchState:
-    """The stages from the one in force on, and the rule in force with all that a hand-over needs."""
+    """The stages from the one in force on, and the policy in force with all that a hand-over needs."""
 
     stages: tuple[Stage, ...]
     relay: Relay
@@ -104,11 +104,11 @@ class Switch(Policy[SwitchState]):
         left = tuple(stage for stage in self.stages(cluster) if stage.end_samples > cluster.processed_samples)
         return SwitchState(left, Relay.start(left[0].policy, cluster, self.late == "drop"))
 
-    def rule(self, state: SwitchState) -> Policy[Any]:
+    def in_force(self, state: SwitchState) -> Policy[Any]:
         return state.relay.policy
 
     def bounds(self, cluster: Cluster) -> Bounds:
-        """Leads of successive rules may add up; a gradient is as stale as the loosest rule lets it be."""
+        """Leads of successive policies may add up; a gradient is as stale as the loosest policy lets it be."""
         each = [stage.policy.bounds(cluster) for stage in self.stages(cluster)]
         return Bounds(sum(bounds.lead for bounds in each), max(bounds.staleness for bounds in each))
 

@@ -8,13 +8,13 @@ from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies.asp import ASP
 
-RULES = ("same", "zero", "1/n", "2^i/n", "i/n")
+MOMENTA = ("same", "zero", "1/n", "2^i/n", "i/n")
 
 
 @dataclass(frozen=True, slots=True)
 class TunedState:
-    """State of the rule within, samples of steps completed under it, the epoch whose Settings each worker was `told`,
-    and what the rule within has `asked` for itself.
+    """State of the policy within, samples of steps completed under it, the epoch whose Settings each worker was `told`,
+    and what the policy within has `asked` for itself.
     """
 
     cluster: Cluster
@@ -33,7 +33,7 @@ class Tuned(Policy[TunedState]):
     they reach `full`; from there on the configured momentum holds.
 
     Args:
-        policy: the rule; what it sets itself comes first.
+        policy: the policy; what it sets itself comes first.
         lr: factor on the learning rate in force.
         momentum: see above.
         batch: samples of a mini-batch; 0 is as configured.
@@ -66,9 +66,9 @@ class Tuned(Policy[TunedState]):
             raise SpecError(f"batch must be a whole number of at least 0 but got {self.batch}")
         if not 0 <= self.full < 1:
             raise SpecError(f"full must be in [0, 1) but got {self.full}")
-        if self.momentum not in RULES and not is_momentum(self.momentum):
+        if self.momentum not in MOMENTA and not is_momentum(self.momentum):
             raise SpecError(
-                f"momentum must be a number in [0, 1) or one of {', '.join(RULES)} but got {self.momentum!r}"
+                f"momentum must be a number in [0, 1) or one of {', '.join(MOMENTA)} but got {self.momentum!r}"
             )
 
     @property

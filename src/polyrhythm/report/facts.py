@@ -36,12 +36,12 @@ def rates(result: RunResult) -> str:
     if eta is None or convention is None:
         return "none: timing only, no model is trained"
     most = result.workers * eta
-    rules = {
+    conventions = {
         "linear": f"linear: {eta:g} for one mini-batch, m x {eta:g} for an update that averages m gradients "
         f"(all {result.workers}: {most:g}) and {most:g} for a step on a replica that is averaged later",
         "same": f"same: {eta:g} for every update, however many gradients it averages, and for every local step",
     }
-    return rules[convention] + "; schedules count samples"
+    return conventions[convention] + "; schedules count samples"
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Policies for learning: one whose choices an agent makes, and one that watches what a fixed rule does."""
+"""Policies for learning: one whose choices an agent makes, and one that watches what a fixed policy does."""
 
 import math
 from collections.abc import Callable
@@ -67,10 +67,10 @@ class WatchedState:
 
 @dataclass(frozen=True)
 class Watched(Policy[WatchedState]):
-    """A fixed rule, told as the paper's actions: after each gradient nobody, its worker, or more go on.
+    """A fixed policy, told as the paper's actions: after each gradient nobody, its worker, or more go on.
 
     Args:
-        watched: the rule.
+        watched: the policy.
         seen: called with each observation and action.
     """
 
@@ -78,7 +78,7 @@ class Watched(Policy[WatchedState]):
     seen: Callable[[Observation, int], None] = field(default=ignore, compare=False)
 
     name: ClassVar[str] = "watched"
-    summary: ClassVar[str] = "a rule whose actions are recorded"
+    summary: ClassVar[str] = "a policy whose actions are recorded"
     traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
 
     def init(self, cluster: Cluster) -> WatchedState:

@@ -59,7 +59,7 @@ class Preset:
         steps: of an n-step return.
         margin: share of the time left that an action must save to be taken in the fallback's place, once learned.
         keep: whether, once learned, the first choice is kept.
-        pretraining: instances whose episodes under fixed rules or actions come first.
+        pretraining: instances whose episodes under fixed policies or actions come first.
         episodes: after them.
     """
 

@@ -144,7 +144,7 @@ class Study:
         return draw(family_named(families[index % len(families)]), 10_000 * self.seed + index)
 
     def _pretrain(self) -> None:
-        """Episodes of fixed rules or actions on every instance that has had none, and what they teach."""
+        """Episodes of fixed policies or actions on every instance that has had none, and what they teach."""
         pool = [self._instance(index) for index in range(self.ready, self.preset.pretraining)]
         groups = [self._fixed(instance) for instance in pool]
         every = play_ahead([rollout for group in groups for rollout in group], self.jobs)

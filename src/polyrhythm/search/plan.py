@@ -1,4 +1,4 @@
-"""What is searched and how: the knob, the rules of the search, one trial and its outcome."""
+"""What is searched and how: the knob, the terms of the search, one trial and its outcome."""
 
 import math
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The rules of a search.
+    """The terms of a search.
 
     Args:
         knob: what is searched.

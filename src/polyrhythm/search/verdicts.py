@@ -77,7 +77,7 @@ def verdict_of(
     """The verdict on a candidate, or None while more runs are needed.
 
     Args:
-        plan: rules.
+        plan: terms.
         target: accuracy of the baseline; of size 1 if it was given.
         noise: pooled spread without this candidate.
         outcomes: of the candidate's runs 0, 1, ... as far as they are there. The first few that are enough decide, so

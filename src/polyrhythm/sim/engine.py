@@ -67,7 +67,7 @@ class Engine:
 
     @property
     def policy(self) -> Policy[Any]:
-        """The rule that leads the run."""
+        """The policy that leads the run."""
         return self.driver.policy
 
     def obey_traits(self) -> None:
@@ -186,7 +186,7 @@ class Engine:
             self.calendar.at(self.calendar.now_s + leave.back_after_s, self._join_late, Reminder(worker))
 
     def _switch(self) -> None:
-        """Another rule is in force: whoever starts next stands still for as long as a switch takes."""
+        """Another policy is in force: whoever starts next stands still for as long as a switch takes."""
         self.meter.switches += 1
         self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
 

@@ -172,10 +172,10 @@ def run_one(
 ) -> tuple[int, RunResult]:
     """One run of a sweep; a failure becomes a result."""
     try:
-        rule = parse_policy(policy) if isinstance(policy, str) else policy
-        trace = None if trace_dir is None else Path(trace_dir) / trace_name(rule, seed)
+        policy = parse_policy(policy) if isinstance(policy, str) else policy
+        trace = None if trace_dir is None else Path(trace_dir) / trace_name(policy, seed)
         with one_thread(scenario):
-            return index, simulate(scenario, rule, seed=seed, target=target, trace=trace)
+            return index, simulate(scenario, policy, seed=seed, target=target, trace=trace)
     except PolyrhythmError as error:
         spec = policy if isinstance(policy, str) else policy.spec
         return index, blank_result(scenario, spec, seed, None, status="failed", message=one_line(error))

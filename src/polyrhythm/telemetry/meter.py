@@ -42,7 +42,7 @@ class Meter:
         target: accuracy on the test set whose first crossing is timed.
         updates: changes of the global parameters.
         samples: samples whose contribution is in the parameters, or in a live replica.
-        switches: changes of the rule in force.
+        switches: changes of the policy in force.
         bytes_pushed, bytes_pulled: messages that arrived, counted by the driver.
         local_steps: steps on a replica that no exchange followed at once.
         policy_figures: see `Policy.figures`.

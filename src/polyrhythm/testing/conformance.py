@@ -86,7 +86,7 @@ def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
     was found, and the last events.
 
     Args:
-        policy: the rule, with parameters.
+        policy: the policy, with parameters.
         examples: number of random clusters.
     """
 

@@ -45,7 +45,7 @@ class ScriptPlayer:
     """Plays one script; afterwards it can be asked what has happened.
 
     Args:
-        policy: the rule.
+        policy: what is run.
         script: durations, faults and arrivals.
         decide: called in place of ``policy.decide``, to look over its shoulder.
         watch: called after every event, before its decisions are carried out.

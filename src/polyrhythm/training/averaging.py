@@ -9,7 +9,7 @@ With global parameters w, and replicas x_i with weights w_i that started their l
 then every adopter becomes w: at once, or after some steps of its own, by which it moves on from w. Of a fragment all
 this holds for a slice of the flat vector. Floating-point buffers (batch-norm statistics) are averaged with the same
 weights; of other buffers (its counter of batches) each replica takes the largest value. Buffers go over whole, also
-with a fragment, and replace the adopter's; optimizer state does as its rule says, at once.
+with a fragment, and replace the adopter's; optimizer state does as its treatment says, at once.
 """
 
 from collections.abc import Sequence
@@ -272,12 +272,14 @@ def settle_states(
     adopters: Sequence[FlatOptimizer],
     contributors: Sequence[FlatOptimizer],
     weights: Sequence[float] | None,
-    rule: StateTreatment,
+    treatment: StateTreatment,
 ) -> None:
     """Treat the state of the optimizers of replicas that took over an average."""
-    if rule == "keep":
+    if treatment == "keep":
         return
-    mean = average_states([optimizer.state() for optimizer in contributors], weights) if rule == "average" else None
+    mean = (
+        average_states([optimizer.state() for optimizer in contributors], weights) if treatment == "average" else None
+    )
     for optimizer in adopters:
         if mean is None:
             optimizer.reset()

@@ -18,7 +18,7 @@ def encode(compression: Compression, vector: Tensor, random: Generator | None = 
     """The payload of a vector, ``compression.size(len(vector))`` bytes.
 
     Args:
-        compression: the rule.
+        compression: the compression.
         vector: flat, float32, on any device.
         random: source of what is rounded at random.
     """
@@ -111,7 +111,7 @@ class Compressor:
     With v_i given and s_i what arrives of it, ``sum s_i + rest == sum v_i`` at any time under error feedback.
 
     Args:
-        compression: the rule.
+        compression: the compression.
         random: source of what is rounded at random.
 
     Example:

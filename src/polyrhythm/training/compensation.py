@@ -10,7 +10,7 @@ staleness (updates between the read and the application):
 | ``dc-asgd:lambda=L`` | g + L g*g*(w - b) | eta |
 | ``dc-asgd-adaptive:lambda=L,decay=m`` | g + L / sqrt(v + 1e-7) g*g*(w - b) | eta |
 
-with elementwise products and a running mean square v <- m v + (1 - m) g*g that the server keeps. The second rule is
+with elementwise products and a running mean square v <- m v + (1 - m) g*g that the server keeps. The second method is
 that of Zhang et al. 2016 (staleness-aware async-SGD), the last two are those of Zheng et al. 2017. Compensation is no
 schedule: it goes with every policy. The backup b belongs to the worker; one that all share, as in MXNet, compensates
 nothing.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # the configuration parses specs without importing torch
     from torch import Tensor
 
 EPSILON = 1e-7
-"""Keeps the adaptive rule finite where a gradient has always been zero; the value of Zheng et al."""
+"""Keeps the adaptive method finite where a gradient has always been zero; the value of Zheng et al."""
 
 
 @dataclass(frozen=True)
 class Compensation:
-    """Apply a stale gradient like a fresh one; base of the other rules."""
+    """Apply a stale gradient like a fresh one; base of the other methods."""
 
     name: ClassVar[str] = "none"
     needs_backup: ClassVar[bool] = False
@@ -97,15 +97,15 @@ class AdaptiveDelayCompensated(Compensation):
         return gradient.addcmul(square.div_((mean_square + EPSILON).sqrt_()), drift, value=self.strength)
 
 
-RULES: dict[str, type[Compensation]] = {
-    rule.name: rule for rule in (Compensation, LrByStaleness, DelayCompensated, AdaptiveDelayCompensated)
+METHODS: dict[str, type[Compensation]] = {
+    method.name: method for method in (Compensation, LrByStaleness, DelayCompensated, AdaptiveDelayCompensated)
 }
 KEYS = {"lambda": "strength", "decay": "decay"}
 """Fields by the keys that a spec uses for them."""
 
 
 def parse_compensation(spec: str) -> Compensation:
-    """The rule that a spec names; the first value may stand without its key.
+    """The method that a spec names; the first value may stand without its key.
 
     Raises:
         ScenarioError: for an unknown name or key, or an impossible value.
@@ -117,10 +117,10 @@ def parse_compensation(spec: str) -> Compensation:
         True
     """
     name, _, arguments = spec.strip().partition(":")
-    if name not in RULES:
-        raise ScenarioError(f"unknown compensation {name!r}: {did_you_mean(name, RULES)}")
+    if name not in METHODS:
+        raise ScenarioError(f"unknown compensation {name!r}: {did_you_mean(name, METHODS)}")
     parts = [part.strip().partition("=") for part in split(arguments)] if arguments else []
-    known = [key for key, field in KEYS.items() if hasattr(RULES[name], field)]
+    known = [key for key, field in KEYS.items() if hasattr(METHODS[name], field)]
     values = {}
     for position, (key, equals, value) in enumerate(parts):
         key, value = (key, value) if equals else ("lambda" if position == 0 else "", key)
@@ -128,7 +128,7 @@ def parse_compensation(spec: str) -> Compensation:
             accepted = did_you_mean(key, known) if known else "it takes none"
             raise ScenarioError(f"compensation {spec!r} has no parameter {key!r}: {accepted}")
         values[KEYS[key]] = read_number(spec, key, value)
-    return RULES[name](**values)
+    return METHODS[name](**values)
 
 
 def read_number(spec: str, key: str, value: str) -> float:

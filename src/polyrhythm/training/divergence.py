@@ -1,4 +1,4 @@
-"""When training has diverged: a rule on the losses of mini-batches, in the order in which they arrive."""
+"""When training has diverged: a criterion on the losses of mini-batches, in the order in which they arrive."""
 
 import math
 from dataclasses import dataclass

@@ -70,8 +70,8 @@ def reports(count: int, workers: int = 2, loss: float | None = 1.0) -> list[Repo
     ]
 
 
-def rules(policy: RLP, events: list[Report], workers: int = 2) -> list[str]:
-    """The rule in charge after each event."""
+def policies(policy: RLP, events: list[Report], workers: int = 2) -> list[str]:
+    """The chosen in charge after each event."""
     state, _ = policy.decide(policy.init(Cluster(workers)), Joined(tuple(range(workers)), 0.0))
     seen = []
     for event in events:
@@ -82,7 +82,7 @@ def rules(policy: RLP, events: list[Report], workers: int = 2) -> list[str]:
 
 def test_the_fallback_until_there_is_something_to_choose_by(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned(best=3)), probe=0)
-    assert rules(policy, reports(8)) == ["asp"] * 3 + ["k-group:2"] * 5
+    assert policies(policy, reports(8)) == ["asp"] * 3 + ["k-group:2"] * 5
 
 
 def with_the_loss(weight: float, keep: bool) -> Learned:
@@ -94,8 +94,8 @@ def with_the_loss(weight: float, keep: bool) -> Learned:
 
 def test_the_first_choice_is_kept_if_the_file_says_so(tmp_path: Path) -> None:
     events = [report._replace(loss=2.0 if at < 12 else 0.5) for at, report in enumerate(reports(40))]
-    often = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=False)), probe=0), events)
-    once = rules(RLP(written(tmp_path, with_the_loss(1.0, keep=True), "once.json"), probe=0), events)
+    often = policies(RLP(written(tmp_path, with_the_loss(1.0, keep=False)), probe=0), events)
+    once = policies(RLP(written(tmp_path, with_the_loss(1.0, keep=True), "once.json"), probe=0), events)
     assert (often[8], once[8]) == ("k-group:2", "k-group:2")
     assert (often[-1], set(once[8:])) == ("k-group:1", {"k-group:2"})
 
@@ -131,23 +131,23 @@ def test_a_choice_goes_on_into_the_next_epoch(tmp_path: Path) -> None:
 
 def test_without_losses_the_fallback_stays(paper: str, phase: str) -> None:
     for file in (paper, phase):
-        assert set(rules(RLP(file, fallback=SSP(4)), reports(30, loss=None))) == {"ssp:4"}
+        assert set(policies(RLP(file, fallback=SSP(4)), reports(30, loss=None))) == {"ssp:4"}
 
 
 def test_losses_that_stop_bring_the_fallback_back(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned(best=3)), probe=0)
     later = [report._replace(loss=None) for report in reports(12)[8:]]
-    assert rules(policy, [*reports(8), *later])[-4:] == ["asp"] * 4
+    assert policies(policy, [*reports(8), *later])[-4:] == ["asp"] * 4
 
 
 def test_outside_of_the_conditions_the_fallback_is_in_charge(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned(best=3, workers=(3, 9))), probe=0)
-    assert set(rules(policy, reports(30))) == {"asp"}
+    assert set(policies(policy, reports(30))) == {"asp"}
     narrow = learned(best=3)
     low = (*narrow.conditions.low[:5], 0.0, *narrow.conditions.low[6:])
     high = (*narrow.conditions.high[:5], 0.3, *narrow.conditions.high[6:])
     grown: Learned = replace(narrow, conditions=replace(narrow.conditions, low=low, high=high))
-    seen = rules(RLP(written(tmp_path, grown, "narrow.json"), probe=0), reports(200))
+    seen = policies(RLP(written(tmp_path, grown, "narrow.json"), probe=0), reports(200))
     assert seen[8] == "k-group:2"
     assert set(seen[-100:]) == {"asp"}
 
@@ -158,10 +158,10 @@ def test_a_policy_that_does_worse_is_replaced(tmp_path: Path) -> None:
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
     level, seen = 1000.0, []
     for at in range(400):
-        rule = state.charge.policy.spec
-        level *= 1 - (0.02 if rule == "asp" else 0.01)
+        chosen = state.charge.policy.spec
+        level *= 1 - (0.02 if chosen == "asp" else 0.01)
         state, _ = policy.decide(state, Report(at % 2, 1 + at // 2, 1.0 + at, step_s=2.0, loss=level))
-        seen.append(rule)
+        seen.append(chosen)
     assert "k-group:2" in seen[:100]
     assert set(seen[-100:]) == {"asp"}
 

@@ -54,8 +54,8 @@ def test_a_phase_says_what_the_cluster_is_and_how_the_loss_falls() -> None:
 
 def test_the_choice_follows_the_healthy() -> None:
     view = PhaseView()
-    rules = [view.choose(heard(view), action)[1] for action in range(4)]  # type: ignore[arg-type]
-    assert rules == [KGroup(1), KGroup(2), KGroup(2), KGroup(3)]
+    policies = [view.choose(heard(view), action)[1] for action in range(4)]  # type: ignore[arg-type]
+    assert policies == [KGroup(1), KGroup(2), KGroup(2), KGroup(3)]
 
 
 def test_no_choice_is_due_inside_a_window() -> None:

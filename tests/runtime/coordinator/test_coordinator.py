@@ -39,7 +39,7 @@ seeds = st.integers(0, 2**32)
 
 
 def processed_once(job: FakeJob) -> None:
-    """Every position of every epoch was applied exactly once, or skipped by the stated rule and counted."""
+    """Every position of every epoch was applied exactly once, or skipped by the stated policy and counted."""
     assert set(job.applied.values()) <= {1}
     assert sum(job.applied.values()) == job.coordinator.job.samples
     assert job.coordinator.job.samples + job.coordinator.job.skipped_samples == EPOCHS * job.samples

@@ -1,4 +1,4 @@
-"""Sequences of rules on real workers: each in a phase of its own, at the right sample, with nothing lost."""
+"""Sequences of policies on real workers: each in a phase of its own, at the right sample, with nothing lost."""
 
 from collections import Counter
 from itertools import pairwise
@@ -49,7 +49,7 @@ def test_no_sample_is_lost_or_doubled(
 
 
 def phases(job: FakeJob) -> list[tuple[str, int]]:
-    """The rule of each phase, and how many samples had been processed when it began."""
+    """The policy of each phase, and how many samples had been processed when it began."""
     return [(trace.header.policy, trace.header.cluster.processed_samples) for trace in job.traced()]
 
 
@@ -90,11 +90,11 @@ def test_what_was_processed_before_decides_where_a_job_stands() -> None:
     job = Job(1, None, lambda: 0.0)  # type: ignore[arg-type]
     job.members[0], job.epoch = Member(Ready(0, 40, 4)), 0
     job.workload = workload_of(Ready(0, 40, 4))
-    rules = []
+    policies = []
     for done in (0, 19, 20, 59, 60, 80):
         job.samples = done
-        rules.append(stages.stage(job).policy.spec)
-    assert rules == ["bsp", "bsp", "ssp:2", "ssp:2", "asp", "asp"]
+        policies.append(stages.stage(job).policy.spec)
+    assert policies == ["bsp", "bsp", "ssp:2", "ssp:2", "asp", "asp"]
     assert parse_policy("asp").stages(Cluster(1)) == ()
 
 

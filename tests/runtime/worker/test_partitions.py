@@ -72,9 +72,9 @@ def test_a_switch_and_fetching_ahead_lose_and_double_nothing(policy: str, switch
 
 
 def test_labels_come_from_where_a_data_set_has_them() -> None:
-    rule, x, y = parse_partition("sorted"), torch.zeros(4, 2), torch.tensor([1, 0, 1, 0])
-    assert labels_of(rule, TensorDataset(x, y), None).tolist() == [1, 0, 1, 0]
-    assert labels_of(rule, TensorDataset(x), [0, 0, 1, 1]).tolist() == [0, 0, 1, 1]
+    partition, x, y = parse_partition("sorted"), torch.zeros(4, 2), torch.tensor([1, 0, 1, 0])
+    assert labels_of(partition, TensorDataset(x, y), None).tolist() == [1, 0, 1, 0]
+    assert labels_of(partition, TensorDataset(x), [0, 0, 1, 1]).tolist() == [0, 0, 1, 1]
     assert labels_of(parse_partition("defdp"), TensorDataset(x), None).tolist() == [0, 0, 0, 0]
 
 

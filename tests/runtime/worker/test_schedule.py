@@ -61,7 +61,7 @@ def test_every_rank_follows_the_policy(spec: str, exchanges: list[bool]) -> None
 
 
 class OnceInTwo(BSP):
-    """Extends a rule that is steady, and is not: only every other step is an update, and the last."""
+    """Extends a policy that is steady, and is not: only every other step is an update, and the last."""
 
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         state, decisions = super().decide(state, event)

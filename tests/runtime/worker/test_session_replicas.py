@@ -92,10 +92,10 @@ def test_replicas_that_never_meet_are_averaged_at_the_end_of_each_epoch() -> Non
 
 
 @pytest.mark.parametrize("rule", ["average", "reset"])
-def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(rule: str) -> None:
+def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(policy: str) -> None:
     """What two make of two steps each, against the same by hand."""
-    found = run_job(train, 2, 12, MOMENTUM, {}, policy="local:2", averaged_state=rule)
-    close(found, by_hand(rule))
+    found = run_job(train, 2, 12, MOMENTUM, {}, policy="local:2", averaged_state=policy)
+    close(found, by_hand(policy))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def train_with_sums(rank: int, *args: Any) -> tuple[Tensor, int]:
         return train(rank, *args), launch.call_count
 
 
-def by_hand(rule: str) -> Tensor:
+def by_hand(policy: str) -> Tensor:
     """Local SGD(2) of two workers with mini-batches of 12, in one process."""
     models, data = [make_model(seed=0) for _ in range(2)], Numbered(48)
     optimizers = [make_optimizer(model, lr=0.1, momentum=0.9, weight_decay=0.01) for model in models]
@@ -132,7 +132,7 @@ def by_hand(rule: str) -> Tensor:
                 step(model, optimizer, data.x[own], data.y[own])
         average_all(list(models[0].parameters()), list(models[1].parameters()))
         buffers = [[state["momentum_buffer"] for state in optimizer.state.values()] for optimizer in optimizers]
-        if rule == "average":
+        if policy == "average":
             average_all(*buffers)
         else:
             for optimizer in optimizers:

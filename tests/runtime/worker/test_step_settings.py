@@ -41,21 +41,21 @@ def alone(kind: str, options: dict[str, Any], of_step: list[dict[str, float]]) -
     return flat(model)
 
 
-@pytest.mark.parametrize("rule", ["bsp", "asp", "local:3"])
-def test_rate_and_momentum(rule: str) -> None:
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:3"])
+def test_rate_and_momentum(policy: str) -> None:
     options = {"lr": 0.1, "momentum": 0.9}
-    ((parameters, _, rate),) = run_job(train, 1, "SGD", options, 1, policy=f"tuned:({rule}),lr=0.5,momentum=0.25")
+    ((parameters, _, rate),) = run_job(train, 1, "SGD", options, 1, policy=f"tuned:({policy}),lr=0.5,momentum=0.25")
     wanted = alone("SGD", options, [{"lr": 0.05, "momentum": 0.25}] * 12)
     assert torch.allclose(parameters, wanted, atol=1e-6)
     assert rate == 0.1, "between steps the script has its own rate"
 
 
-@pytest.mark.parametrize("rule", ["bsp", "asp"])
-def test_a_ramp_over_epochs_and_its_end(rule: str) -> None:
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_a_ramp_over_epochs_and_its_end(policy: str) -> None:
     """One worker: i/n is 0 in the first epoch and 1 in the second, which is beyond the end of the ramp."""
     options = {"lr": 0.1, "momentum": 0.9}
     ((parameters, _, _),) = run_job(
-        train, 1, "SGD", options, 2, policy=f"switch:{rule}@0.25,(tuned:({rule}),momentum=i/n,full=0.5)", epochs=2
+        train, 1, "SGD", options, 2, policy=f"switch:{policy}@0.25,(tuned:({policy}),momentum=i/n,full=0.5)", epochs=2
     )
     wanted = alone("SGD", options, [{}] * 6 + [{"momentum": 0.0}] * 12 + [{"momentum": 0.9}] * 6)
     assert torch.allclose(parameters, wanted, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Checks of policy parameters that several rules share."""
+"""Checks of policy parameters that several policies share."""
 
 from polyrhythm.errors import SpecError
 

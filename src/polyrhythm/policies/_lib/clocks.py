@@ -1,4 +1,4 @@
-"""Which live workers stand at which clock, as frozen values: what the bounded-staleness rules compare."""
+"""Which live workers stand at which clock, as frozen values: what the bounded-staleness policies compare."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

@@ -18,7 +18,7 @@ from polyrhythm.policies._lib.checks import require_at_least
 ROBUST_SIGMA = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 
-RULES = ("robust", "sigma")
+METHODS = ("robust", "sigma")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +75,21 @@ class Detector:
     """Judges windows; a verdict changes after `patience` windows in a row that speak for it.
 
     With m the median (the lower one) of the workers' latest windows and d the median absolute deviation from it, the
-    robust rule calls a window slow if it is above both ``(1 + floor) * m`` and ``m + deviations * 1.4826 * d``, and
+    robust method calls a window slow if it is above both ``(1 + floor) * m`` and ``m + deviations * 1.4826 * d``, and
     healthy again if it is below half of that way: above m by at most half as much.
 
-    The paper's rule, ``sigma``, calls a window slow if its throughput 1/t is below mean - standard deviation over the
+    The paper's method, ``sigma``, calls a window slow if its throughput 1/t is below mean - standard deviation over the
     workers, and healthy if not: among equal workers about 16 % always are slow, and of n workers a single straggler
     sits at -sqrt(n - 1) deviations however slow it is.
 
     Args:
-        rule: robust or sigma.
+        method: robust or sigma.
         window: steps of one window.
         patience: windows in a row before a verdict changes.
         floor: how much later than the median anyone must be.
         deviations: how many deviations later.
 
-    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: the default rule; windows do not overlap.
+    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: the default method; windows do not overlap.
 
     Example:
         >>> detector, watch = Detector(window=1, patience=1), DetectorState()
@@ -99,7 +99,7 @@ class Detector:
         [2]
     """
 
-    rule: str = "robust"
+    method: str = "robust"
     window: int = 4
     patience: int = 2
     floor: float = 0.25
@@ -107,8 +107,8 @@ class Detector:
 
     def __post_init__(self) -> None:
         require_at_least(1, window=self.window, patience=self.patience)
-        if self.rule not in RULES:
-            raise SpecError(f"detector must be robust or sigma but got {self.rule!r}")
+        if self.method not in METHODS:
+            raise SpecError(f"detector must be robust or sigma but got {self.method!r}")
         if not self.floor > 0 or not self.deviations >= 0:
             raise SpecError(f"floor must be above 0 and deviations at least 0 but got {self.floor}, {self.deviations}")
 
@@ -147,7 +147,7 @@ class Detector:
     def limits(self, means: Sequence[float]) -> WindowLimits:
         """What windows are judged by until every worker has completed another one."""
         middle = median_low(means)
-        if self.rule == "sigma":
+        if self.method == "sigma":
             speeds = [1 / max(mean, 1e-12) for mean in means]
             least = fmean(speeds) - pstdev(speeds)
             # A worker at the limit itself, as one of two always is, is not below it.

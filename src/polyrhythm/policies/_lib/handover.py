@@ -1,11 +1,11 @@
-"""Passing a running job from one rule to another: what the rules that wrap others share.
+"""Passing a running job from one policy to another: what the policies that wrap others share.
 
-A rule that takes over meets workers in mid-run. It is told of all who are live as `Joined`, each with its clock, and
+A policy that takes over meets workers in mid-run. It is told of all who are live as `Joined`, each with its clock, and
 lets them start; of those only the ones that wait really do, the others are under way and report to it later. Gradients
-that the old rule was still holding are applied first, as one update with their mean.
+that the old policy was still holding are applied first, as one update with their mean.
 
-Unlike `polyrhythm.policies._lib.relay`, which changes between any two rules and first lets everyone come to a stand,
-this costs no wait, so that it may happen every few steps; the price is that both rules must exchange gradients.
+Unlike `polyrhythm.policies._lib.relay`, which changes between any two policies and first lets everyone come to a stand,
+this costs no wait, so that it may happen every few steps; the price is that both policies must exchange gradients.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from polyrhythm.policies._lib.roll import Place, Roll
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A rule that is in charge of the job, with its state.
+    """A policy that is in charge of the job, with its state.
 
     Example:
         >>> from polyrhythm.core import Report
@@ -71,7 +71,7 @@ def by_clock(places: WorkerMap[Place]) -> list[tuple[int, tuple[int, ...]]]:
     return [(clock, tuple(groups[clock])) for clock in sorted(groups)]
 
 
-def require_plain_gradients(name: str, rule: Policy[Any]) -> None:
-    """Refuse a rule that cannot take over in mid-run: one on replicas, or one that abandons steps."""
-    if rule.traits.exchanges != {"gradients"} or rule.traits.cancels:
-        raise SpecError(f"{name} must exchange gradients and let steps finish but got {rule.spec!r}; try k-group:3")
+def require_plain_gradients(name: str, policy: Policy[Any]) -> None:
+    """Refuse a policy that cannot take over in mid-run: one on replicas, or one that abandons steps."""
+    if policy.traits.exchanges != {"gradients"} or policy.traits.cancels:
+        raise SpecError(f"{name} must exchange gradients and let steps finish but got {policy.spec!r}; try k-group:3")

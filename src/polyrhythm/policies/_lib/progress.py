@@ -1,4 +1,4 @@
-"""How fast a run learns, from the losses of its mini-batches: what rules compare that choose among others.
+"""How fast a run learns, from the losses of its mini-batches: what policies compare that choose among others.
 
 **Rate** of a window of reports: minus the slope of the loss over time, divided by the mean loss, so 0.01 is one percent
 less loss a second. The slope is that of Theil and Sen, the median of the slopes between all pairs of points, which a

@@ -1,9 +1,9 @@
-"""Relay: one rule hands the running job over to another; what is in flight and pending then is settled by one rule.
+"""Relay: one policy hands the running job over to another; what is in flight and pending then is settled by one policy.
 
 From the moment of the hand-over on nobody is started any more. Steps in flight finish, and each gradient is applied
 when it arrives; or they are cancelled, which is counted, and their samples are handed out again. When nobody runs,
-gradients that the old rule still held are applied, those of one worker as one update with their mean, and replicas are
-averaged. Then the next rule is told of everyone present as `Joined`, all at the same clock.
+gradients that the old policy still held are applied, those of one worker as one update with their mean, and replicas
+are averaged. Then the next policy is told of everyone present as `Joined`, all at the same clock.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from polyrhythm.policies._lib.wrapping import ClockView
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """The rule in force with its state, the roll of the workers, and who follows once nobody runs.
+    """The policy in force with its state, the roll of the workers, and who follows once nobody runs.
 
     Args:
-        cluster: as the first rule was told of it.
-        policy: the rule in force; while `following` is given it is not asked any more.
+        cluster: as the first policy was told of it.
+        policy: the policy in force; while `following` is given it is not asked any more.
         inner: its state.
         drops: whether steps in flight are cancelled at a hand-over.
         switches: hand-overs so far.
@@ -41,11 +41,11 @@ class Relay:
         return Relay(cluster, policy, policy.init(cluster), Roll(processed=cluster.processed_samples), drops=drops)
 
     def decide(self, event: Event, choose: Callable[[int], Policy[Any] | None]) -> tuple["Relay", Decisions]:
-        """What the rule in force decides, or what a hand-over makes of it.
+        """What the policy in force decides, or what a hand-over makes of it.
 
         Args:
             event: what has happened.
-            choose: the rule that is to follow now, given the samples whose gradients were applied; None is no change.
+            choose: the policy that is to follow now, given the samples whose gradients were applied; None is no change.
                 It is asked after a report, and whenever something was combined.
         """
         roll, view = self.roll.after(event), self.view.follow(event, self.roll)
@@ -63,7 +63,7 @@ class Relay:
         return stopped._stop(event.time_s, combined)
 
     def _stop(self, time_s: float, decisions: Decisions) -> tuple["Relay", Decisions]:
-        """Start nobody any more, and abandon what is in flight if that is the rule."""
+        """Start nobody any more, and abandon what is in flight if `drops` says so."""
         running = tuple(worker for worker, place in self.roll.places.items() if place.running)
         if not self.drops or not running:
             return self._go_on_if_standing(time_s, decisions)
@@ -71,7 +71,7 @@ class Relay:
         return replace(self, roll=self.roll.carry_out(ended))._go_on_if_standing(time_s, (*decisions, *ended))
 
     def _go_on_if_standing(self, time_s: float, decisions: Decisions) -> tuple["Relay", Decisions]:
-        """Once nobody runs, settle what is pending and let the next rule begin."""
+        """Once nobody runs, settle what is pending and let the next policy begin."""
         if self.roll.running or self.following is None:
             return self, decisions
         settled = (*held_updates(self.roll), *closing_average(self.roll))
@@ -95,7 +95,7 @@ def late_update(event: Event, roll: Roll) -> Decisions:
 
 
 def held_updates(roll: Roll) -> Decisions:
-    """What the old rule still held: one update for each worker."""
+    """What the old policy still held: one update for each worker."""
     held = ((worker, len(place.gradients)) for worker, place in roll.places.items())
     return tuple(Sync((worker,) * count) for worker, count in held if count)
 

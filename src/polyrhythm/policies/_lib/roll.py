@@ -1,4 +1,5 @@
-"""Who runs, who waits and what is pending, as a frozen value: what a rule that wraps others must know of their doings.
+"""Who runs, who waits and what is pending, as a frozen value: what a policy that wraps others must know of their
+doings.
 
 It counts as `polyrhythm.core.Ledger` does, in samples, from the events and decisions that pass by.
 """

@@ -1,4 +1,4 @@
-"""What rules that wrap others share: the traits of several policies, and clocks as the wrapped rule sees them."""
+"""What policies that wrap others share: the traits of several policies, and clocks as the wrapped policy sees them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -33,9 +33,9 @@ def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
 
 @dataclass(frozen=True, slots=True)
 class ClockView:
-    """Clocks as a rule sees them that started in the middle of the job, with everyone at the same clock.
+    """Clocks as a policy sees them that started in the middle of the job, with everyone at the same clock.
 
-    `ahead` is what the rule sees of each worker's clock beyond what the job counts; None before the first switch.
+    `ahead` is what the policy sees of each worker's clock beyond what the job counts; None before the first switch.
     """
 
     ahead: WorkerMap[int] | None = None
@@ -50,7 +50,7 @@ class ClockView:
         return ClockView(ahead)
 
     def follow(self, event: Event, before: Roll) -> "ClockView":
-        """With newcomers at the smallest clock that the rule sees; `before` is the roll without them."""
+        """With newcomers at the smallest clock that the policy sees; `before` is the roll without them."""
         if self.ahead is None or not isinstance(event, Joined):
             return self
         seen = [place.clock + self.of(worker) for worker, place in before.places.items()]
@@ -61,7 +61,7 @@ class ClockView:
         return ClockView(known.set(worker, ahead))
 
     def seen(self, event: Event) -> Event:
-        """The event as the rule is told of it."""
+        """The event as the policy is told of it."""
         match event:
             case _ if self.ahead is None:
                 return event
@@ -75,5 +75,5 @@ class ClockView:
                 return event
 
     def of(self, worker: int) -> int:
-        """How far the rule sees this worker ahead of its clock."""
+        """How far the policy sees this worker ahead of its clock."""
         return (self.ahead and self.ahead.get(worker)) or 0

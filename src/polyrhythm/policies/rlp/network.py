@@ -98,7 +98,7 @@ class Learned:
     Args:
         view: name of what the network sees and chooses from.
         window: reports of each worker from one look at the progress to the next.
-        fallback: spec of the rule that takes over.
+        fallback: spec of the policy that takes over.
         conditions: what the training has seen.
         network: values of the actions.
         training: how it was trained, for people.

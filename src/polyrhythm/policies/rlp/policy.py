@@ -1,4 +1,4 @@
-"""RLP: a synchronization policy that was learned, with a fixed rule that takes over where it does not hold."""
+"""RLP: a synchronization policy that was learned, with a fixed policy that takes over where it does not hold."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,8 +19,8 @@ from polyrhythm.policies.rlp.network import Learned, load
 from polyrhythm.policies.rlp.views import VIEWS, ByAction, Observation, View
 from polyrhythm.policies.ssp import SSP
 
-FALLBACKS: dict[str, type[Policy[Any]]] = {rule.name: rule for rule in (ASP, BSP, KGroup, SSP)}
-"""Rules that a file may name as its fallback."""
+FALLBACKS: dict[str, type[Policy[Any]]] = {policy.name: policy for policy in (ASP, BSP, KGroup, SSP)}
+"""Policies that a file may name as its fallback."""
 
 FALLBACK = 1
 """The arm of the match between the learned policy, 0, and its fallback."""
@@ -28,16 +28,16 @@ FALLBACK = 1
 
 @dataclass(frozen=True, slots=True)
 class ChosenPolicy:
-    """The rule that was chosen last, whether what was seen then lay inside of the training's conditions, for whom."""
+    """The policy that was chosen last, whether what was seen then lay inside of the training's conditions, for whom."""
 
-    rule: Policy[Any] | None
+    policy: Policy[Any] | None
     inside: bool = True
     crew: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class RLPState:
-    """The rule in charge and the one that was chosen; the window that fills; signals of the view; the match."""
+    """The policy in charge and the one that was chosen; the window that fills; signals of the view; the match."""
 
     cluster: Cluster
     charge: Charge
@@ -56,7 +56,7 @@ class RLP(Policy[RLPState]):
     reports per worker, or only after the first, until workers come or go, if the file says to keep to a choice. Every
     gradient is applied when it arrives.
 
-    The fallback rule is in charge instead
+    The fallback policy is in charge instead
 
     - while there is nothing to choose by: in the first phase, and as long as reports state no loss;
     - while the number of workers or an input lies outside of what the training has seen;
@@ -67,10 +67,10 @@ class RLP(Policy[RLPState]):
 
     Args:
         file: as ``polyrhythm learn`` writes it; empty: the one that ships with the package.
-        fallback: that rule; none: as the file says.
+        fallback: that policy; none: as the file says.
         probe: windows from one probe to the next, at least 2; 0: never.
         z: standard errors of that decision.
-        only: restricts it to one action, which makes it the fixed rule that the action is; without a fallback.
+        only: restricts it to one action, which makes it the fixed policy that the action is; without a fallback.
 
     Example:
         >>> from polyrhythm.core import Cluster, Joined
@@ -91,7 +91,7 @@ class RLP(Policy[RLPState]):
     only: str = ""
 
     name: ClassVar[str] = "rlp"
-    summary: ClassVar[str] = "a learned network chooses who goes on, with a fixed rule to fall back on"
+    summary: ClassVar[str] = "a learned network chooses who goes on, with a fixed policy to fall back on"
     traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
 
     def __post_init__(self) -> None:
@@ -171,34 +171,34 @@ class RLP(Policy[RLPState]):
         window, match = state.window.add(time_s, loss), state.match
         if not window.full:
             return window, match, None
-        if self.probe and state.plan.rule:
+        if self.probe and state.plan.policy:
             match = match.next(window.rate, self.probe, self.z)
         return LossWindow(window.size), match, window
 
     def planned(self, state: RLPState, signals: Any, observation: Observation) -> tuple[Any, ChosenPolicy]:
-        """The rule that the network chooses, if it was trained for what it sees; one that is kept."""
-        if self.learned.keep and state.plan.rule and not self.only:
+        """The policy that the network chooses, if it was trained for what it sees; one that is kept."""
+        if self.learned.keep and state.plan.policy and not self.only:
             return signals, state.plan
         if self.only:
             action = self.view.actions.index(self.only)
         elif self.learned.conditions.hold(len(state.charge.roll.places), observation):
             action = self.choose(observation)
         else:
-            return signals, ChosenPolicy(state.plan.rule, inside=False)
-        signals, rule = self.view.choose(signals, action)
-        return signals, ChosenPolicy(rule, crew=frozenset(state.charge.roll.places))
+            return signals, ChosenPolicy(state.plan.policy, inside=False)
+        signals, policy = self.view.choose(signals, action)
+        return signals, ChosenPolicy(policy, crew=frozenset(state.charge.roll.places))
 
     def choose(self, observation: Observation) -> int:
         return self.learned.network.best(observation)
 
     def in_charge(self, plan: ChosenPolicy, match: Match) -> Policy[Any]:
         trusted = bool(self.only) or (plan.inside and match.playing != FALLBACK)
-        return plan.rule if trusted and plan.rule is not None else self.fixed
+        return plan.policy if trusted and plan.policy is not None else self.fixed
 
 
 @lru_cache(maxsize=16)
 def fallback_of(spec: str) -> Policy[Any]:
-    """The rule that a file names; it is asked for at many steps."""
+    """The policy that a file names; it is asked for at many steps."""
     return parse_spec(spec, FALLBACKS)
 
 

@@ -1,7 +1,7 @@
 """What a learned policy sees, and what it may choose: the paper's view, and one that looks at phases.
 
 A view turns reports into an **observation**, a list of numbers, whenever a choice is due, and a chosen action into the
-rule that is in force until the next choice.
+policy that is in force until the next choice.
 """
 
 from abc import ABC, abstractmethod
@@ -89,7 +89,7 @@ class View(ABC, Generic[Signals]):
 
     @abstractmethod
     def choose(self, signals: Signals, action: int) -> tuple[Signals, Policy[Any]]:
-        """The rule that an action puts in force."""
+        """The policy that an action puts in force."""
 
 
 @dataclass(frozen=True, slots=True)

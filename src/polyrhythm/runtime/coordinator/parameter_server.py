@@ -21,7 +21,7 @@ class ParameterServerPhase(PhaseKind):
     """Runs one policy over pushes, one event at a time.
 
     To stop, it lets every step in flight arrive, applies each as it arrives, and sends no further `Go`. At the end of a
-    rule that `drops` them it cancels them instead.
+    policy that `drops` them it cancels them instead.
     """
 
     runs: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The course of a job: each rule of a policy that is a sequence runs in a phase of its own, and so in its own
+"""The course of a job: each policy of a policy that is a sequence runs in a phase of its own, and so in its own
 placement.
 
 A synchronous phase stops by itself behind the step that serves its share; on the servers no further step starts once
@@ -18,14 +18,14 @@ from polyrhythm.runtime.coordinator.synchronous import SynchronousPhase
 
 
 class Stages:
-    """Which rule is due.
+    """Which policy is due.
 
     Args:
         policy: what the job was asked to run, a sequence or not.
         epochs: epochs that the job plans; shares are of all their samples.
 
     Raises:
-        PolicyError: if a rule of it has no placement on real workers.
+        PolicyError: if a policy of it has no placement on real workers.
     """
 
     def __init__(self, policy: Policy[Any], epochs: int) -> None:
@@ -40,7 +40,7 @@ class Stages:
 
 
 def kind_of(policy: Policy[Any]) -> type[ParameterServerPhase | SynchronousPhase]:
-    """The kind of phase that runs this rule."""
+    """The kind of phase that runs this policy."""
     placement = runtime_placement(policy)
     if placement == "servers":
         return ParameterServerPhase

@@ -26,7 +26,7 @@ class Guard:
 
     Args:
         replica: the script's model and optimizer.
-        rule: what is done about a divergence; only for "rollback" anything is kept.
+        response: what is done about a divergence; only for "rollback" anything is kept.
         factor: of `LossWatch`.
 
     Example:
@@ -44,9 +44,11 @@ class Guard:
         True
     """
 
-    def __init__(self, replica: ScriptReplica, rule: OnDivergence = "ignore", factor: float = EXPLODED) -> None:
+    def __init__(
+        self, replica: ScriptReplica, on_divergence: OnDivergence = "ignore", factor: float = EXPLODED
+    ) -> None:
         self._replica = replica
-        self._rule = rule
+        self._on_divergence = on_divergence
         self._factor = factor
         self._watch = LossWatch(factor)
         self._has_said = False
@@ -54,11 +56,11 @@ class Guard:
 
     @property
     def listens(self) -> bool:
-        return self._rule != "ignore"
+        return self._on_divergence != "ignore"
 
     @property
     def goes_back(self) -> bool:
-        return self._rule == "rollback"
+        return self._on_divergence == "rollback"
 
     def see(self, loss: float | None) -> str | None:
         if loss is None or not self.listens or self._has_said:

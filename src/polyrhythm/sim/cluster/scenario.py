@@ -80,7 +80,7 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """What connects the workers."""
 
     switch_cost_s: Seconds = 0.0
-    """Time for which everyone stands still when a policy switches from one rule to another."""
+    """Time for which everyone stands still when a policy switches from one policy to another."""
 
     epoch_end_s: Seconds | None = None
     """Time from the moment at which all workers have come to the end of an epoch until they begin the next one

@@ -105,7 +105,7 @@ def received(
     """Indices of the samples that a worker receives in a step.
 
     Args:
-        injection: the rule.
+        injection: the injection.
         step: number of the worker's step.
         worker: who computes.
         drawn: what every live worker has drawn last.

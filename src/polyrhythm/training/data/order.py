@@ -73,7 +73,7 @@ def order_of(partition: str, labels: Tensor, workers: int, seed: int) -> SampleO
     Raises:
         UsageError: for a spec that cannot be read, or that these data do not allow.
     """
-    rule = parse_partition(partition)
-    if type(rule) is Partition:
+    chosen = parse_partition(partition)
+    if type(chosen) is Partition:
         return SharedOrder(len(labels), seed)
-    return ShardedOrder(deal(rule, np.asarray(labels), workers, seed))
+    return ShardedOrder(deal(chosen, np.asarray(labels), workers, seed))

@@ -36,7 +36,7 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Partition:
-    """One shuffled order for all workers; base of the rules that cut shards."""
+    """One shuffled order for all workers; base of the partitions that cut shards."""
 
     name: ClassVar[str] = "shared"
     rotate: ClassVar[bool] = False
@@ -160,13 +160,13 @@ class Sizes(Partition):
         return topped_up(np.split(random.permutation(len(labels)), ends))
 
 
-RULES: dict[str, type[Partition]] = {
-    rule.name: rule for rule in (Partition, DefDP, SelDP, Labels, Sorted, DealtPieces, Dirichlet, Sizes)
+PARTITIONS: dict[str, type[Partition]] = {
+    partition.name: partition for partition in (Partition, DefDP, SelDP, Labels, Sorted, DealtPieces, Dirichlet, Sizes)
 }
 
 
 BY_LABEL = (Labels, Sorted, Dirichlet)
-"""Rules that read the labels."""
+"""Partitions that read the labels."""
 
 
 def parse_partition(spec: str) -> Partition:
@@ -180,25 +180,29 @@ def parse_partition(spec: str) -> Partition:
         (Dirichlet(alpha=0.3), (2.0, 1.0))
     """
     name, colon, argument = spec.strip().partition(":")
-    if name not in RULES:
-        raise ScenarioError(f"training.partition: unknown partition {name!r}: {did_you_mean(name, RULES)}")
-    rule = RULES[name]
-    if bool(colon) != bool(rule.takes):
-        needs = f"needs {rule.takes}" if rule.takes else "takes no value"
+    if name not in PARTITIONS:
+        raise ScenarioError(f"training.partition: unknown partition {name!r}: {did_you_mean(name, PARTITIONS)}")
+    partition = PARTITIONS[name]
+    if bool(colon) != bool(partition.takes):
+        needs = f"needs {partition.takes}" if partition.takes else "takes no value"
         raise ScenarioError(f"training.partition: {name} {needs}, but got {spec!r}")
-    return rule(value_of(rule, spec, argument)) if colon else rule()  # type: ignore[call-arg]
+    return partition(value_of(partition, spec, argument)) if colon else partition()  # type: ignore[call-arg]
 
 
-def value_of(rule: type[Partition], spec: str, argument: str) -> Any:
-    """The positive number, or numbers, that a rule takes."""
-    kind = float if rule in (Dirichlet, Sizes) else int
+def value_of(partition: type[Partition], spec: str, argument: str) -> Any:
+    """The positive number, or numbers, that a partition takes."""
+    kind = float if partition in (Dirichlet, Sizes) else int
     try:
         values = tuple(kind(part) for part in argument.split(","))
     except ValueError:
         values = ()
-    if not values or not all(0 < value < float("inf") for value in values) or (len(values) > 1 and rule is not Sizes):
-        raise ScenarioError(f"training.partition: {rule.name} needs {rule.takes}, above 0, but got {spec!r}")
-    return values if rule is Sizes else values[0]
+    if (
+        not values
+        or not all(0 < value < float("inf") for value in values)
+        or (len(values) > 1 and partition is not Sizes)
+    ):
+        raise ScenarioError(f"training.partition: {partition.name} needs {partition.takes}, above 0, but got {spec!r}")
+    return values if partition is Sizes else values[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,7 @@ def deal(partition: Partition, labels: Any, workers: int, seed: int) -> Dealt:
 
     Args:
         partition: how; not ``shared``.
-        labels: one a sample, anything that numpy takes; only rules about labels read more than its length.
+        labels: one a sample, anything that numpy takes; only partitions about labels read more than its length.
         workers: number of shards.
         seed: of everything random.
 

@@ -37,8 +37,8 @@ class PartitionSampler(Sampler[int]):
     """
 
     def __init__(self, labels: Any, partition: str, worker: int, workers: int, seed: int = 0) -> None:
-        self._rule = parse_partition(partition)
-        if type(self._rule) is Partition:
+        self._partition = parse_partition(partition)
+        if type(self._partition) is Partition:
             raise UsageError("partition 'shared' deals no shards; use torch's DistributedSampler for it")
         check_worker(worker, workers)
         self._labels, self._spec, self._seed = np.asarray(labels), partition, seed
@@ -132,7 +132,7 @@ class PartitionSampler(Sampler[int]):
         self.workers, self._read, self._dealt, self._ended = len(change["members"]), 0, dealt, None
 
     def _deal(self, workers: int) -> Dealt:
-        return deal(self._rule, self._labels, workers, self._seed)
+        return deal(self._partition, self._labels, workers, self._seed)
 
     def _state(self) -> dict[str, Any]:
         """As `state_dict` before anything more is read."""
