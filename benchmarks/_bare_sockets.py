@@ -1,7 +1,7 @@
 """What the machine itself takes to tell every process what all have: Unix sockets and nothing around them.
 
 Each process sleeps as the workers of the benchmark compute, so that those it waits for have to be woken up as theirs;
-and it can keep a core busy behind each exchange, as long as a worker does with the rest of its step.
+and it can keep a core busy after each exchange, as long as a worker does with the rest of its step.
 """
 
 import socket

@@ -33,7 +33,7 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 class Clock:
-    """Throughput behind the first epoch, which warms up, and accuracy at the end."""
+    """Throughput after the first epoch, which warms up, and accuracy at the end."""
 
     def __init__(self) -> None:
         self.seen, self.epochs, self.start = 0, 0, 0.0

@@ -13,7 +13,7 @@ RECORD = "POLYRHYTHM_TRIPS"
 """Environment variable with the folder into which every process of a job writes its calls."""
 
 MOST_CALLS = 400_000
-"""Calls that are recorded of one process; those behind them are left out."""
+"""Calls that are recorded of one process; those after them are left out."""
 
 
 class Call(NamedTuple):

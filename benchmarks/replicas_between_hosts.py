@@ -35,7 +35,7 @@ SCRIPT = str(Path(__file__).parent / "_thin_worker.py")
 
 
 class Measured(NamedTuple):
-    """Of the steps behind the first ones: how many, their seconds, seconds waited, and the share without exchange."""
+    """Of the steps after the first ones: how many, their seconds, seconds waited, and the share without exchange."""
 
     steps: int
     seconds: float

@@ -136,7 +136,7 @@ def flags() -> list[tuple[str, str, str, bool]]:
     """From the moment at which the last worker has its norm until everyone knows all.
 
     The bar is for exchanges alone. In steps a worker that was woken up goes on with its step, and where there are fewer
-    cores than workers the others wait for it: there the floor is that of bare sockets with as much work behind them.
+    cores than workers the others wait for it: there the floor is that of bare sockets with as much work after them.
     """
     by_worker = job("flags", flagging, 4, "selsync:inf")
     alone, in_steps = known_after([found[0] for found in by_worker]), known_after([found[1] for found in by_worker])

@@ -58,7 +58,7 @@ def train(model: nn.Module, sgd: torch.optim.Optimizer, x: torch.Tensor, y: torc
 
 
 def switch_worker(rank: int, address: str) -> list[tuple[float, str]]:
-    """When each step ended, with all that comes behind it, and under which policy it began."""
+    """When each step ended, with all that comes after it, and under which policy it began."""
     join(rank, address)
     model = mlp(400)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -81,7 +81,7 @@ def switch_costs(workers: list[list[tuple[float, str]]]) -> tuple[list[float], f
         spans = [after - before for (before, _), (after, _) in pairwise(steps)]
         changes = [index for index, ((_, before), (_, after)) in enumerate(pairwise(steps)) if before != after]
         usual.append(median(spans))
-        # The switch happens behind the last step of the old policy, which ends the span before the change.
+        # The switch happens after the last step of the old policy, which ends the span before the change.
         by_worker.append([spans[index - 1] - median(spans) for index in changes if index])
     return [max(costs) for costs in zip(*by_worker, strict=False)], max(usual)
 

@@ -108,7 +108,7 @@ def onset(console: Console, trials: int) -> bool:
 
 
 def first(detector: Detector, trace: Trace, onset: int) -> int:
-    """Windows of worker 3 that end behind its onset, until it is a straggler; 99 if it never is."""
+    """Windows of worker 3 that end after its onset, until it is a straggler; 99 if it never is."""
     later = [straggles for worker, clock, _, straggles in windows(detector, trace) if worker == 3 and clock > onset]
     return later.index(True) + 1 if True in later else 99
 

@@ -62,7 +62,7 @@ if rank := os.environ.get("RANK"):
     import atexit
     atexit.register(os.write, other, b"x" * 100)
 """
-"""Each rank waits for its side's turn before an epoch, and behind it gives the turn to that rank of the other side."""
+"""Each rank waits for its side's turn before an epoch, and after it gives the turn to that rank of the other side."""
 
 
 def run_sides(arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str, list[float]]:

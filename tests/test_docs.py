@@ -65,7 +65,7 @@ def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
     monkeypatch.setattr("socket.gethostbyname", lambda host: "127.0.0.1")  # hosts of the pages exist nowhere
     for command, *arguments in commands(PAGES[page]):
-        if command == "run":  # what stands behind the script is the script's, --help too
+        if command == "run":  # what stands after the script is the script's, --help too
             pilot = read_pilot(arguments)
             call = pilot.command("bsp") if pilot else arguments
             order = read_order(call)

@@ -12,7 +12,7 @@ gaps = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, ma
 
 
 def ranges(pieces: list[tuple[int, int]]) -> tuple[SampleRange, ...]:
-    """Leases of given lengths behind given gaps."""
+    """Ranges of given lengths after given gaps."""
     sample_ranges, start = [], 0
     for gap, length in pieces:
         sample_ranges.append(SampleRange(0, start + gap, start + gap + length))

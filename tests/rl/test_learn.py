@@ -36,7 +36,7 @@ class StoppedError(Exception):
 
 
 def stop_after(study: Study, episodes: int) -> None:
-    """Run a study that is killed behind a checkpoint, in its pre-training if it is to end before any episode."""
+    """Run a study that is killed after a checkpoint, in its pre-training if it is to end before any episode."""
 
     def tell(done: int, planned: int) -> None:
         if study.done >= episodes if study.pretrained else not episodes:

@@ -204,7 +204,7 @@ class FakeJob:
             self._resume(w, self._outcome(w))
 
     def _outcome(self, w: FakeWorker) -> bool:
-        """A collective succeeds if all arrived, even if one died behind its arrival; then all have contributed."""
+        """A collective succeeds if all arrived, even if one died after its arrival; then all have contributed."""
         assert w.wants is not None
         assert w.phase is not None
         if w.wants not in self.outcomes:

@@ -131,7 +131,7 @@ class FakeWorker:
         return (yield None)
 
     def _await_answer(self, go: control.Go, sample_range: SampleRange) -> Steps:
-        """Make the step unless it was cancelled; what comes before the answer is followed behind it."""
+        """Make the step unless it was cancelled; what comes before the answer is followed after it."""
         before = []
         while True:
             message = yield None
@@ -177,7 +177,7 @@ class FakeWorker:
         self._tell_at_end(epoch)
 
     def _step_in_lockstep(self, step: int) -> Generator[Any, Any, bool]:
-        """Whether there is a stop behind it."""
+        """Whether there is a stop after it."""
         last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
         batch = self.schedule.batch()
         samples = sum(sample_range.samples for sample_range in batch)

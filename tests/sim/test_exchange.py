@@ -67,7 +67,7 @@ def test_a_delayed_exchange_hides_behind_the_steps_that_follow(averaging: Any) -
     exchange_s = {"server": 8.0, "ring": 4.0}[averaging]
     for overlap in range(4):
         result = run(cluster(2.0, 2.0, samples=24, averaging=averaging), f"diloco:4,overlap={overlap}")
-        # Three rounds of four steps; behind the last one the job is over, and only an exchange at once is waited for.
+        # Three rounds of four steps; after the last one the job is over, and only an exchange at once is waited for.
         late_s = max(0.0, exchange_s - 2.0 * overlap)
         assert result.duration_s == 12 * 2.0 + 2 * late_s + (exchange_s if overlap == 0 else 0.0), overlap
         assert result.transfer_fraction == (pytest.approx(3 * exchange_s / result.duration_s) if overlap == 0 else 0.0)

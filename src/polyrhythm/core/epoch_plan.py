@@ -52,7 +52,7 @@ class EpochPlan:
         return even_steps(self.samples, self.members, self.batch_size)
 
     def step_that_serves(self, samples: float) -> int | None:
-        """The step behind which at least so many samples are taken; None if too few would be left for a phase."""
+        """The step after which at least so many samples are taken; None if too few would be left for a phase."""
         width = self.members * self.batch_size
         if not 0 < samples <= self.samples - 2 * width:
             return None

@@ -43,7 +43,7 @@ class Traits:
             named in a `Proceed`, with which the policy then answers every report that does not end in a `Sync`.
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
-        steady: whether every step of all live workers ends in one update from all of them, behind which all go on; of
+        steady: whether every step of all live workers ends in one update from all of them, after which all go on; of
             such a policy nobody in synchronous mode has to be shown the steps of others. Each class says so for itself:
             one that extends such a policy does not inherit it.
     """

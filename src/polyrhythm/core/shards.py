@@ -67,7 +67,7 @@ class ShardedWorkload(Workload):
 
     What is given back goes to the worker whose pass it belongs to. Of a worker that is absent, others read the pass
     that it is in, each before it begins a later pass of its own: no sample of a pass is lost or read twice, and the
-    worker goes on behind them if it comes back. A worker may be passes ahead of another: `total_samples` counts what
+    worker goes on after them if it comes back. A worker may be passes ahead of another: `total_samples` counts what
     all have read.
 
     Args:
@@ -147,7 +147,7 @@ class ShardedWorkload(Workload):
         return tuple(self.gather(self.left, min(self._next)))
 
     def _advance(self, owner: int, samples: int) -> SampleRange | None:
-        """The next positions of a worker's pass; behind its end, the next pass begins."""
+        """The next positions of a worker's pass; after its end, the next pass begins."""
         epoch, start, stop = self._next[owner]
         middle = min(start + samples, stop, start + self.total_samples - self.handed_out)
         if middle == start:

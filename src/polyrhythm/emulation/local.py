@@ -214,7 +214,7 @@ class JobProcesses:
         self._end()
 
     def wait(self) -> str:
-        """Until the coordinator ends, behind the last worker; why the run diverged, or nothing.
+        """Until the coordinator ends, after the last worker; why the run diverged, or nothing.
 
         Raises:
             PolicyError: if the policy has broken its contract.

@@ -95,7 +95,7 @@ class Switch(Policy[SwitchState]):
         return tuple(stages)
 
     def _tuned(self, policy: Policy[Any]) -> Policy[Any]:
-        """A part behind the first with what is set from there on."""
+        """A part after the first with what is set from there on."""
         if (self.momentum, self.lr, self.batch) == ("same", 1.0, 0):
             return policy
         return Tuned(policy, self.lr, self.momentum, self.batch)

@@ -78,7 +78,7 @@ class Transport:
         self.has_parameters(worker_state)
 
     def _serve(self, worker_state: WorkerState) -> None:
-        """A push has come: the server sees to it behind those that came before."""
+        """A push has come: the server sees to it after those that came before."""
         self.served_s = max(self.served_s, self.calendar.now_s) + self.network.service_s
         self.calendar.at(self.served_s, self._pushed, worker_state)
 

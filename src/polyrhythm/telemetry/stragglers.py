@@ -101,7 +101,7 @@ class Stragglers:
         self.records.setdefault(worker, Totals(time_s)).since_s = time_s
 
     def stand(self, workers: Iterable[int], time_s: float) -> None:
-        """Live workers begin anew, as behind the end of an epoch; what they did until now is no wait."""
+        """Live workers begin anew, as after the end of an epoch; what they did until now is no wait."""
         for worker in workers:
             self.records[worker].since_s = time_s
 

@@ -45,7 +45,7 @@ Found: TypeAlias = list[dict[tuple[str, str], Tensor]]
 
 
 def rounds(sync: Sync) -> Iterator[tuple[int, Sync | None]]:
-    """An exchange behind every second step; fragments take turns."""
+    """An exchange after every second step; fragments take turns."""
     for step in range(2 * ROUNDS):
         if step % 2 == 0:
             yield step, None
@@ -60,7 +60,7 @@ def moves(worker: int, step: int, size: int) -> Tensor:
 
 
 def among_workers(rank: int, port: int, servers: dict[str, list[str]]) -> dict[tuple[str, str], Tensor]:
-    """The replica of this worker at the end, its buffers behind it, by way and `Sync`."""
+    """The replica of this worker at the end, its buffers after it, by way and `Sync`."""
     generation = Generation(TCPStore("127.0.0.1", port, is_master=False), "all", ALL, rank)
     averager.BLOCK = 1000  # several blocks of these few parameters
     threads = {way: SumThread(Address(first, "job"), rank, others) for way, (first, *others) in servers.items()}

@@ -77,7 +77,7 @@ def test_parts_cover_a_vector_once(length: int, size: int) -> None:
     bounds = [(CHUNK * n + a, CHUNK * n + b) for n, parts in enumerate(chunks) for a, b, _ in parts]
     assert bounds[0][0] == 0
     assert bounds[-1][1] == length
-    assert all(before[1] == behind[0] for before, behind in pairwise(bounds))
+    assert all(before[1] == after[0] for before, after in pairwise(bounds))
     assert all(a < b for a, b in bounds)
     assert all(sorted(order) == list(range(size)) for parts in chunks for *_, order in parts)
 

@@ -37,7 +37,7 @@ def test_sums_come_in_the_order_in_which_they_were_started() -> None:
 
 
 def test_a_sum_may_follow_another_in_its_thread() -> None:
-    """As in hooks of DistributedDataParallel that exchange in two rounds; what is summed up here comes behind both."""
+    """As in hooks of DistributedDataParallel that exchange in two rounds; what is summed up here comes after both."""
     members = sums()
 
     def act(rank: int) -> list[float]:

@@ -207,7 +207,7 @@ def test_a_policy_shows_its_last_state() -> None:
 
 @pytest.mark.parametrize("tick", range(20, 90, 10))
 def test_a_schedule_counts_what_was_processed_before_its_phase(tick: int) -> None:
-    """A phase that starts behind a third of the workload, because a worker has died, starts with local steps."""
+    """A phase that starts after a third of the workload, because a worker has died, starts with local steps."""
     job = FakeJob("post-local:3,at=0.3", 3, 60, 3, EPOCHS, seed=1)
     job.run({tick: "kill 2"})
     _, (_, cluster, entries) = job.traces

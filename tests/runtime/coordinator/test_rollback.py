@@ -103,17 +103,17 @@ def next_epoch(job: Job, job_rollback: Rollback) -> None:
     job_rollback.begin_epoch((0, 1, 2))
 
 
-@pytest.mark.parametrize(("behind", "epoch"), [(UNSURE * 30, 2), (UNSURE * 30 - 1, 1)], ids=["sure", "in doubt"])
+@pytest.mark.parametrize(("after", "epoch"), [(UNSURE * 30, 2), (UNSURE * 30 - 1, 1)], ids=["sure", "in doubt"])
 def test_it_goes_back_behind_the_losses_in_doubt(job: Job, behind: int, epoch: int) -> None:
     job_rollback = Rollback(job)
     job_rollback.begin_epoch(())
     for _ in range(2):
         next_epoch(job, job_rollback)
-    job.samples += behind
+    job.samples += after
     assert job_rollback.diverged(1, Diverged(1, "is nan", rollback=True), in_phase=True)
     assert job_rollback.epoch == epoch
     assert job_rollback.go_back() == (0,)
-    assert (job.samples, job.rolled_back_samples) == (20_000, behind + (10_000 if epoch == 1 else 0))
+    assert (job.samples, job.rolled_back_samples) == (20_000, after + (10_000 if epoch == 1 else 0))
     assert job.workload.left == 10_000
 
 

@@ -47,7 +47,7 @@ def bystander(folder: Path, plan: dict[int, dict[str, str]]) -> dict[str, str]:
 
     Args:
         folder: for a file.
-        plan: ``kill -9``, or words for polyrhythm, by rank and moment: the number of a step, or behind the first step
+        plan: ``kill -9``, or words for polyrhythm, by rank and moment: the number of a step, or after the first step
             that finds the job under a policy, its name.
     """
     site = folder / "site"

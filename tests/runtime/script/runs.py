@@ -115,7 +115,7 @@ def meeting_point() -> TCPStore:
 
 
 def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:
-    """Run a script, and ask from outside of it for another policy behind some of its steps."""
+    """Run a script, and ask from outside of it for another policy after some of its steps."""
     steps = Counter[Optimizer]()
 
     def switch(optimizer: Optimizer, *_: Any) -> None:

@@ -28,7 +28,7 @@ EXPECTED_BYTES = 4096
 
 
 class Reader:
-    """Expects a payload of at most EXPECTED_BYTES behind a `PushGradient`, and nothing else."""
+    """Expects a payload of at most EXPECTED_BYTES after a `PushGradient`, and nothing else."""
 
     def __init__(self, max_body: int = 2**16) -> None:
         self.payloads: list[bytearray] = []

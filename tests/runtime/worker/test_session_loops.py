@@ -18,9 +18,9 @@ from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, 
 SAMPLES = 48
 EPOCHS = 3
 THERE_AND_BACK = {(0, 4): "asp", (1, 4): "bsp", (2, 4): "local:2"}
-"""Epoch and step behind which one worker alone changes the policy: its path must not change."""
+"""Epoch and step after which one worker alone changes the policy: its path must not change."""
 IN_STEP = {(0, 2): "k-sync:2", (1, 2): "bsp"}
-"""For two workers, whose rounds take the same samples under both policies; behind the last step of an epoch."""
+"""For two workers, whose rounds take the same samples under both policies; after the last step of an epoch."""
 
 
 class Plain:
@@ -42,7 +42,7 @@ class Plain:
 
 
 class Loop:
-    """A script. Subclasses change what it does in a step and behind an epoch."""
+    """A script. Subclasses change what it does in a step and after an epoch."""
 
     accumulate = 1
 
@@ -204,7 +204,7 @@ class Normalised(Loop):
 
 
 def normalise(rank: int, policy: str) -> list[dict[str, Tensor]]:
-    """Buffers behind each epoch."""
+    """Buffers after each epoch."""
     script = Normalised()
     ends = []
     with polyrhythm.session(script.model, script.optimizer) as session:

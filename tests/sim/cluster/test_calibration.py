@@ -32,7 +32,7 @@ def trace(spec: str, entries: Iterator[tuple[Event, Decisions]]) -> Trace:
 
 
 def together(spec: str, wait_s: float, epoch_end_s: float) -> Trace:
-    """Two epochs of four common steps; the slower worker waits `wait_s` behind each, the other one more than that."""
+    """Two epochs of four common steps; the slower worker waits `wait_s` after each, the other one more than that."""
 
     def entries() -> Iterator[tuple[Event, Decisions]]:
         now_s, clock = 0.0, 0

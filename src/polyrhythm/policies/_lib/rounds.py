@@ -43,7 +43,7 @@ class RoundState:
 class Rounds(Policy[RoundState]):
     """Local steps on each worker's own replica, and an exchange among all who are live at the end of each round.
 
-    A subclass says how long a round is and what is exchanged behind it. A worker that joins starts from the global
+    A subclass says how long a round is and what is exchanged after it. A worker that joins starts from the global
     parameters at the smallest clock of the live workers and completes the round with them.
     """
 

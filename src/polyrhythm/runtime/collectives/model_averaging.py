@@ -61,7 +61,7 @@ class AverageInFlight:
 
     @property
     def due(self) -> int:
-        """Step behind which the result is taken over."""
+        """Step after which the result is taken over."""
         return self.started + self.weight.sync.delay
 
 
@@ -121,7 +121,7 @@ class Averager:
         self.merge(None)
 
     def combine(self, generation: Generation, weight: ContributionWeight, step: int) -> None:
-        """Start the exchange that a decision behind step `step` asks for; `merge` completes it.
+        """Start the exchange that a decision after step `step` asks for; `merge` completes it.
 
         One that moves some of the same elements is completed before.
         """

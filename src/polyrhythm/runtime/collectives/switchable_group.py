@@ -110,7 +110,7 @@ class SwitchGroup(dist.ProcessGroup):
             generation.abort(reason)
 
     def step(self) -> None:
-        """A step is over. The next is likely to launch as many collectives, and has nothing to do behind the last."""
+        """A step is over. The next is likely to launch as many collectives, and has nothing to do after the last."""
         self._usual, self._launched = self._launched, 0
 
     def shutdown(self) -> None:

@@ -28,7 +28,7 @@ class Effects(Protocol):
     def drop(self, tickets: Sequence[Ticket]) -> None: ...
 
     def cut(self, reason: str, after: int = 0) -> None:
-        """End the collectives of the current phase on all workers, in synchronous mode those behind the first `after`
+        """End the collectives of the current phase on all workers, in synchronous mode those after the first `after`
         steps.
 
         They will say that they are `CollectiveFailed`.
@@ -130,13 +130,13 @@ class Job:
 
     @property
     def processed_samples(self) -> int:
-        """Samples of the whole workload that are behind the job, between two phases."""
+        """Samples of the whole workload that the job is past, between two phases."""
         before = self.first_epoch * self.workload.dataset_samples
         return before + self.workload.total_samples - self.workload.left
 
     @property
     def done_samples(self) -> int:
-        """Samples of the whole workload that are behind the job, also in the middle of a phase."""
+        """Samples of the whole workload that the job is past, also in the middle of a phase."""
         return self.first_epoch * self.workload.dataset_samples + self.samples + self.skipped_samples
 
     def cluster(self, epochs: int) -> Cluster:

@@ -168,7 +168,7 @@ class ParameterServerPhase(PhaseKind):
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _stop_if_served(self) -> None:
-        """Behind the update that serves the share of this phase nobody is started, if enough is left for another."""
+        """After the update that serves the share of this phase nobody is started, if enough is left for another."""
         sizes = [member.ready.batch_size for member in self._job.members.values() if member.ready]
         if self._job.done_samples >= self.end_samples and self.left >= 2 * sum(sizes):
             self._stopping = self.stops_by_itself = self._held = True

@@ -22,7 +22,7 @@ class PhaseKind:
         number: of the phase, for messages.
 
     Attributes:
-        end_samples: samples of the job behind which another phase is due.
+        end_samples: samples of the job after which another phase is due.
         drops: whether steps in flight are cancelled there.
         stops_by_itself: whether it stops there without a request.
     """

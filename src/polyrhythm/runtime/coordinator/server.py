@@ -343,7 +343,7 @@ class CoordinatorServer:
 
 
 def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
-    """Body of a coordinator process; it returns behind the last worker, with the exit status."""
+    """Body of a coordinator process; it returns after the last worker, with the exit status."""
     logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
     torch.set_num_threads(1)
     server = CoordinatorServer(config, *listeners)

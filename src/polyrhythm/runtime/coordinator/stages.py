@@ -1,7 +1,7 @@
-"""The course of a job: each policy of a policy that is a sequence runs in a phase of its own, and so in its own
+"""The stages of a job: each policy of a sequence runs in a phase of its own, and so in its own
 placement.
 
-A synchronous phase stops by itself behind the step that serves its share; on the servers no further step starts once
+A synchronous phase stops by itself after the step that serves its share; on the servers no further step starts once
 the share is applied. Both happen in the middle of an epoch.
 """
 

@@ -233,7 +233,7 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def _exchanged(self) -> int:
-        """Steps behind which all had the same."""
+        """Steps after which all had the same."""
         return max((p.exchanged for p in self._witnesses()), default=0)
 
     @property

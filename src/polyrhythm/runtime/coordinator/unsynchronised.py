@@ -22,7 +22,7 @@ class UnsynchronisedSamples:
         self._noted |= unsynchronised
 
     def settle(self) -> None:
-        """Everyone has them, as the members of a phase have agreed on a state; or the job goes back behind them."""
+        """Everyone has them, as the members of a phase have agreed on a state; or the job goes back to before them."""
         self._noted.clear()
 
     def revoke(self) -> None:

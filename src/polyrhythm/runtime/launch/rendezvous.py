@@ -97,7 +97,7 @@ def node_of(workers: int) -> Node:
 
 
 def start_coordinator(config: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
-    """Start a coordinator process; it ends by itself behind the last worker.
+    """Start a coordinator process; it ends by itself after the last worker.
 
     Args:
         config: of the job.

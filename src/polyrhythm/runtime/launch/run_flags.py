@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our flags, and the script with its own: nothing behind the script is looked at.
+    """Our flags, and the script with its own: nothing after the script is looked at.
 
     >>> split_at_script(make_parser(), ["--policy", "asp", "--standalone", "train.py", "--n", "5"])
     (['--policy', 'asp', '--standalone'], ['train.py', '--n', '5'])

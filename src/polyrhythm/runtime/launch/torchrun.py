@@ -175,7 +175,7 @@ class ProcessWatch:
         address: of the coordinator.
         coordinator: its process, if it is on this host.
         workers: by rank.
-        patience_s: how long the coordinator may go on behind the last of them; None is for ever, for those of other
+        patience_s: how long the coordinator may go on after the last of them; None is for ever, for those of other
             hosts.
     """
 

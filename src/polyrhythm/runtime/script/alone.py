@@ -19,7 +19,7 @@ def shareable(loader: DataLoader[Any]) -> bool:
 def warm_up_source(loader: DataLoader[Any]) -> Iterator[Any]:
     """All mini-batches of the job's first epoch in order, the same on every rank.
 
-    Only the first rank's step of the warm-up step counts: the job starts from its state, behind its samples.
+    Only the first rank's step of the warm-up step counts: the job starts from its state, after its samples.
     """
     order = shared_order(loader.sampler, len(loader.dataset), 0)  # type: ignore[arg-type]
     assert loader.batch_size is not None, "shareable"

@@ -145,7 +145,7 @@ class ScriptLoader(SessionLoader[Any]):
         workers: of the job as it started.
         parts: mini-batches of one step.
         first_epoch: number of the epoch that the next pass is.
-        processed: samples of that epoch that are behind the job already.
+        processed: samples of that epoch that the job has processed already.
         at_end: called when all workers stand at the end of an epoch.
     """
 

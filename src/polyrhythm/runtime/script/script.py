@@ -118,7 +118,7 @@ class AdaptedScript:
             assert self.session is not None, "they are apart in a session"
             raise refuse(
                 f"{name} inside the step loop, where workers under {self.session.policy} make steps of their own; "
-                "use a policy in synchronous mode (bsp, local), or do it behind the loop"
+                "use a policy in synchronous mode (bsp, local), or do it after the loop"
             )
 
     def close(
@@ -134,7 +134,7 @@ class AdaptedScript:
     # -- passes (see `Listener`) ---------------------------------------------------------------------------------------
 
     def before_batch(self, run: Pass) -> None:
-        """Let the session take over behind the warm-up step, or begin an epoch, or let the script only look."""
+        """Let the session take over after the warm-up step, or begin an epoch, or let the script only look."""
         if self.dormant:
             return
         if self.session is None and run.steps:
@@ -209,7 +209,7 @@ class AdaptedScript:
         self._parts = run.batches // run.steps
 
     def _begin(self, run: Pass, batches: int) -> None:
-        """Start the session, `batches` of every worker behind the start of the epoch."""
+        """Start the session, `batches` of every worker after the start of the epoch."""
         if batches:
             self._learn(run)
         assert self._optimizer is not None, "a step was made"

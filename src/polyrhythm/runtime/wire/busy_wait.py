@@ -18,11 +18,11 @@ ALONE_S: Final = 60e-6
 TAKEN_S: Final = 100e-6
 """A processor that comes back later than that when it is offered to others was taken by one."""
 MOST_SKIPPED: Final = 63
-"""Waits in a row that do without, behind attempts that came to nothing."""
+"""Waits in a row that do without, after attempts that came to nothing."""
 
 
 class Attempts:
-    """When to try what may come to nothing: behind each failure in a row, after twice as many waits without."""
+    """When to try what may come to nothing: after each failure in a row, after twice as many waits without."""
 
     def __init__(self) -> None:
         self._failed = self._skip = 0

@@ -56,7 +56,7 @@ Destination: TypeAlias = Callable[[Any, Payload], memoryview]
 
 
 def encode(message: Any, payload: Payload | None = None) -> bytes:
-    """Header and body of a frame; the payload's bytes are sent behind them.
+    """Header and body of a frame; the payload's bytes are sent after them.
 
     Example:
         >>> encode(7)[:4], len(encode(7))
@@ -114,7 +114,7 @@ class FrameParser:
     def take(self, count: int) -> list[Any]:
         """So many bytes were written to the start of `buffer`: the messages that are complete now, payloads in place.
 
-        If `more` is set behind it, it has stopped early, in front of a payload or of what is no frame, so that the
+        If `more` is set after it, it has stopped early, in front of a payload or of what is no frame, so that the
         messages before can be handled first; call it again then, with 0.
 
         Raises:

@@ -119,7 +119,7 @@ class Applicant:
         self._handler = handler
 
     def received(self, message: Any) -> None:
-        """Nothing but an answer can come now; what comes behind a Welcome is for the handler."""
+        """Nothing but an answer can come now; what comes after a Welcome is for the handler."""
         if not isinstance(message, Welcome | Rejected):
             raise FrameError(f"the server sent {type(message).__name__} before Welcome")
         self.answer = message

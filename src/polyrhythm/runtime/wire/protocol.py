@@ -286,9 +286,9 @@ class SynchronousSteps(ControlMessage):
 
 
 class Token(ControlMessage):
-    """Steps up to `step` may be made; whether to wait for a `Phase` behind it.
+    """Steps up to `step` may be made; whether to wait for a `Phase` after it.
 
-    Behind the step `tell` the coordinator wants to hear of all that are complete: then it has time to grant more.
+    After the step `tell` the coordinator wants to hear of all that are complete: then it has time to grant more.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""A worker's line to the job: the coordinator's messages in order, and the servers behind the first connection."""
+"""A worker's client of the job: the coordinator's messages in order, and the servers behind the first connection."""
 
 import threading
 from collections import deque

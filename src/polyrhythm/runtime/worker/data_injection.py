@@ -2,7 +2,7 @@
 
 All members of a synchronous phase make the same steps, so each knows by itself who sends in a step, and receives from
 exactly these. A message has the number of its samples and room for as many as there can be; what a sample is made of
-the receiver sees from its own mini-batch. When a member is lost, a mini-batch stays as it is: the exchange behind the
+the receiver sees from its own mini-batch. When a member is lost, a mini-batch stays as it is: the exchange after the
 step fails too, and what comes next is decided there.
 """
 
@@ -46,7 +46,7 @@ class Injector:
         self.bytes = 0
 
     def __call__(self, batch: Any, epoch: int) -> Any:
-        """The mini-batch with what others share behind its own samples.
+        """The mini-batch with what others share after its own samples.
 
         Raises:
             UsageError: under a policy that lets workers run apart, or if samples are not all of one shape.

@@ -55,7 +55,7 @@ class DDPExchange:
         replica: the script's model and optimizer.
         worker: rank in the job.
         timeout: limit of one collective.
-        compression: what gradients and replicas travel as. Compressed gradients are exchanged behind the backward pass.
+        compression: what gradients and replicas travel as. Compressed gradients are exchanged after the backward pass.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class DDPExchange:
         return self._averager
 
     def combine(self, weight: ContributionWeight, step: int) -> None:
-        """Start an exchange of replicas behind step `step`; the averager's `merge` completes it.
+        """Start an exchange of replicas after step `step`; the averager's `merge` completes it.
 
         What becomes of the optimizers' states happens at once, also where the result is taken over later.
 

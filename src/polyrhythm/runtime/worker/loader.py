@@ -84,7 +84,7 @@ class Steps(Protocol):
     """Who makes the steps; see `polyrhythm.runtime.worker.worker.Worker`."""
 
     def accumulate(self, last: bool) -> None:
-        """A mini-batch is about to be computed on; whether the step comes behind it."""
+        """A mini-batch is about to be computed on; whether the step comes after it."""
 
     def skip_step(self, samples: int) -> None:
         """The script made no step with these samples."""
@@ -107,7 +107,7 @@ class Accumulation:
         self.samples, self.due = 0, False
 
     def given(self, samples: int, last: bool) -> None:
-        """The script gets a mini-batch; `last` if a step is due behind it. Call `end` first."""
+        """The script gets a mini-batch; `last` if a step is due after it. Call `end` first."""
         self.samples += samples
         self.due = last
         self._steps.accumulate(last)

@@ -87,7 +87,7 @@ class ParameterServerMode(Granted):
         while self._go is not None and (message := context.client.poll()) is not None:
             context.follow(message)
         go, self._go = self._go, None
-        if go is None:  # cancelled; the Go behind it waits until the step is over
+        if go is None:  # cancelled; the Go after it waits until the step is over
             context.void = True
             return
         start = context.clock()

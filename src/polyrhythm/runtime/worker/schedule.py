@@ -50,7 +50,7 @@ class LocalSchedule:
         return self.plan.batch(self.step, self._members.index(self._rank))
 
     def advance(self, records: Sequence[Measured] | None = None) -> Sync | None:
-        """Everyone completes the step; how the members' contributions are combined behind it, if they are.
+        """Everyone completes the step; how the members' contributions are combined after it, if they are.
 
         Args:
             records: what each member has measured, in their order; a scheduled policy needs none.

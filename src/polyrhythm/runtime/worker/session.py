@@ -192,7 +192,7 @@ class Session:
         return {"epoch": self._loader.epoch if self._loader else self._first_epoch - 1, "policy": self.policy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind the epoch of a checkpoint, with its policy; before the first loader.
+        """Go on after the epoch of a checkpoint, with its policy; before the first loader.
 
         Raises:
             UsageError: for a dict that `state_dict` has not made.
@@ -266,7 +266,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """A closure computes gradients inside the step, behind the hook; `args` begin with the optimizer itself."""
+    """A closure computes gradients inside the step, after the hook; `args` begin with the optimizer itself."""
     if any(argument is not None for argument in (*args[1:], *kwargs.values())):
         raise UsageError("optimizer.step was given a closure; call backward() before step() and pass none")
 

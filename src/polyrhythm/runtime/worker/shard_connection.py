@@ -127,7 +127,7 @@ class Port:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def send(self, message: Any, numbers: Tensor | None = None) -> None:
-        """Send a message and, behind it, numbers, which must not change before they are sent."""
+        """Send a message and, after it, numbers, which must not change before they are sent."""
         if numbers is None:
             self.channel.send(message)
         else:

@@ -87,7 +87,7 @@ def full_steps(trace: Trace) -> Iterator[ObservedStep]:
 
 
 def rounds(trace: Trace) -> list[float]:
-    """Seconds between two updates behind whole mini-batches of one epoch."""
+    """Seconds between two updates after whole mini-batches of one epoch."""
     times: list[float] = []
     size = whole_batch(trace)
     last_s, whole = None, True
