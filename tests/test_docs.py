@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
+from polyrhythm.cli.options import split_policies
 from polyrhythm.cli.pilot import NAME as SYNC_SWITCH
 from polyrhythm.cli.pilot import read_pilot
-from polyrhythm.cli.specs import split_policies
 from polyrhythm.policies import BUILT_IN, parse_policy
 from polyrhythm.runtime.launch.ray import read_order
 from polyrhythm.runtime.launch.torchrun import read_command

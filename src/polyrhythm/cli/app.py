@@ -24,11 +24,11 @@ from polyrhythm.cli.options import (
     TimingOnlyFlag,
     TraceDir,
     read_scenario,
+    split_policies,
 )
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
-from polyrhythm.cli.specs import split_policies
 from polyrhythm.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, complain
+from polyrhythm.cli.options import read_override, split_policies
 from polyrhythm.cli.outputs import Outputs, check_writable
-from polyrhythm.cli.specs import read_override, split_policies
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.telemetry.result import RunResult
 

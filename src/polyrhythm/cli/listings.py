@@ -19,8 +19,8 @@ def print_policies() -> None:
     print_texts(heads, (describe(cls) for _, cls in sorted(KNOWN.items())))
     console().print(
         "lead: steps between the fastest and the slowest worker. staleness: updates between a gradient's read and its "
-        "arrival.\nvenue: scheduled decides from clocks alone, replicated from everyone's scalars, arbitrated from the "
-        "order of arrival.",
+        "arrival.\nplacement: clock decides from clocks alone, every_rank from everyone's scalars, coordinator from "
+        "the order of arrival.",
         soft_wrap=True,
     )
 

@@ -1,14 +1,23 @@
-"""Options that several commands share, and the scenario that they name."""
+"""What stands on command lines: options that several commands share, lists of policies, changes of a scenario."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.specs import read_override
+from polyrhythm.core.spec import split
+from polyrhythm.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario
+
+ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*=.*|[-+.\d]+|inf)\s*", re.DOTALL)
+"""What cannot be a policy, hence belongs to the one before: ``key=value`` or a number."""
+
+SHARE = re.compile(r".*@[^()@,]*", re.DOTALL)
+"""A part of a switch with its share, which another part follows."""
+
 
 ScenarioName = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")
@@ -34,3 +43,35 @@ def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> 
 
     values = dict(map(read_override, overrides or []))
     return load_scenario(name, values | {"training": "none"} if timing_only else values)
+
+
+def split_policies(text: str) -> list[str]:
+    """Specs between the commas of `text`.
+
+    A comma inside parentheses does not count, and a part that looks like ``key=value`` or like a number is a further
+    argument of the spec before it; so is what follows a part with a share. Specs that are named twice count once.
+
+    >>> split_policies("bsp,post-local:h=8,at=0.5,dssp:3,15,asp")
+    ['bsp', 'post-local:h=8,at=0.5', 'dssp:3,15', 'asp']
+    >>> split_policies("switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero,bsp")
+    ['switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero', 'bsp']
+
+    Raises:
+        SpecError: for an empty list or an empty part.
+    """
+    specs: list[str] = []
+    for part in split(text):
+        if specs and part.strip() and (ARGUMENT.fullmatch(part) or SHARE.fullmatch(specs[-1])):
+            specs[-1] += f",{part.strip()}"
+        elif not part.strip():
+            raise SpecError(f"--policies {text!r} has an empty part; write specs between commas, as in 'bsp,ssp:3'")
+        else:
+            specs.append(part.strip())
+    return list(dict.fromkeys(specs))
+
+
+def read_override(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise UsageError(f"--set needs KEY=VALUE but got {text!r}; write for example --set training.epochs=5")
+    return key, value

@@ -13,8 +13,8 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.options import read_override
 from polyrhythm.cli.outputs import Outputs, check_writable
-from polyrhythm.cli.specs import read_override
 from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
         if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
             return f"{decision} needs 'replicas' in Traits(exchanges=...)"
         if isinstance(decision, Wake) and traits.placement != "coordinator":
-            return f"{decision} needs Traits(placement='arbitrated'): ranks that decide by themselves share no clock"
+            return f"{decision} needs Traits(placement='coordinator'): ranks that decide by themselves share no clock"
     return ""
 
 

@@ -176,7 +176,7 @@ class JobProcesses:
         folder: what the workers are given, and where each process logs.
         mortal: ranks that may be killed: by themselves, or by the coordinator when they hang.
         work: what each worker runs; its exit code.
-        links: rate of each worker's link, if they are not all unlimited; the config's `rates` have a door for each.
+        links: rate of each worker's link, if they are not all unlimited; the config's `rates` have an address for each.
     """
 
     def __init__(

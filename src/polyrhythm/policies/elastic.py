@@ -108,7 +108,7 @@ class Elastic(Policy[ElasticState]):
         return Bounds()
 
     def decide(self, state: ElasticState, event: Event) -> tuple[ElasticState, Decisions]:
-        watch = self._detector().after(state.watch, event, len(state.roll.places))
+        watch = self._detector().after(state.watch, event, len(state.roll.live_workers))
         turn = Turn(self, replace(state, roll=state.roll.after(event), watch=watch), event.time_s)
         if isinstance(event, Report | Left) and event.worker in state.out:
             turn.hear_of_outsider(event)
@@ -141,7 +141,7 @@ class Turn:
         """Let the wrapped policy decide, but for starting stragglers."""
         view, ending = self.state.view, self.state.ending or is_end(event)
         if isinstance(event, Joined):
-            insiders = replace(before, places=without(before.places, self.state.out))
+            insiders = replace(before, live_workers=without(before.live_workers, self.state.out))
             view, ending = view.follow(event, insiders), False
         self.state = replace(self.state, view=view, ending=ending)
         inner, decisions = self.policy.policy.decide(self.state.inner, self.state.view.seen(event))
@@ -156,7 +156,7 @@ class Turn:
         """An update takes what outsiders have ready too."""
         if not isinstance(decision, Sync) or decision.what != "gradients" or decision.weights is not None:
             return decision
-        late = tuple(worker for worker in self.state.out if self.state.roll.place(worker).gradients)
+        late = tuple(worker for worker in self.state.out if self.state.roll.live_worker(worker).gradients)
         self.waiting += late
         return replace(decision, workers=(*decision.workers, *late)) if late else decision
 
@@ -172,14 +172,14 @@ class Turn:
         with `only_waiting` nobody is brought back from a probe step.
         """
         state = self.state
-        everyone = bool(state.out) and (not self._active or len(state.out) == len(state.roll.places))
+        everyone = bool(state.out) and (not self._active or len(state.out) == len(state.roll.live_workers))
         asked = tuple(state.out) if everyone else tuple(self.waiting)
         back = tuple(w for w in asked if everyone or w not in state.watch.stragglers)
-        probing = tuple(w for w in back if state.roll.place(w).running)
+        probing = tuple(w for w in back if state.roll.live_worker(w).running)
         if only_waiting:
             back, probing = tuple(w for w in back if w not in probing), ()
         for worker in back:
-            if ready := len(state.roll.place(worker).gradients):
+            if ready := len(state.roll.live_worker(worker).gradients):
                 self._do(Sync((worker,) * ready))
         if probing:
             self._do(Cancel(probing))
@@ -192,10 +192,10 @@ class Turn:
         """Tell the wrapped policy that these have joined, at the smallest clock that it sees."""
         state = self.state
         out, view, roll = state.out, state.view, state.roll
-        insiders = without(roll.places, out)
-        clock = min((place.clock + view.of(w) for w, place in insiders.items()), default=roll.clock)
+        insiders = without(roll.live_workers, out)
+        clock = min((live_worker.clock + view.of(w) for w, live_worker in insiders.items()), default=roll.clock)
         for worker in workers:
-            out, view = out.remove(worker), view.put(worker, clock - roll.place(worker).clock)
+            out, view = out.remove(worker), view.put(worker, clock - roll.live_worker(worker).clock)
         inner, decisions = self.policy.policy.decide(state.inner, Joined(workers, self.time_s, clock))
         self.state = replace(state, inner=inner, out=out, view=view)
         for decision in decisions:
@@ -204,8 +204,8 @@ class Turn:
     def _start(self, decision: Proceed) -> None:
         """Start those who keep up, and leave the others out."""
         late = tuple(worker for worker in decision.workers if self._is_out_of_time(worker))
-        most = (len(self.state.roll.places) + 1) // 2
-        late = late[: max(0, len(self.state.roll.places) - len(self.state.out) - most)]
+        most = (len(self.state.roll.live_workers) + 1) // 2
+        late = late[: max(0, len(self.state.roll.live_workers) - len(self.state.out) - most)]
         ready = tuple(worker for worker in decision.workers if worker not in late)
         if ready:
             self._do(replace(decision, workers=ready))
@@ -214,12 +214,17 @@ class Turn:
 
     def _is_out_of_time(self, worker: int) -> bool:
         """Whether this worker straggles, and nothing of it would be lost if it went now."""
-        place = self.state.roll.place(worker)
-        return self._active and worker in self.state.watch.stragglers and not place.gradients and not place.local
+        live_worker = self.state.roll.live_worker(worker)
+        return (
+            self._active
+            and worker in self.state.watch.stragglers
+            and not live_worker.gradients
+            and not live_worker.local
+        )
 
     def _leave_out(self, worker: int) -> None:
         state = self.state
-        clock = state.roll.place(worker).clock + state.view.of(worker)
+        clock = state.roll.live_worker(worker).clock + state.view.of(worker)
         self.state = replace(state, out=state.out.set(worker, True))
         self.waiting.append(worker)
         inner, decisions = self.policy.policy.decide(state.inner, Left(worker, self.time_s, clock, "removed"))
@@ -241,7 +246,7 @@ def is_end(event: Event) -> bool:
     return isinstance(event, Left) and event.reason == "finished"
 
 
-def without(places: WorkerMap[Any], out: WorkerMap[bool]) -> WorkerMap[Any]:
+def without(live_workers: WorkerMap[Any], out: WorkerMap[bool]) -> WorkerMap[Any]:
     for worker in out:
-        places = places.remove(worker)
-    return places
+        live_workers = live_workers.remove(worker)
+    return live_workers

@@ -100,7 +100,7 @@ class Greedy(Policy[GreedyState]):
         return Bounds(staleness=max(stage.policy.bounds(cluster).staleness for stage in stages))
 
     def decide(self, state: GreedyState, event: Event) -> tuple[GreedyState, Decisions]:
-        live = len(state.relay.roll.places)
+        live = len(state.relay.roll.live_workers)
         state = replace(state, watch=self._detector().after(state.watch, event, live))
 
         def choose(processed: int) -> Policy[Any] | None:

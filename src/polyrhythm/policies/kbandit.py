@@ -97,7 +97,7 @@ class KBandit(Policy[KBanditState]):
         return (self.listed() or (GROUP,))[0]
 
     def fresh(self, cluster: Cluster, charge: Charge) -> KBanditState:
-        size = self.window * max(1, len(charge.roll.places))
+        size = self.window * max(1, len(charge.roll.live_workers))
         arms = self.listed()
         return KBanditState(cluster, charge, LossWindow(size), arms=arms, match=Match.of(len(arms)))
 
@@ -123,7 +123,7 @@ class KBandit(Policy[KBanditState]):
         if window.full and arms:
             match = match.next(window.rate, self.every, self.z)
         elif window.full:
-            arms = arms_for(steps, len(state.charge.roll.places))
+            arms = arms_for(steps, len(state.charge.roll.live_workers))
             match = Match.of(len(arms))
         window = LossWindow(window.size) if window.full else window
         policy = arms[match.playing] if arms else state.charge.policy

@@ -13,7 +13,7 @@ class StepRunner:
 
     Args:
         calendar, transport, meter: of the run.
-        batch_size: samples of the mini-batch whose durations the seats state.
+        batch_size: samples of the mini-batch whose durations the worker states have.
         injected_bytes: what a worker sends to the others before it computes, on its own NIC; 0 is nothing.
         arrived: called when a step is complete.
 

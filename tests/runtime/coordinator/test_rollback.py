@@ -104,7 +104,7 @@ def next_epoch(job: Job, job_rollback: Rollback) -> None:
 
 
 @pytest.mark.parametrize(("after", "epoch"), [(UNSURE * 30, 2), (UNSURE * 30 - 1, 1)], ids=["sure", "in doubt"])
-def test_it_goes_back_behind_the_losses_in_doubt(job: Job, behind: int, epoch: int) -> None:
+def test_it_goes_back_to_before_the_losses_in_doubt(job: Job, after: int, epoch: int) -> None:
     job_rollback = Rollback(job)
     job_rollback.begin_epoch(())
     for _ in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
-from polyrhythm.policies._lib.roll import Place, Roll
+from polyrhythm.policies._lib.roll import LiveWorker, Roll
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,23 @@ class Charge:
         return heard.hand_over(policy, cluster, event.time_s)
 
     def hand_over(self, policy: Policy[Any], cluster: Cluster, time_s: float) -> tuple["Charge", Decisions]:
-        places = self.roll.places
-        rest = tuple(worker for worker, place in places.items() for _ in place.gradients)
+        live_workers = self.roll.live_workers
+        rest = tuple(worker for worker, live_worker in live_workers.items() for _ in live_worker.gradients)
         state, released = policy.init(cluster), set[int]()
-        for clock, workers in by_clock(places):
+        for clock, workers in by_clock(live_workers):
             state, decisions = policy.decide(state, Joined(workers, time_s, clock))
             released.update(*(decision.workers for decision in decisions if isinstance(decision, Proceed)))
-        ready = tuple(worker for worker, place in places.items() if not place.running and worker in released)
+        ready = tuple(
+            worker for worker, live_worker in live_workers.items() if not live_worker.running and worker in released
+        )
         taken = ((Sync(rest),) if rest else ()) + ((Proceed(ready),) if ready else ())
         return Charge(policy, state, self.roll.carry_out(taken)), taken
 
 
-def by_clock(places: WorkerMap[Place]) -> list[tuple[int, tuple[int, ...]]]:
+def by_clock(live_workers: WorkerMap[LiveWorker]) -> list[tuple[int, tuple[int, ...]]]:
     groups: dict[int, list[int]] = {}
-    for worker, place in places.items():
-        groups.setdefault(place.clock, []).append(worker)
+    for worker, live_worker in live_workers.items():
+        groups.setdefault(live_worker.clock, []).append(worker)
     return [(clock, tuple(groups[clock])) for clock in sorted(groups)]
 
 

@@ -64,7 +64,7 @@ class Relay:
 
     def _stop(self, time_s: float, decisions: Decisions) -> tuple["Relay", Decisions]:
         """Start nobody any more, and abandon what is in flight if `drops` says so."""
-        running = tuple(worker for worker, place in self.roll.places.items() if place.running)
+        running = tuple(worker for worker, live_worker in self.roll.live_workers.items() if live_worker.running)
         if not self.drops or not running:
             return self._go_on_if_standing(time_s, decisions)
         ended = (*held_updates(self.roll), Cancel(running))
@@ -76,10 +76,10 @@ class Relay:
             return self, decisions
         settled = (*held_updates(self.roll), *closing_average(self.roll))
         roll, policy = self.roll.carry_out(settled), self.following
-        cluster = replace(self.cluster, workers=max(1, len(roll.places)), processed_samples=roll.processed)
+        cluster = replace(self.cluster, workers=max(1, len(roll.live_workers)), processed_samples=roll.processed)
         inner = policy.init(cluster)
         start: Decisions = ()
-        if roll.places:
+        if roll.live_workers:
             inner, start = policy.decide(inner, Joined(roll.workers, time_s, roll.clock))
         view = ClockView.level(roll)
         begun = Relay(self.cluster, policy, inner, roll.carry_out(start), view, None, self.drops, self.switches + 1)
@@ -90,19 +90,19 @@ def late_update(event: Event, roll: Roll) -> Decisions:
     """The gradient that has arrived during a hand-over, applied at once."""
     if not isinstance(event, Report):
         return ()
-    pending = len(roll.place(event.worker).gradients)
+    pending = len(roll.live_worker(event.worker).gradients)
     return (Sync((event.worker,) * pending),) if pending else ()
 
 
 def held_updates(roll: Roll) -> Decisions:
     """What the old policy still held: one update for each worker."""
-    held = ((worker, len(place.gradients)) for worker, place in roll.places.items())
+    held = ((worker, len(live_worker.gradients)) for worker, live_worker in roll.live_workers.items())
     return tuple(Sync((worker,) * count) for worker, count in held if count)
 
 
 def closing_average(roll: Roll) -> Decisions:
     """An average of the replicas that have moved, which everyone takes over."""
-    moved = tuple(float(place.local > 0) for _, place in roll.places.items())
+    moved = tuple(float(live_worker.local > 0) for _, live_worker in roll.live_workers.items())
     if not any(moved):
         return ()
     return (Sync(roll.workers, "parameters", None if all(moved) else moved),)

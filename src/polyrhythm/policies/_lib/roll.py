@@ -11,7 +11,7 @@ from polyrhythm.core.worker_map import WorkerMap
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LiveWorker:
     """One live worker.
 
     Args:
@@ -39,28 +39,28 @@ class Roll:
     (1, 0, 8)
     """
 
-    places: WorkerMap[Place] = field(default_factory=WorkerMap)
+    live_workers: WorkerMap[LiveWorker] = field(default_factory=WorkerMap)
     processed: int = 0
     running: int = 0
 
-    def place(self, worker: int) -> Place:
-        found = self.places.get(worker)
+    def live_worker(self, worker: int) -> LiveWorker:
+        found = self.live_workers.get(worker)
         assert found is not None, f"worker {worker} is not live"
         return found
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Everyone who is live, ascending."""
-        return tuple(self.places)
+        return tuple(self.live_workers)
 
     @property
     def clock(self) -> int:
-        return max((place.clock for _, place in self.places.items()), default=0)
+        return max((live_worker.clock for _, live_worker in self.live_workers.items()), default=0)
 
     def after(self, event: Event) -> "Roll":
         match event:
             case Joined(workers=workers, clock=clock):
-                return replace(self, places=self.places.set_all(workers, Place(clock)))
+                return replace(self, live_workers=self.live_workers.set_all(workers, LiveWorker(clock)))
             case Report():
                 return self._reported(event)
             case Left():
@@ -76,33 +76,37 @@ class Roll:
                     roll = roll._combined(decision)
                 case Proceed(workers=workers, exchange=exchange):
                     for worker in workers:
-                        place = roll.place(worker)
-                        started = Place(place.clock, exchange, place.gradients, place.local, place.latest)
+                        live_worker = roll.live_worker(worker)
+                        started = LiveWorker(
+                            live_worker.clock, exchange, live_worker.gradients, live_worker.local, live_worker.latest
+                        )
                         roll = roll._with(worker, started, 1)
                 case Cancel(workers=workers):
                     for worker in workers:
-                        place = roll.place(worker)
-                        stopped = -1 if place.running else 0
-                        roll = roll._with(worker, replace(place, running=None, gradients=()), stopped)
+                        live_worker = roll.live_worker(worker)
+                        stopped = -1 if live_worker.running else 0
+                        roll = roll._with(worker, replace(live_worker, running=None, gradients=()), stopped)
         return roll
 
-    def _with(self, worker: int, place: Place, started: int = 0, processed: int = 0) -> "Roll":
-        return Roll(self.places.set(worker, place), self.processed + processed, self.running + started)
+    def _with(self, worker: int, live_worker: LiveWorker, started: int = 0, processed: int = 0) -> "Roll":
+        return Roll(self.live_workers.set(worker, live_worker), self.processed + processed, self.running + started)
 
     def _reported(self, report: Report) -> "Roll":
-        place, samples = self.place(report.worker), report.samples
-        if place.running == "replicas":
-            local = Place(report.clock, None, place.gradients, place.local + samples, samples)
+        live_worker, samples = self.live_worker(report.worker), report.samples
+        if live_worker.running == "replicas":
+            local = LiveWorker(report.clock, None, live_worker.gradients, live_worker.local + samples, samples)
             return self._with(report.worker, local, -1, samples)
-        gradients = (*place.gradients, samples)
-        return self._with(report.worker, Place(report.clock, None, gradients, place.local, place.latest), -1)
+        gradients = (*live_worker.gradients, samples)
+        return self._with(
+            report.worker, LiveWorker(report.clock, None, gradients, live_worker.local, live_worker.latest), -1
+        )
 
     def _left(self, left: Left) -> "Roll":
         """Who has finished has had all that was pending applied; who is gone has lost what only it had."""
-        place = self.place(left.worker)
-        change = sum(place.gradients) if left.reason == "finished" else -place.local
-        running = self.running - (place.running is not None)
-        return Roll(self.places.remove(left.worker), self.processed + change, running)
+        live_worker = self.live_worker(left.worker)
+        change = sum(live_worker.gradients) if left.reason == "finished" else -live_worker.local
+        running = self.running - (live_worker.running is not None)
+        return Roll(self.live_workers.remove(left.worker), self.processed + change, running)
 
     def _combined(self, sync: Sync) -> "Roll":
         roll = self
@@ -111,16 +115,16 @@ class Roll:
                 roll = roll._took_gradient(worker)
             return roll
         for worker in sync.workers:
-            roll = roll._with(worker, replace(roll.place(worker), local=0))
+            roll = roll._with(worker, replace(roll.live_worker(worker), local=0))
         for worker in sync.adopters or ():
-            place = roll.place(worker)
-            roll = roll._with(worker, replace(place, local=0), processed=-place.local)
+            live_worker = roll.live_worker(worker)
+            roll = roll._with(worker, replace(live_worker, local=0), processed=-live_worker.local)
         return roll
 
     def _took_gradient(self, worker: int) -> "Roll":
-        place = self.place(worker)
-        if not place.gradients:  # that of its latest step on its replica, which counts already
-            return self._with(worker, replace(place, local=place.local - place.latest))
-        oldest, *others = place.gradients
-        left = Place(place.clock, place.running, tuple(others), place.local, place.latest)
+        live_worker = self.live_worker(worker)
+        if not live_worker.gradients:  # that of its latest step on its replica, which counts already
+            return self._with(worker, replace(live_worker, local=live_worker.local - live_worker.latest))
+        oldest, *others = live_worker.gradients
+        left = LiveWorker(live_worker.clock, live_worker.running, tuple(others), live_worker.local, live_worker.latest)
         return self._with(worker, left, processed=oldest)

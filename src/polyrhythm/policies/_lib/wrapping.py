@@ -45,15 +45,15 @@ class ClockView:
         """Everyone stands at the largest clock now."""
         clock = roll.clock
         ahead: WorkerMap[int] = WorkerMap()
-        for worker, place in roll.places.items():
-            ahead = ahead.set(worker, clock - place.clock)
+        for worker, live_worker in roll.live_workers.items():
+            ahead = ahead.set(worker, clock - live_worker.clock)
         return ClockView(ahead)
 
     def follow(self, event: Event, before: Roll) -> "ClockView":
         """With newcomers at the smallest clock that the policy sees; `before` is the roll without them."""
         if self.ahead is None or not isinstance(event, Joined):
             return self
-        seen = [place.clock + self.of(worker) for worker, place in before.places.items()]
+        seen = [live_worker.clock + self.of(worker) for worker, live_worker in before.live_workers.items()]
         return ClockView(self.ahead.set_all(event.workers, min(seen, default=event.clock) - event.clock))
 
     def put(self, worker: int, ahead: int) -> "ClockView":

@@ -140,7 +140,7 @@ class RLP(Policy[RLPState]):
         charge, decisions = state.charge.decide(event)
         window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
-            window = LossWindow(self.learned.window * max(1, len(charge.roll.places)))
+            window = LossWindow(self.learned.window * max(1, len(charge.roll.live_workers)))
             plan = plan if self.holds(plan, event, charge.roll) else self.blind(plan)
         return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
@@ -164,7 +164,7 @@ class RLP(Policy[RLPState]):
         """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
         if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
             return True
-        return isinstance(event, Joined) and plan.crew.issuperset(roll.places)
+        return isinstance(event, Joined) and plan.crew.issuperset(roll.live_workers)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[LossWindow, Match, LossWindow | None]:
         """The window with one more loss, the match, and the window that is complete with it."""
@@ -181,12 +181,12 @@ class RLP(Policy[RLPState]):
             return signals, state.plan
         if self.only:
             action = self.view.actions.index(self.only)
-        elif self.learned.conditions.hold(len(state.charge.roll.places), observation):
+        elif self.learned.conditions.hold(len(state.charge.roll.live_workers), observation):
             action = self.choose(observation)
         else:
             return signals, ChosenPolicy(state.plan.policy, inside=False)
         signals, policy = self.view.choose(signals, action)
-        return signals, ChosenPolicy(policy, crew=frozenset(state.charge.roll.places))
+        return signals, ChosenPolicy(policy, crew=frozenset(state.charge.roll.live_workers))
 
     def choose(self, observation: Observation) -> int:
         return self.learned.network.best(observation)

@@ -44,7 +44,7 @@ PUBLISHED: Final = 1
 CONSUMED: Final = 2
 """Word of a buffer: chunks of which its owner needs nothing more."""
 AWAITED: Final = 3
-"""Word of a buffer: for which word of whose its owner sleeps, see `call_for`; 0 while it is awake."""
+"""Word of a buffer: for which word of whose its owner sleeps, see `call_for`; 0 while it spins."""
 LENGTHS: Final = 4
 """First of the words, one for each chunk, with the length of the vector that it is from."""
 

@@ -5,9 +5,9 @@ implements with sockets and parameter shards, and tests with lists. Every call r
 there are no locks.
 
 **Phases.** A phase is one policy on one set of members. It ends when the policy is switched, when a member dies in
-synchronous mode or when a worker joins one: everyone is brought to a stop between two steps (arbitrated: no more `Go`;
-synchronous mode: a `Token`), then a new phase starts on whoever is live. Positions that were handed out but not
-processed go back to the workload.
+synchronous mode or when a worker joins one: everyone is brought to a stop between two steps (placed at the coordinator:
+no more `Go`; synchronous mode: a `Token`), then a new phase starts on whoever is live. Positions that were handed out
+but not processed go back to the workload.
 
 **Epochs.** When no mini-batch of the epoch is left for a worker, it leaves the policy's sight as "finished" and then
 stands at the epoch's end. When all do, all get the same parameters; with the next epoch they join again.

@@ -1,4 +1,5 @@
-"""A phase under an arbitrated policy on replicas: workers step by themselves, and the policy says when they meet.
+"""A phase with local steps, under a policy that the coordinator runs: workers step by themselves, and the policy says
+when they meet.
 
 An exchange is a collective of all members of the phase, in the order in which they are told; who has no part in it
 contributes nothing and keeps its own. Once a member is lost no exchange succeeds any more, so the phase ends; what only

@@ -1,4 +1,6 @@
-"""A phase under an arbitrated policy: gradients arrive at the servers, and the policy says who goes on."""
+"""A phase on the parameter servers, under a policy that the coordinator runs: gradients arrive at the servers, and
+the policy says who goes on.
+"""
 
 import math
 from dataclasses import asdict

@@ -352,6 +352,6 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
     return BROKEN if server.broken else 0
 
 
-if __name__ == "__main__":  # descriptors of the doors; settings come on standard input
+if __name__ == "__main__":  # descriptors of the listeners; the config comes on standard input
     made = msgspec.json.decode(sys.stdin.buffer.read(), type=JobConfig)
     sys.exit(serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""A phase under a scheduled policy: every rank knows the decisions from clocks alone and takes them by itself.
+"""A synchronous phase: every rank knows the decisions from clocks alone and takes them by itself.
 
 The coordinator only follows: it shows the policy the same steps, for the trace and the ledger, and decides where all
 stop. A rank completes a step only with a `Token` that covers it: for a window of one step or, where steps are short,
@@ -209,7 +209,7 @@ class SynchronousPhase(PhaseKind):
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
-        raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
+        raise AssertionError("the driver refuses alarms of policies that the coordinator does not run")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """What the ranks had left they have combined."""

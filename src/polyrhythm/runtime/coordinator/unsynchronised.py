@@ -8,7 +8,7 @@ from polyrhythm.runtime.coordinator.synchronous import count_samples
 
 
 class UnsynchronisedSamples:
-    """Positions that workers owe the others.
+    """Positions whose steps only single replicas have seen.
 
     Args:
         job: whose samples they are; they count as processed as long as their worker lives.

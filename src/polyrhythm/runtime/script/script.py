@@ -200,7 +200,8 @@ class AdaptedScript:
         assert self._loader is not None, "a session has a loader"
         return self._loader.steps_reached - self._opened_at
 
-    # -- from the opening to a session ---------------------------------------------------------------------------------
+    # -- from the warm-up step to a session
+    # ---------------------------------------------------------------------------------
 
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""

@@ -24,7 +24,7 @@ class ScriptExchange(DDPExchange):
     def share_buffers(self) -> None:
         buffers = [*self._replica.floating, *self._replica.counters]
         if buffers and self.reduces and self.failure is None:
-            with contextlib.suppress(GroupError):  # which `failure` tells the participant
+            with contextlib.suppress(GroupError):  # which `failure` tells the worker
                 hand_over_tensors(self.generation, buffers, 0)
 
 
@@ -60,7 +60,7 @@ class StepExchange(ScriptExchange):
     def before_step(self) -> None:
         if not self.reduces or self.failure is not None:
             return
-        with contextlib.suppress(GroupError):  # which `failure` tells the participant
+        with contextlib.suppress(GroupError):  # which `failure` tells the worker
             mean_gradients(self.generation, self._replica.parameters)
         self.share_buffers()
 

@@ -1,11 +1,11 @@
 """What a parameter shard answers to its workers: where each gradient is held, and how parameters get back.
 
-Each worker has one slot of the shard's size. A gradient arrives in it and is held there until it is applied or
-dropped; then the slot is free, so that parameters can be copied into it for the worker to fetch, and nobody ever reads
-them half written. Only a worker that pushes again while its gradient is held gets a second slot.
+Each worker has one buffer of the shard's size. A gradient arrives in it and is held there until it is applied or
+dropped; then the buffer is free, so that parameters can be copied into it for the worker to fetch, and nobody ever
+reads them half written. Only a worker that pushes again while its gradient is held gets a second buffer.
 
-On one host a slot is shared memory and the messages only say that it is filled; there a worker usually reads the
-parameters themselves, and asks for a copy only if an update came in between. Elsewhere the slot is received into and
+On one host a buffer is shared memory and the messages only say that it is filled; there a worker usually reads the
+parameters themselves, and asks for a copy only if an update came in between. Elsewhere the buffer is received into and
 sent from.
 """
 

@@ -104,7 +104,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         >>> JobConfig(policy="ssp:3", shards=0, given={"shards": "job.toml"})
         Traceback (most recent call last):
             ...
-        polyrhythm.errors.PolyrhythmError: shards in job.toml must be at least 1 but got 0
+        polyrhythm.errors.UsageError: shards in job.toml must be at least 1 but got 0
     """
 
     policy: str = "bsp"

@@ -1,11 +1,11 @@
 """What workers and the coordinator say to each other about steps; tensors travel beside it as payload.
 
-A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under an **arbitrated** policy each step needs a
-`Go` and ends in a `Pushed`. Under a **scheduled** one (synchronous mode) the steps follow from `SynchronousSteps`: each
-ends in a `Stepped`, and a `Token`, sent a whole step ahead, says how far to go and whether to stop there; replicas are
-averaged before a stop, as at the end of an epoch. Under a **replicated** one it is the same, and a `Stepped` also has
-the `Measured`s that the members have exchanged among themselves. A `Phase` starts whenever the policy or the membership
-changes.
+A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under a policy that the **coordinator** runs each
+step needs a `Go` and ends in a `Pushed`. Under one that follows from **clocks** (synchronous mode) the steps follow
+from `SynchronousSteps`: each ends in a `Stepped`, and a `Token`, sent a whole step ahead, says how far to go and
+whether to stop there; replicas are averaged before a stop, as at the end of an epoch. Under one that **every rank**
+runs it is the same, and a `Stepped` also has the `Measured`s that the members have exchanged among themselves. A
+`Phase` starts whenever the policy or the membership changes.
 """
 
 from struct import Struct
@@ -107,7 +107,7 @@ class Ready(ControlMessage):
 
 
 class Pushed(ControlMessage):
-    """A gradient is complete; its bytes are the payload or lie in the worker's slot. One rate per parameter group.
+    """A gradient is complete; its bytes are the payload or lie in the worker's buffer. One rate per parameter group.
 
     `read` is the version that the step started from, where it is older than that of its `Go`.
     """

@@ -125,7 +125,8 @@ class Open(ShardMessage):
 class Opened(ShardMessage):
     """This is shard `index` of `count`.
 
-    With `shared`, descriptors of slot 0 and of the parameters come along; with `direct` the worker may read the latter.
+    With `shared`, descriptors of buffer 0 and of the parameters come along; with `direct` the worker may read the
+    latter.
     """
 
     index: int
@@ -136,21 +137,21 @@ class Opened(ShardMessage):
 
 
 class PushGradient(ShardMessage):
-    """The gradient of step `number`: in shared slot `buffer`, or the payload."""
+    """The gradient of step `number`: in shared buffer `buffer`, or the payload."""
 
     number: int
     buffer: int = 0
 
 
 class Pull(ShardMessage):
-    """Ask for parameters of at least `version`: into shared slot `buffer`, or as a payload."""
+    """Ask for parameters of at least `version`: into shared buffer `buffer`, or as a payload."""
 
     version: int
     buffer: int = 0
 
 
 class Pulled(ShardMessage):
-    """The parameters of `version` are in the slot that was named, or are the payload."""
+    """The parameters of `version` are in the buffer that was named, or are the payload."""
 
     version: int
 
@@ -160,7 +161,7 @@ class MoreRoom(ShardMessage):
 
 
 class NewBuffer(ShardMessage):
-    """A further slot; its descriptor comes along."""
+    """A further buffer; its descriptor comes along."""
 
     index: int
 

@@ -16,12 +16,12 @@ from polyrhythm.training.compression import Compression
 MAX_BUFFERS: Final = 64
 """Gradients of one worker that may be held at a time."""
 HELD: Final = 0
-"""Word of a shared slot that is not zero from the worker's push until the slot is free again."""
+"""Word of a shared buffer that is not zero from the worker's push until the buffer is free again."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A gradient that has arrived: in which slot, and what its worker had read, if the compensation wants it."""
+    """A gradient that has arrived: in which buffer, and what its worker had read, if the compensation wants it."""
 
     buffer: int
     backup: Tensor | None
@@ -71,10 +71,10 @@ class WorkerBuffers:
         if not 0 <= buffer < len(self.vectors) or (
             self.held and any(item.buffer == buffer for item in self.held.values())
         ):
-            raise FrameError(f"{self.channel.peer} named slot {buffer}, which is not free")
+            raise FrameError(f"{self.channel.peer} named buffer {buffer}, which is not free")
 
     def hold(self, number: int, buffer: int) -> bool:
-        """The gradient of step `number` is in this slot; False if it was dropped before it came."""
+        """The gradient of step `number` is in this buffer; False if it was dropped before it came."""
         self.check_free(buffer)
         if number in self.held:
             raise FrameError(f"{self.channel.peer} pushed step {number} twice")

@@ -192,7 +192,7 @@ class DDPExchange:
         return unpacked(b"".join(self.generation.gather(packed(own))))
 
     def average_gradients(self, weight: ContributionWeight) -> None:
-        """Give the optimizer's next step the mean gradient of those who have a stake.
+        """Give the optimizer's next step the mean gradient of those who contribute.
 
         Raises:
             GroupError: when a member is lost; the gradients are unchanged then.

@@ -1,4 +1,4 @@
-"""A worker's side under an arbitrated policy on replicas: it steps by itself and asks the coordinator after every
+"""Local-step mode, a worker's side: it steps by itself and asks the coordinator after every
 step.
 """
 

@@ -1,4 +1,4 @@
-"""A worker's side under an arbitrated policy on gradients: it pushes them, and the servers make the steps.
+"""Parameter-server mode, a worker's side: it pushes them, and the servers make the steps.
 
 Also what it has in common with workers that step on replicas: the coordinator grants every step.
 """

@@ -12,12 +12,12 @@ from polyrhythm.runtime.wire.protocol import Measured
 class LocalSchedule:
     """Follows a policy through a plan, one step of all members at a time.
 
-    A scheduled policy decides from clocks and samples alone, and the plan tells both for every member; a replicated one
-    also from what the members have measured in this step, which everyone is told. So each rank comes to the same
-    decisions as the coordinator by itself.
+    A policy placed at the clock decides from clocks and samples alone, and the plan tells both for every member; one
+    that every rank runs also from what the members have measured in this step, which everyone is told. So each rank
+    comes to the same decisions as the coordinator by itself.
 
     Args:
-        policy: a policy whose traits say "scheduled" or "replicated".
+        policy: a policy whose placement is "clock" or "every_rank".
         cluster: as the coordinator gave it to its own copy of the policy.
         members: ranks in order; `rank` is one of them.
         rank: this one.
@@ -53,7 +53,7 @@ class LocalSchedule:
         """Everyone completes the step; how the members' contributions are combined after it, if they are.
 
         Args:
-            records: what each member has measured, in their order; a scheduled policy needs none.
+            records: what each member has measured, in their order; one that follows from clocks needs none.
         """
         assert self.plan is not None
         if self._steady is not None:
@@ -89,7 +89,7 @@ class LocalSchedule:
         """Nothing is held here."""
 
     def wake(self, time_s: float) -> None:
-        raise AssertionError("the driver refuses alarms of policies that are not arbitrated")
+        raise AssertionError("the driver refuses alarms of policies that the coordinator does not run")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """The closing average takes what is left, too."""

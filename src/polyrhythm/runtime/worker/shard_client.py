@@ -293,11 +293,11 @@ class ShardClient:
     def _buffer(self, port: Port) -> tuple[int, SharedVector]:
         number = port.free_buffer
         if number is None:
-            before = len(port.slots)
+            before = len(port.vectors)
             port.ask_room()
-            self.wait(lambda: len(port.slots) > before, "while it asked for another slot")
+            self.wait(lambda: len(port.vectors) > before, "while it asked for another buffer")
             number = before
-        return number, port.slots[number]
+        return number, port.vectors[number]
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         return [flat] if len(self._spans) == 1 else [flat[span.start : span.stop] for span in self._spans]

@@ -45,7 +45,7 @@ class Port:
         self.parameters: SharedVector | None = None
         self.readable: SharedVector | None = None
         """Shared parameters, if the worker may read them without asking."""
-        self.slots: list[SharedVector] = []
+        self.vectors: list[SharedVector] = []
         self.answer: Pulled | Loaded | Downloaded | None = None
         self.refusal: str | None = None
         self.reason: str | None = None
@@ -65,7 +65,7 @@ class Port:
             case Opened():
                 self._take_memory(message)
             case NewBuffer():
-                self.slots.append(self._next_memory())
+                self.vectors.append(self._next_memory())
                 self._expect_fds(False)
             case Pulled() | Loaded() | Downloaded():
                 self.answer = message
@@ -94,11 +94,11 @@ class Port:
 
     @property
     def shared(self) -> bool:
-        return bool(self.slots)
+        return bool(self.vectors)
 
     @property
     def free_buffer(self) -> int | None:
-        for number, buffer in enumerate(self.slots):
+        for number, buffer in enumerate(self.vectors):
             if not buffer.words[HELD]:
                 return number
         return None
@@ -106,7 +106,7 @@ class Port:
     def _take_memory(self, message: Opened) -> None:
         self.opened = message
         if message.shared:
-            self.slots.append(self._next_memory())
+            self.vectors.append(self._next_memory())
             self.parameters = self._next_memory(writable=False)
             self.readable = self.parameters if message.direct else None
         self._expect_fds(False)
@@ -143,7 +143,7 @@ class Port:
         return self._room
 
     def take(self, part: Tensor) -> int:
-        source = self.slots[self.pulled_into].values if self.shared else self.room
+        source = self.vectors[self.pulled_into].values if self.shared else self.room
         if source.data_ptr() != part.data_ptr():
             part.copy_(source)
         assert self.answer is not None

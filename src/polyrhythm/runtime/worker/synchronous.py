@@ -1,9 +1,9 @@
 """A worker's side of steps in synchronous mode: everyone makes the same number of them and knows what the policy
 decides.
 
-Under a **scheduled** policy a rank knows it from clocks alone. Under a **replicated** one the members tell each other
-what they have measured once their gradients are there, before their optimizers step, so that the mean gradient can take
-the place of a rank's own.
+Under a policy that follows from **clocks** a rank knows it from clocks alone. Under one that **every rank** runs the
+members tell each other what they have measured once their gradients are there, before their optimizers step, so that
+the mean gradient can take the place of a rank's own.
 """
 
 from collections import deque

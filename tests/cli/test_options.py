@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.cli.specs import split_policies
+from polyrhythm.cli.options import split_policies
 from polyrhythm.errors import SpecError
 
 SPECS = (
