@@ -30,7 +30,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import polyrhythm
-from polyrhythm.runtime.wire.protocol import Measured
+from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.testing.processes import run_workers
@@ -111,7 +111,7 @@ def flagging(rank: int, place: str) -> tuple[list[Span], list[Span], float]:
     exchange = DDPExchange.exchange_records
     busy_s = 0.0
 
-    def timed(self: DDPExchange, own: Measured) -> tuple[Measured, ...]:
+    def timed(self: DDPExchange, own: MeasuredStep) -> tuple[MeasuredStep, ...]:
         nonlocal busy_s
         while len(alone) < FLAG_STEPS:
             time.sleep(FLAG_SLEEP_S)

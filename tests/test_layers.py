@@ -127,8 +127,10 @@ def test_the_rules_need_the_standard_library_only(module: str) -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    graph = {module: (imports_of(module) & MODULES.keys()) - {module} for module in MODULES}
-    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
+    # The top names its public names for type checkers only, and looks them up when they are used.
+    modules = MODULES.keys() - {"polyrhythm"}
+    graph = {module: (imports_of(module) & modules) - {module} for module in modules}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)
 
 
 @pytest.mark.parametrize("module", ["polyrhythm", "polyrhythm.policies", "polyrhythm.cli"])

@@ -60,7 +60,7 @@ class FakeJob:
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
         self.undone = 0
-        self.records: dict[tuple[tuple[Any, ...], int], control.Measured] = {}
+        self.records: dict[tuple[tuple[Any, ...], int], control.MeasuredStep] = {}
         self.cuts: dict[int, int] = {}
         self.coordinator = Coordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
         self.workers: dict[int, FakeWorker] = {}

@@ -83,7 +83,7 @@ class FakeWorker:
         return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:
-        self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), tuple[control.Measured, ...]()
+        self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), tuple[control.MeasuredStep, ...]()
         policy = parse_policy(phase.policy)
         self.roams, self.asks_first = runtime_placement(policy) == "coordinator", policy.traits.cancels
         self.measures = policy.traits.placement == "every_rank"
@@ -219,7 +219,7 @@ class FakeWorker:
         """Tell the others what this rank has measured; whether it knows what they have."""
         assert self.phase is not None
         key = self._key(step, "records")
-        self.job.records[key, self.rank] = control.Measured(self.job.random.random())
+        self.job.records[key, self.rank] = control.MeasuredStep(self.job.random.random())
         if not (yield from self._exchange(key, [])):
             return False
         self.records = tuple(self.job.records[key, member] for member in self.phase.members)

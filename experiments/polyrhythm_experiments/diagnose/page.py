@@ -12,7 +12,7 @@ from polyrhythm_experiments.diagnose.study import Diagnosis, Seen
 WORDS = {
     "Gradients over the epochs": "SelSync, figure 3: gradients shrink and gather at zero as the training goes on.",
     "Relative gradient change beside accuracy": "SelSync, figure 5: the signal that decides whether to synchronise.",
-    "Curvature beside gradient variance": "SelSync, figure 4: the cheap variance is to follow the dear eigenvalue.",
+    "Curvature beside gradient variance": "SelSync, figure 4: the cheap variance is to follow the costly eigenvalue.",
     "Weights under BSP, PA and GA": "SelSync, figure 11: averaging parameters is to stay close to BSP.",
 }
 

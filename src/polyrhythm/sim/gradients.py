@@ -57,7 +57,7 @@ class PendingLocalStep:
 
 
 @dataclass(slots=True)
-class Worker:
+class ComputingWorker:
     """What one worker holds: its buffers, its replica if it has one, and what policies have set for it.
 
     `local_samples` are those that only its replica has; `drifted` tells whether the replica may differ from the global
@@ -98,7 +98,7 @@ class GradientStep:
 
     ticket: Ticket
     sample_range: SampleRange
-    worker: Worker
+    worker: ComputingWorker
     parameters: Tensor
     version: int
     samples_before: int
@@ -129,7 +129,7 @@ class TrainedNumerics:
         self.server = server_of(config, self.model)
         self.gradients = fastest(task, self.model)
         self.schedule = schedule_of(config, config.workload_samples(self.train_samples))
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, ComputingWorker] = {}
         self.gone: set[int] = set()
         self.buffers = Buffers(self.model.buffers, self.model.counters).copy()
         self.steps: dict[Ticket, GradientStep] = {}
@@ -229,11 +229,11 @@ class TrainedNumerics:
     def finish(self, result: RunResult) -> None:
         self.feed.finish(result)
 
-    def _welcome(self, worker: int) -> Worker:
+    def _welcome(self, worker: int) -> ComputingWorker:
         """A newcomer starts with the mean of the others' buffers."""
         self.gone.discard(worker)
         ends = [Compressor.of(self.compression, self.seed, 2 * worker + end) for end in range(2)]
-        self.workers[worker] = Worker(self._mean_buffers(), gradients=ends[0], deltas=ends[1])
+        self.workers[worker] = ComputingWorker(self._mean_buffers(), gradients=ends[0], deltas=ends[1])
         return self.workers[worker]
 
     def _mean_buffers(self) -> Buffers:
@@ -241,7 +241,7 @@ class TrainedNumerics:
             return self.buffers.copy()
         return average_buffers([worker.buffers for worker in self.workers.values()])
 
-    def _read(self, worker: Worker) -> Tensor:
+    def _read(self, worker: ComputingWorker) -> Tensor:
         """The newest global parameters; the worker gives up its replica, and its optimizer's state may return."""
         if worker.replica is not None:
             self.returned.append(worker.replica.optimizer.state())
@@ -252,7 +252,7 @@ class TrainedNumerics:
             parameters.copy_(parameters.to(getattr(torch, self.compression.pulled)))
         return parameters
 
-    def _replica(self, worker: Worker) -> Replica:
+    def _replica(self, worker: ComputingWorker) -> Replica:
         if worker.replica is None:
             worker.replica = Replica.of(self.server)
             worker.replica.compressor = worker.deltas
@@ -319,7 +319,7 @@ class TrainedNumerics:
             worker.local_samples = 0
         self.averaged = self.met = True
 
-    def _moved(self, workers: tuple[int, ...]) -> list[Worker]:
+    def _moved(self, workers: tuple[int, ...]) -> list[ComputingWorker]:
         moved = [self.workers.get(worker) or self._welcome(worker) for worker in workers]
         for worker in moved:
             worker.move()
@@ -361,7 +361,7 @@ class TrainedNumerics:
         return float(members) if self.config.lr_convention == "linear" else 1.0
 
 
-def sent(worker: Worker, gradient: Tensor) -> Tensor:
+def sent(worker: ComputingWorker, gradient: Tensor) -> Tensor:
     return gradient if worker.gradients is None else worker.gradients(gradient)
 
 

@@ -9,7 +9,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.sim.cluster.faults import Slow
 from polyrhythm.sim.cluster.links import Flow
 
-Activity: TypeAlias = Literal["wait", "compute", "transfer"]
+WorkerActivity: TypeAlias = Literal["wait", "compute", "transfer"]
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class WorkerState:
     batch_size: int
     serial: int = 0
     started: int = 0
-    phase: Activity = "wait"
+    phase: WorkerActivity = "wait"
     since_s: float = 0.0
     compute_s: float = 0.0
     transfer_s: float = 0.0
@@ -69,7 +69,7 @@ class WorkerState:
             return self.averaging is None
         return all(self.started <= transfer.due for transfer in self.transfers)
 
-    def begin(self, phase: Activity, now_s: float) -> None:
+    def begin(self, phase: WorkerActivity, now_s: float) -> None:
         self.phase, self.since_s = phase, now_s
 
     def end_transfer(self, now_s: float) -> None:
@@ -111,11 +111,11 @@ class Transfer:
         return self.worker_state.slow
 
     @property
-    def phase(self) -> Activity:
+    def phase(self) -> WorkerActivity:
         """A transfer takes none of the worker's time."""
         return "wait"
 
-    def begin(self, phase: Activity, now_s: float) -> None:
+    def begin(self, phase: WorkerActivity, now_s: float) -> None:
         """It takes none of the worker's time."""
 
     def end_transfer(self, now_s: float) -> None:

@@ -28,7 +28,7 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.testing.script import ClusterScript
 
 Decide: TypeAlias = Callable[[Any, Event], tuple[Any, Decisions]]
-Observer: TypeAlias = Callable[["ScriptPlayer", Event], None]
+EventObserver: TypeAlias = Callable[["ScriptPlayer", Event], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,11 @@ class ScriptPlayer:
     """
 
     def __init__(
-        self, policy: Policy[Any], script: ClusterScript, decide: Decide | None = None, watch: Observer | None = None
+        self,
+        policy: Policy[Any],
+        script: ClusterScript,
+        decide: Decide | None = None,
+        watch: EventObserver | None = None,
     ):
         self.policy = policy
         self.script = script

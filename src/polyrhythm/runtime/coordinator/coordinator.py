@@ -1,8 +1,8 @@
 """The coordinator: which worker may do what next, without sockets, tensors or clocks of its own.
 
-Messages go in through `connect`, `receive` and `lost`; what comes out goes through an `Effects`, which the coordinator
-implements with sockets and parameter shards, and tests with lists. Every call runs to its end before the next, so
-there are no locks.
+Messages go in through `connect`, `receive` and `lost`; what comes out goes through `CoordinatorEffects`, which the
+coordinator's process implements with sockets and parameter shards, and tests with lists. Every call runs to its end
+before the next, so there are no locks.
 
 **Phases.** A phase is one policy on one set of members. It ends when the policy is switched, when a member dies in
 synchronous mode or when a worker joins one: everyone is brought to a stop between two steps (placed at the coordinator:
@@ -22,7 +22,7 @@ from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import BSP, parse_policy
-from polyrhythm.runtime.coordinator.job import WORDS, Effects, Home, Job, Member, flow_of, workload_of
+from polyrhythm.runtime.coordinator.job import WORDS, CoordinatorEffects, Home, Job, Member, flow_of, workload_of
 from polyrhythm.runtime.coordinator.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
 from polyrhythm.runtime.coordinator.stages import Stages, kind_of
@@ -57,13 +57,18 @@ class Coordinator:
     Args:
         policy: the first policy.
         workers: how many workers must be ready before the job starts.
-        effects: see `Effects`.
+        effects: see `CoordinatorEffects`.
         clock: seconds since the job's start.
         epochs: epochs that the job plans, for policies that count shares of the workload.
     """
 
     def __init__(
-        self, policy: Policy[Any], workers: int, effects: Effects, clock: Callable[[], float], epochs: int = 1
+        self,
+        policy: Policy[Any],
+        workers: int,
+        effects: CoordinatorEffects,
+        clock: Callable[[], float],
+        epochs: int = 1,
     ) -> None:
         self.plan(policy, epochs)
         self.job, self.phase = Job(workers, effects, clock), 0

@@ -17,7 +17,7 @@ WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed":
 """How the log calls the ways in which a worker can leave."""
 
 
-class Effects(Protocol):
+class CoordinatorEffects(Protocol):
     """What the coordinator needs from the process that it runs in."""
 
     def send(self, worker: int, message: ToWorker) -> None: ...
@@ -81,7 +81,7 @@ class Job:
 
     Args:
         planned: workers that the job was started with; learning rates are scaled to it.
-        effects: see `Effects`.
+        effects: see `CoordinatorEffects`.
         clock: seconds since the job's start, the only clock that a decision sees.
 
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
@@ -89,7 +89,7 @@ class Job:
     """
 
     planned: int
-    effects: Effects
+    effects: CoordinatorEffects
     clock: Callable[[], float]
     members: dict[int, Member] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)

@@ -178,7 +178,7 @@ class LocalStepPhase(ParameterServerPhase):
         if decision.what == "gradients":
             raise PolicyError(
                 "Sync wants the gradients of steps that workers have made on replicas already; Sync parameters or "
-                "deltas, or decide in the placement 'replicated'"
+                "deltas, or decide in the placement 'every_rank'"
             )
         self._job.version += 1
         if not self._over:

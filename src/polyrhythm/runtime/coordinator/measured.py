@@ -2,7 +2,7 @@
 
 from polyrhythm.core import Report
 from polyrhythm.runtime.coordinator.synchronous import SynchronousPhase
-from polyrhythm.runtime.wire.protocol import CollectiveFailed, Measured, Stepped
+from polyrhythm.runtime.wire.protocol import CollectiveFailed, MeasuredStep, Stepped
 
 
 class MeasuredPhase(SynchronousPhase):
@@ -13,7 +13,7 @@ class MeasuredPhase(SynchronousPhase):
     """
 
     def start(self) -> None:
-        self._records: dict[int, tuple[Measured, ...]] = {}
+        self._records: dict[int, tuple[MeasuredStep, ...]] = {}
         super().start()
 
     def stepped(self, worker: int, message: Stepped) -> None:

@@ -1,5 +1,4 @@
-"""The coordinator: the process that holds a job together, with the coordinator, shard 0 and the meeting point in one
-loop.
+"""The process that holds a job together: the coordinator, shard 0 and the meeting point in one readiness loop.
 
 It ends when the last worker has left, or if none comes. Workers reach it over a Unix socket named after the job, and
 over TCP if it is told to listen there.

@@ -9,7 +9,7 @@ from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, read_job_file
-from polyrhythm.runtime.wire.config_sources import Choice, Layer, combined, from_environment
+from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
 from polyrhythm.runtime.wire.job_config import Averaging, Given
 from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.divergence import OnDivergence
@@ -156,7 +156,7 @@ def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
     return kept
 
 
-def refuse_meaningless(parser: argparse.ArgumentParser, layer: Layer) -> None:
+def refuse_meaningless(parser: argparse.ArgumentParser, layer: ConfigLayer) -> None:
     """No setting of torchrun that would do nothing here, but at its default."""
     for name, (value, where) in layer.items():
         if name in REFUSED and value != parser.get_default(name):

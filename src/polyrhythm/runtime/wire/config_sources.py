@@ -32,7 +32,7 @@ from polyrhythm.runtime.wire.job_config import (
     make_config,
 )
 
-Layer: TypeAlias = Mapping[str, Given]
+ConfigLayer: TypeAlias = Mapping[str, Given]
 """What one place has chosen, by the name of the setting."""
 
 SESSION = "the script's session"
@@ -88,7 +88,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     }
 
 
-def combined(*layers: Layer) -> Choice:
+def combined(*layers: ConfigLayer) -> Choice:
     """The layers as one, the weakest first.
 
     >>> chosen, lines = combined({"policy": Given("bsp", "job.toml")}, {"policy": Given("asp", "--policy")})

@@ -4,7 +4,7 @@ A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under a polic
 step needs a `Go` and ends in a `Pushed`. Under one that follows from **clocks** (synchronous mode) the steps follow
 from `SynchronousSteps`: each ends in a `Stepped`, and a `Token`, sent a whole step ahead, says how far to go and
 whether to stop there; replicas are averaged before a stop, as at the end of an epoch. Under one that **every rank**
-runs it is the same, and a `Stepped` also has the `Measured`s that the members have exchanged among themselves. A
+runs it is the same, and a `Stepped` also has the `MeasuredStep`s that the members have exchanged among themselves. A
 `Phase` starts whenever the policy or the membership changes.
 """
 
@@ -146,7 +146,7 @@ class Skipped(ControlMessage):
     samples: int
 
 
-class Measured(NamedTuple):
+class MeasuredStep(NamedTuple):
     """What one worker has measured in a step."""
 
     grad_sq_norm: float | None = None
@@ -156,20 +156,20 @@ class Measured(NamedTuple):
 MEASURED = Struct("<?d?d")
 
 
-def packed(record: Measured) -> bytes:
+def packed(record: MeasuredStep) -> bytes:
     """A record in as many bytes as any other."""
     norm, loss = record
     return MEASURED.pack(norm is not None, norm or 0.0, loss is not None, loss or 0.0)
 
 
-def unpacked(data: bytes) -> tuple[Measured, ...]:
+def unpacked(data: bytes) -> tuple[MeasuredStep, ...]:
     """The records of these bytes.
 
-    >>> unpacked(packed(Measured(grad_sq_norm=4.0)) + packed(Measured(loss=0.5)))
-    (Measured(grad_sq_norm=4.0, loss=None), Measured(grad_sq_norm=None, loss=0.5))
+    >>> unpacked(packed(MeasuredStep(grad_sq_norm=4.0)) + packed(MeasuredStep(loss=0.5)))
+    (MeasuredStep(grad_sq_norm=4.0, loss=None), MeasuredStep(grad_sq_norm=None, loss=0.5))
     """
     fields = MEASURED.iter_unpack(data)
-    return tuple([Measured(a if has_a else None, b if has_b else None) for has_a, a, has_b, b in fields])
+    return tuple([MeasuredStep(a if has_a else None, b if has_b else None) for has_a, a, has_b, b in fields])
 
 
 class Stepped(ControlMessage):
@@ -189,7 +189,7 @@ class Stepped(ControlMessage):
     shared: bool = False
     skipped: bool = False
     wait_s: float = 0.0
-    records: tuple[Measured, ...] = ()
+    records: tuple[MeasuredStep, ...] = ()
     at_s: float | None = None
 
 
@@ -204,7 +204,7 @@ class CollectiveFailed(ControlMessage):
     detail: str = ""
     exchanged: int = 0
     shared: bool = False
-    records: tuple[Measured, ...] = ()
+    records: tuple[MeasuredStep, ...] = ()
 
 
 class AtEnd(ControlMessage):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.wire.protocol import CollectiveFailed, Measured, Phase, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.protocol import CollectiveFailed, MeasuredStep, Phase, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import Broken
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import Losses
@@ -130,14 +130,24 @@ class WorkerContext:
         self.tally.waited_s += self.started_s - start
 
     def fail_collective(
-        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Measured, ...] = ()
+        self,
+        completed: int,
+        detail: str,
+        exchanged: int = 0,
+        shared: bool = False,
+        records: tuple[MeasuredStep, ...] = (),
     ) -> None:
         """Tell the coordinator that the phase has failed here, and wait for the next."""
         self.report_failed_collective(completed, detail, exchanged, shared, records)
         self.wait()
 
     def report_failed_collective(
-        self, completed: int, detail: str, exchanged: int = 0, shared: bool = False, records: tuple[Measured, ...] = ()
+        self,
+        completed: int,
+        detail: str,
+        exchanged: int = 0,
+        shared: bool = False,
+        records: tuple[MeasuredStep, ...] = (),
     ) -> None:
         """Tell the coordinator that the phase has failed here; whoever waits goes on waiting."""
         assert self.phase is not None

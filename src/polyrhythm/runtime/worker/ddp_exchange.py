@@ -22,7 +22,7 @@ from polyrhythm.runtime.collectives.model_averaging import Averager, Contributio
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
-from polyrhythm.runtime.wire.protocol import Measured, packed, unpacked
+from polyrhythm.runtime.wire.protocol import MeasuredStep, packed, unpacked
 from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.runtime.wire.shard_protocol import StateShape
 from polyrhythm.runtime.worker.replica import ScriptReplica
@@ -183,7 +183,7 @@ class DDPExchange:
         elif self.state_treatment == "reset" and weight.adopts:
             self._replica.optimizer.state.clear()
 
-    def exchange_records(self, own: Measured) -> tuple[Measured, ...]:
+    def exchange_records(self, own: MeasuredStep) -> tuple[MeasuredStep, ...]:
         """What the members have measured in a step, in their order.
 
         Raises:

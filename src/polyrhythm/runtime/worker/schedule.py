@@ -6,7 +6,7 @@ from typing import Any
 from polyrhythm.core import Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.wire.protocol import Measured
+from polyrhythm.runtime.wire.protocol import MeasuredStep
 
 
 class LocalSchedule:
@@ -49,7 +49,7 @@ class LocalSchedule:
         assert self.plan is not None
         return self.plan.batch(self.step, self._members.index(self._rank))
 
-    def advance(self, records: Sequence[Measured] | None = None) -> Sync | None:
+    def advance(self, records: Sequence[MeasuredStep] | None = None) -> Sync | None:
         """Everyone completes the step; how the members' contributions are combined after it, if they are.
 
         Args:

@@ -17,7 +17,7 @@ from polyrhythm.core.token_window import PERIOD_S
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import BrokenPolicyError, GroupError, PolicyError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.wire.protocol import Measured, Phase, Stepped, SynchronousSteps, Token, ToWorker
+from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import Broken
 from polyrhythm.runtime.worker.context import WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
@@ -31,8 +31,8 @@ class SynchronousMode:
         self._context = context
         self._measures = policy.traits.placement == "every_rank"
         self._needs = policy.traits.needs
-        self._own = Measured()
-        self._records: tuple[Measured, ...] = ()
+        self._own = MeasuredStep()
+        self._records: tuple[MeasuredStep, ...] = ()
         self._members = phase.members
         self._index = phase.members.index(context.rank)
         with telling(context):
@@ -121,7 +121,7 @@ class SynchronousMode:
             return True
         context, needs = self._context, self._needs
         norm = context.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
-        self._own = Measured(norm, context.loss if "loss" in needs else None)
+        self._own = MeasuredStep(norm, context.loss if "loss" in needs else None)
         return self._exchange_records()
 
     def _exchange_records(self) -> bool:
