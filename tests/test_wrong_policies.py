@@ -35,7 +35,7 @@ REFUSED = {
     "WakesInThePast": "Wake asks for an alarm at -1 s, but it is",
     "WakesAtNoTime": "Wake asks for an alarm at nan s",
     "NeverWakes": "Wake asks for an alarm at inf s",
-    "WakesByTheClock": "needs Traits(placement='arbitrated'): ranks that decide by themselves share no clock",
+    "WakesByTheClock": "needs Traits(placement='coordinator'): ranks that decide by themselves share no clock",
 }
 
 

@@ -65,12 +65,12 @@ def test_a_delta_counts_from_where_its_replica_started() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "first", "second"), [("keep", 1.0, 1.5), ("average", 1.25, 1.25), ("reset", None, None)]
+    ("treatment", "first", "second"), [("keep", 1.0, 1.5), ("average", 1.25, 1.25), ("reset", None, None)]
 )
-def test_the_state_of_the_optimizers(policy: StateTreatment, first: float | None, second: float | None) -> None:
+def test_the_state_of_the_optimizers(treatment: StateTreatment, first: float | None, second: float | None) -> None:
     target = server(momentum=0.5)
     replicas = stepped(target, 1, 2)
-    average(target, replicas, state=policy)
+    average(target, replicas, state=treatment)
     buffers = [replica.optimizer.state().vectors.get("momentum_buffer") for replica in replicas]
     assert [None if b is None else b.values[0].item() for b in buffers] == [first, second]
 

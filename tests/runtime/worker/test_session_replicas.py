@@ -91,11 +91,11 @@ def test_replicas_that_never_meet_are_averaged_at_the_end_of_each_epoch() -> Non
     close(run_job(train, 2, 4, MOMENTUM, {}, policy="selsync:inf"), expected)
 
 
-@pytest.mark.parametrize("rule", ["average", "reset"])
-def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(policy: str) -> None:
+@pytest.mark.parametrize("treatment", ["average", "reset"])
+def test_states_of_optimizers_are_averaged_or_reset_with_the_replicas(treatment: str) -> None:
     """What two make of two steps each, against the same by hand."""
-    found = run_job(train, 2, 12, MOMENTUM, {}, policy="local:2", averaged_state=policy)
-    close(found, by_hand(policy))
+    found = run_job(train, 2, 12, MOMENTUM, {}, policy="local:2", averaged_state=treatment)
+    close(found, by_hand(treatment))
 
 
 @pytest.mark.parametrize(
