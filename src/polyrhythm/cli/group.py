@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from polyrhythm.errors import PolicyError, PolyrhythmError
+from polyrhythm.errors import PolicyError, PolyrhythmError, UsageError
 
 USAGE = 2
 """Exit code for what the user can mend before anything runs."""
@@ -19,6 +19,11 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as drivers have it."""
 
 
+EXPERIMENTS = "the package polyrhythm-experiments; in a checkout run: pip install . ./experiments"
+ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}
+"""Commands that another package of ours brings, and how to get it."""
+
+
 class CommandGroup(TyperGroup):
     """The top command; the text of the whole call is the context's object."""
 
@@ -26,6 +31,13 @@ class CommandGroup(TyperGroup):
         """The context, with ``obj`` the command line that a reader can paste."""
         extra.setdefault("obj", shlex.join(["polyrhythm", *args]))
         return super().make_context(info_name, args, parent, **extra)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; one of ours that is not installed says how to install it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in ELSEWHERE:
+            raise UsageError(f"{cmd_name} comes with {ELSEWHERE[cmd_name]}")
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
