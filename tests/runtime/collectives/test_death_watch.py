@@ -29,7 +29,7 @@ class Group:
             self.members.append(theirs)
 
     def watch(self) -> DeathWatch:
-        return DeathWatch(FixedSockets(self.watched), PrefixStore("epoch", self.store), self.hear)
+        return DeathWatch(FixedSockets(self.watched), PrefixStore("generation", self.store), self.hear)
 
     def hear(self, reason: str) -> None:
         self.heard.append(f"{reason}, {sum(member.fileno() < 0 for member in self.members)} ended")

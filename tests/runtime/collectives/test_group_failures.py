@@ -55,7 +55,7 @@ def synchronous(trainer: Trainer, group: SwitchGroup, steps: int) -> tuple[int, 
 
 
 def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
-    """The next epoch, among those who are left, with the most advanced survivor's state."""
+    """The next generation, among those who are left, with the most advanced survivor's state."""
     generation = group.set_generation([rank for rank in group.members if rank != 2], "survivors")
     steps = torch.zeros(generation.size)
     steps[generation.rank] = applied
@@ -95,7 +95,7 @@ def lose(how: str, store: TCPStore) -> None:
 def abort_when_told(group: SwitchGroup, port: int) -> None:
     """As the coordinator has it done when it has missed heartbeats; one survivor is enough."""
     TCPStore("127.0.0.1", port, is_master=False).wait(["lost"])
-    group.abort("rank 2 is lost", prefix="epoch-0")
+    group.abort("rank 2 is lost", prefix="generation-0")
 
 
 def survivors(function: Any, *args: Any) -> list[ProcessOutcome]:
@@ -141,7 +141,7 @@ def test_a_death_apart_is_nothing_to_the_others(store: TCPStore) -> None:
 
 
 def absent_worker(rank: int, port: int) -> tuple[str, str]:
-    """Rank 1 never comes to the next epoch, and rank 0 is not asked to the last."""
+    """Rank 1 never comes to the next generation, and rank 0 is not asked to the last."""
     _, group = connect(rank, 2, port)
     if rank == 1:
         return "", ""
@@ -155,7 +155,7 @@ def absent_worker(rank: int, port: int) -> tuple[str, str]:
 
 def test_an_epoch_that_nobody_else_comes_to(store: TCPStore) -> None:
     late, foreign = run_workers(absent_worker, 2, store.port)[0]
-    assert "epoch 'late': worker 0 could not meet all of (0, 1) within 0.5 s" in late
+    assert "generation 'late': worker 0 could not meet all of (0, 1) within 0.5 s" in late
     assert "worker 0 is not among the members (1, 7)" in foreign
 
 

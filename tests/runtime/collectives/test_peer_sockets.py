@@ -1,4 +1,4 @@
-"""Records that members of an epoch exchange at once, over the connections between every two of them."""
+"""Records that members of a generation exchange at once, over the connections between every two of them."""
 
 import threading
 from datetime import timedelta

@@ -30,7 +30,7 @@ def lose_one(rank: int, port: int, servers: list[str]) -> tuple[str, list[float]
     thread.launch(generation, numbers).wait()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(GroupError, match="sum over the servers in epoch 'one'") as failure:
+    with pytest.raises(GroupError, match="sum over the servers in generation 'one'") as failure:
         thread.launch(generation, numbers).wait()
     numbers, following = torch.arange(5.0), Generation(store, "two", range(2), rank)
     thread.launch(following, numbers, rank == 1).wait()

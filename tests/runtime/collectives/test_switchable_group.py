@@ -271,7 +271,7 @@ def test_the_collectives_of_a_script(store: TCPStore) -> None:
 def last_of_a_step(rank: int, size: int, port: int) -> list[float | None]:
     """What is in the tensors of two steps' collectives as these are launched; None if that is still to come."""
     _, group = connect(rank, size, port)
-    group.set_generation(range(size), "epoch-1")
+    group.set_generation(range(size), "generation-1")
     seen = []
     for _ in range(2):
         for _ in range(2):
@@ -294,7 +294,7 @@ def test_the_last_collective_of_a_step_has_ended_when_it_is_launched(store: TCPS
 def swapped(rank: int, port: int) -> tuple[float, str | None]:
     """What comes from the other one, to whom something is sent where a step's last collective is expected."""
     _, group = connect(rank, 2, port)
-    group.set_generation([0, 1], "epoch-1")
+    group.set_generation([0, 1], "generation-1")
     group.allreduce([torch.ones(1)]).wait()
     group.step()
     theirs = torch.zeros(1)

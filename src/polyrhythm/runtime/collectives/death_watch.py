@@ -1,6 +1,6 @@
 """Notices at once that a member of a gloo group is gone, which gloo itself may miss.
 
-A connection that ends is a death unless its member has said goodbye on the epoch's store before. Every member is
+A connection that ends is a death unless its member has said goodbye on the generation's store before. Every member is
 connected to every other, so whoever gives up, and cuts its connections, tells all.
 """
 
@@ -21,7 +21,7 @@ class DeathWatch:
 
     Args:
         sockets: the group's connections.
-        store: the epoch's own.
+        store: the generation's own.
         lost: called once, from the thread, when more connections have ended than members have said goodbye.
     """
 

@@ -1,4 +1,4 @@
-"""Whether the collectives of an epoch still stand, and what ends when they do not."""
+"""Whether the collectives of a generation still stand, and what ends when they do not."""
 
 import threading
 from typing import ClassVar, Protocol
@@ -11,12 +11,12 @@ class Pending(Protocol):
 
 
 class GroupHealth:
-    """Whether an epoch still stands. Handles of collectives hold this and not the group.
+    """Whether a generation still stands. Handles of collectives hold this and not the group.
 
     A group whose last reference goes away in one of its own threads would wait for itself.
 
     Attributes:
-        failures: epochs of this process that have failed; threads of their groups may wait until its end.
+        failures: generations of this process that have failed; threads of their groups may wait until its end.
     """
 
     failures: ClassVar[int] = 0
@@ -35,7 +35,7 @@ class GroupHealth:
         work.end()
 
     def end(self, work: Pending) -> None:
-        """A collective is over; it may have ended with the epoch."""
+        """A collective is over; it may have ended with the generation."""
         with self._lock:
             if work not in self._pending:
                 return

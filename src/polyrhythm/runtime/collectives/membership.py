@@ -1,7 +1,7 @@
 """The process group of one generation: built directly on a store, given up as a whole on the first error.
 
-Whoever belongs to an epoch meets under the epoch's own prefix of the job's store, so that epochs never see each
-other's keys, and a group that has lost a member is never repaired but replaced.
+Whoever belongs to a generation meets under the generation's own prefix of the job's store, so that generations never
+see each other's keys, and a group that has lost a member is never repaired but replaced.
 """
 
 import os
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 """Limit of one collective, torch's own: a slow member is not dead, and the coordinator knows better."""
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
-"""Limit for the members of an epoch to meet."""
+"""Limit for the members of a generation to meet."""
 
 
 GLOO_THREADS = 2
@@ -41,8 +41,8 @@ class Generation:
 
     Args:
         store: the job's store, reachable from every member while they meet.
-        prefix: name of the epoch, never used before in this store.
-        members: workers of the epoch in the order of their ranks, the same on every member.
+        prefix: name of the generation, never used before in this store.
+        members: workers of the generation in the order of their ranks, the same on every member.
         worker: which of them this process is.
         timeout: limit of one collective.
         connect_timeout: limit for all members to meet.
@@ -63,7 +63,7 @@ class Generation:
     ) -> None:
         self.prefix, self.members, self.worker = prefix, tuple(members), worker
         if worker not in self.members:
-            raise UsageError(f"worker {worker} is not among the members {self.members} of epoch {prefix!r}")
+            raise UsageError(f"worker {worker} is not among the members {self.members} of generation {prefix!r}")
         self.rank, self.size = self.members.index(worker), len(self.members)
         self._store, self._timeout = PrefixStore(prefix, store), timeout
         self._nccl: dist.ProcessGroupNCCL | None = None
@@ -78,7 +78,7 @@ class Generation:
     def backend(self, on_gpu: bool) -> Backend:
         """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
         group = self._nccl_group() if on_gpu else self._gloo
-        assert group is not None, f"epoch {self.prefix!r} is closed"
+        assert group is not None, f"generation {self.prefix!r} is closed"
         return group
 
     def sums_for(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> SharedSums | None:
@@ -112,7 +112,7 @@ class Generation:
 
     def _give_up(self, reason: str) -> NoReturn:
         self.abort(reason)
-        raise GroupError(f"epoch {self.prefix!r} among {self.members} failed: {self.failure}") from None
+        raise GroupError(f"generation {self.prefix!r} among {self.members} failed: {self.failure}") from None
 
     def abort(self, reason: str) -> None:
         """Give up, from any thread: pending collectives return at once."""
@@ -140,7 +140,7 @@ class Generation:
             return self._build_gloo(connect_timeout)
         except RuntimeError as error:
             raise GroupError(
-                f"epoch {self.prefix!r}: worker {self.worker} could not meet all of {self.members} within "
+                f"generation {self.prefix!r}: worker {self.worker} could not meet all of {self.members} within "
                 f"{connect_timeout.total_seconds():g} s; leave out the workers that are gone ({first_line(error)})"
             ) from None
 

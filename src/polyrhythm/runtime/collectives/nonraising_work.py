@@ -1,4 +1,4 @@
-"""Handles of collectives that never raise: a failed one is noted in its epoch and ends like a finished one.
+"""Handles of collectives that never raise: a failed one is noted in its generation and ends like a finished one.
 
 An exception would come out of the user's ``loss.backward()`` and leave autograd half way. DistributedDataParallel
 instead sees every bucket arrive, and whoever owns the group looks at the failure before the optimizer's step.
@@ -20,7 +20,7 @@ FOR_EVER = timedelta()
 """How torch writes "no limit but the group's own"."""
 
 SLICE = timedelta(seconds=0.1)
-"""How often a waiting thread looks whether the epoch has failed, should the operation itself not end then."""
+"""How often a waiting thread looks whether the generation has failed, should the operation itself not end then."""
 
 
 class QuietWork(dist.Work):
@@ -62,10 +62,10 @@ class FinishedWork(QuietWork):
 
 
 class GuardedWork(QuietWork):
-    """A collective on CPU tensors whose failure ends the epoch, not the caller.
+    """A collective on CPU tensors whose failure ends the generation, not the caller.
 
-    It ends with the backend's operation or with the epoch, whichever comes first: gloo may miss that a connection has
-    closed, and then waits for its own limit (seen in 1 of 120 operations that began as a member left).
+    It ends with the backend's operation or with the generation, whichever comes first: gloo may miss that a connection
+    has closed, and then waits for its own limit (seen in 1 of 120 operations that began as a member left).
 
     Args:
         work: the backend's handle.
@@ -155,7 +155,7 @@ def judge(result: Callable[[], object], health: GroupHealth) -> None:
 
 
 def wait_for(work: dist.Work, health: GroupHealth, tensors: list[torch.Tensor]) -> dist.Work:
-    """A collective on CPU tensors that has ended: the backend's own handle, unless it or the epoch has failed.
+    """A collective on CPU tensors that has ended: the backend's own handle, unless it or the generation has failed.
 
     Where there is nothing to compute meanwhile, this saves what wakes a waiting thread up, a callback in one of gloo's
     threads, which needs the interpreter's lock; and a future made in Python, whose value torch pickles to look for

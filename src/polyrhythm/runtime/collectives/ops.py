@@ -88,7 +88,7 @@ class InFlight:
     Args:
         generation: who takes part.
         collective: its name in torch's process groups.
-        work: its handle; None if it could not be started, and the epoch has failed.
+        work: its handle; None if it could not be started, and the generation has failed.
     """
 
     def __init__(self, generation: Generation, collective: str, work: dist.Work | None) -> None:
@@ -118,12 +118,12 @@ def launch(generation: Generation, collective: str, outputs: list[Tensor], *argu
 def expect_success(generation: Generation, collective: str) -> None:
     if generation.failure is not None:
         raise GroupError(
-            f"{collective} in epoch {generation.prefix!r} among {generation.members} failed: {generation.failure}"
+            f"{collective} in generation {generation.prefix!r} among {generation.members} failed: {generation.failure}"
         )
 
 
 def finish(generation: Generation, collective: str, outputs: list[Tensor], *arguments: object) -> None:
-    """Run a collective that writes into `outputs` to its end; a failure ends the epoch."""
+    """Run a collective that writes into `outputs` to its end; a failure ends the generation."""
     launch(generation, collective, outputs, *arguments).wait()
 
 

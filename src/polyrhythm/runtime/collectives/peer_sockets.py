@@ -1,4 +1,4 @@
-"""A connection between every two members of an epoch, for records of a few bytes that all need before they go on.
+"""A connection between every two members of a generation, for records of a few bytes that all need before they go on.
 
 Nobody stands between them, and no thread: who comes last finds what the others have sent. gloo's collectives go round
 a ring through two threads on every member, and a coordinator in the middle has to be woken up twice.
@@ -21,7 +21,7 @@ class PeerSockets:
     """One member's connections: over Unix sockets on one host, over TCP in a job on several.
 
     Args:
-        store: the epoch's own.
+        store: the generation's own.
         rank: of this member.
         size: number of members.
         timeout: limit for all to meet.

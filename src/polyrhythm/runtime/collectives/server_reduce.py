@@ -25,11 +25,11 @@ from polyrhythm.runtime.wire.worker_buffers import as_bytes
 
 
 class Summing:
-    """A sum under way in the place of this member's contribution; as a `InFlight`, it ends with its epoch.
+    """A sum under way in the place of this member's contribution; as a `InFlight`, it ends with its generation.
 
     Args:
         generation: who takes part.
-        number: of the sum in the epoch.
+        number: of the sum in the generation.
         tensor: flat, float32.
         servers: how many add it up.
         zero: whether this member contributes nothing, so that nothing need be sent.
@@ -37,7 +37,7 @@ class Summing:
 
     def __init__(self, generation: Generation, number: int, tensor: Tensor, servers: int, zero: bool) -> None:
         self.key = generation.prefix, number
-        self.health = generation.health  # the epoch itself must not be dropped in the thread that holds this
+        self.health = generation.health  # the generation itself must not be dropped in the thread that holds this
         self.rank, self.size, self.zero = generation.rank, generation.size, zero
         self._members, self._tensor = generation.members, tensor
         self._host = tensor.detach().cpu()
@@ -67,7 +67,8 @@ class Summing:
         self._ended.wait()
         if self.health.failure is not None:
             raise GroupError(
-                f"sum over the servers in epoch {self.key[0]!r} among {self._members} failed: {self.health.failure}"
+                f"sum over the servers in generation {self.key[0]!r} among {self._members} failed: "
+                f"{self.health.failure}"
             )
         if self._tensor.device.type != "cpu":
             self._tensor.copy_(self._host)
@@ -126,7 +127,7 @@ class SumThread(threading.Thread):
     # -- in the thread -------------------------------------------------------------------------------------------------
 
     def room(self, message: Summed, server: int, elements: int) -> Tensor:
-        """Where the sum of a server belongs; one of an epoch that is over is received all the same."""
+        """Where the sum of a server belongs; one of a generation that is over is received all the same."""
         one = self._under_way.get((message.generation, message.number))
         return torch.empty(elements) if one is None else one.parts[server]
 

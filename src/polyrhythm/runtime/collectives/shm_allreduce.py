@@ -115,7 +115,7 @@ class SharedBuffers:
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        # buffers are made when they are first needed, as not every epoch sums up on the CPU.
+        # buffers are made when they are first needed, as not every generation sums up on the CPU.
         own = SharedVector.create(CHUNK * CHUNKS)
         for connection in self._sockets.values():
             with suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Sums over buffers as collectives of an epoch: under way while the caller computes, and never raising."""
+"""Sums over buffers as collectives of a generation: under way while the caller computes, and never raising."""
 
 import threading
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class SharedSum(QuietWork):
         self._future: Tensors = torch.futures.Future()
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
-        """Until it is there, or the epoch has failed. The limit is the group's own."""
+        """Until it is there, or the generation has failed. The limit is the group's own."""
         self._future.wait()
         return True
 
@@ -41,11 +41,11 @@ class SharedSum(QuietWork):
 
 
 class SharedSums:
-    """Sums of an epoch's members, in the order in which they were started.
+    """Sums of a generation's members, in the order in which they were started.
 
     Args:
         buffers: this member's view of them.
-        health: told of a failure; it ends what is under way when the epoch fails.
+        health: told of a failure; it ends what is under way when the generation fails.
     """
 
     def __init__(self, buffers: SharedBuffers, health: GroupHealth) -> None:

@@ -2,13 +2,13 @@
 
 It delegates to the group of the current generation, or is the identity while workers go their own ways. A
 group's failure never comes out of a collective: `SwitchGroup.failure` says what happened, every later collective of
-the epoch returns at once, and the owner drops the step and sets the next epoch.
+the generation returns at once, and the owner drops the step and sets the next generation.
 
     dist.init_process_group("polyrhythm")                 # or dist.new_group(backend="polyrhythm")
     model = DistributedDataParallel(model)                # unchanged
     group = dist.group.WORLD
     group.set_local()                                     # from here on every collective is the identity
-    group.set_epoch([0, 2, 3], prefix="epoch-7")          # synchronous mode among these, wherever they were
+    group.set_generation([0, 2, 3], prefix="generation-7")          # synchronous mode among these, wherever they were
 """
 
 # torch's stubs give every collective several signatures; it calls only those here.
@@ -41,7 +41,7 @@ class SwitchGroup(dist.ProcessGroup):
     """A process group whose members change while others hold on to it.
 
     Args:
-        store: where epochs meet.
+        store: where generations meet.
         worker: this process's number in the job; it keeps it for life.
         members: who belongs to the job at first.
         timeout: limit of one collective.
@@ -51,7 +51,7 @@ class SwitchGroup(dist.ProcessGroup):
         meanwhile: done once, while the next collective that is waited for here is under way.
 
     torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
-    by, are those of the current epoch, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
+    by, are those of the current generation, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
     sees as ``dist.get_world_size()``, are those of the membership, whatever the phase.
     """
 
@@ -66,7 +66,7 @@ class SwitchGroup(dist.ProcessGroup):
         self._name = BACKEND
 
     def bind(self, store: Store, worker: int) -> None:
-        """Take part in another job's epochs: what a joiner does, whose group was made by itself alone."""
+        """Take part in another job's generations: what a joiner does, whose group was made by itself alone."""
         self.store, self.worker = store, worker
 
     def set_generation(
@@ -103,7 +103,7 @@ class SwitchGroup(dist.ProcessGroup):
 
         Args:
             reason: what `failure` will say.
-            prefix: which epoch; None is the current one. Who hears of a loss late must not end the next one.
+            prefix: which generation; None is the current one. Who hears of a loss late must not end the next one.
         """
         generation = self.generation
         if generation and prefix in (None, generation.prefix):
@@ -229,9 +229,9 @@ def register() -> None:
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> SwitchGroup:
-    """A group of all ranks, in its first epoch: what `torch.distributed.new_group` calls."""
+    """A group of all ranks, in its first generation: what `torch.distributed.new_group` calls."""
     group = SwitchGroup(store, rank, range(size), timeout)
-    group.set_generation(range(size), "epoch-0", connect_timeout=timeout)
+    group.set_generation(range(size), "generation-0", connect_timeout=timeout)
     return group
 
 
