@@ -6,15 +6,17 @@ BIN := .venv/bin
 # One thread a process: the suite and the sweeps use the cores with processes, and results do not depend on the machine.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-browser test-network test-gpu test-integrations bench lint docs constraints clean
+.PHONY: demo test test-browser test-network test-gpu test-integrations chaos bench lint docs constraints clean
 
-demo: .venv/ready  ## compare policies on real workers with one straggler, then on a larger simulated cluster
+demo: .venv/ready  ## a job with its live page, then policies on real workers with one straggler, and on a simulated cluster
 	mkdir -p out
-	$(BIN)/polyrhythm compare local-straggler --on local --policies bsp,asp,ssp:3,local:8 \
+	$(BIN)/polyrhythm run --ui --report out/demo-live.html --nproc-per-node 4 --policy switch:bsp@0.5,asp \
+		examples/train_digits.py --epochs 16 --uneven 8
+	$(BIN)/polyrhythm compare local-straggler --on local --policies auto,bsp,balanced,asp,ssp:3,local:8 --ui \
 		--json out/demo-real.json --report out/demo-real.html
 	$(BIN)/polyrhythm compare stragglers-moderate --policies bsp,asp,ssp:3,k-sync:7,local:8 --seeds 3 \
 		--json out/demo.json --report out/demo.html
-	@echo "reports: $(CURDIR)/out/demo-real.html, $(CURDIR)/out/demo.html"
+	@echo "reports: $(CURDIR)/out/demo-live.html, $(CURDIR)/out/demo-real.html, $(CURDIR)/out/demo.html"
 
 test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
 	$(PYTEST) --numprocesses auto --maxprocesses 8
@@ -22,7 +24,7 @@ test: .venv/ready  ## everything that needs neither a browser, nor root, nor a G
 test-browser: .venv/ready  ## needs chromium and chromedriver
 	$(PYTEST) tests/browser
 
-test-network: .venv/ready  ## needs root, ip and tc
+test-network: .venv/ready  ## needs root, ip and tc, prometheus and promtool
 	$(PYTEST) tests/network
 
 test-gpu: .venv/ready  ## needs a GPU
@@ -30,6 +32,9 @@ test-gpu: .venv/ready  ## needs a GPU
 
 test-integrations: .venv/ready-integrations  ## Accelerate, Lightning, Hugging Face's Trainer, Ray
 	$(PYTEST) tests/integrations
+
+chaos: .venv/ready  ## fault scripts against real jobs, for an hour
+	PYTHONPATH=. $(BIN)/python -m tests.chaos.play 3600 $$(date +%s)
 
 bench: .venv/ready-bench  ## every benchmark; fails if one misses its bar
 	$(BIN)/python benchmarks/run.py
@@ -47,7 +52,7 @@ docs: .venv/ready  ## the site, in site/
 .venv/ready: pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install 'pip>=25.1'
-	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,pictures,rl,testing]' --editable experiments
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[data,doctor,pictures,rl,testing,ui]' --editable experiments
 	touch $@
 
 # What benchmarks are compared with, apart because nothing else needs it.
@@ -63,7 +68,7 @@ docs: .venv/ready  ## the site, in site/
 constraints:  ## the newest versions that pyproject.toml allows, to be tested before they are committed
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'pip>=25.1'
-	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench --group integrations '.[data,pictures,rl,testing]' 'torch==2.13.0'
+	.venv-constraints/bin/python -m pip install --quiet --group dev --group bench --group integrations '.[data,doctor,pictures,rl,testing,ui]' 'torch==2.13.0'
 	.venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude polyrhythm --exclude polyrhythm-experiments | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-constraints
 

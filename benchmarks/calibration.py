@@ -32,7 +32,7 @@ SCENARIOS = {
 def measure(name: str, table: Table, folder: Path | None) -> bool:
     """Both drivers on one scenario, as rows of the table; whether the bars are met."""
     scenario = load_scenario("local-straggler", {"name": name, **SCENARIOS[name]})
-    findings = investigate(Wanted(scenario, POLICIES, range(1), epochs=2.0, time_scale=1.0))
+    findings, _ = investigate(Wanted(scenario, POLICIES, range(1), epochs=2.0, time_scale=1.0))
     if folder:
         (folder / f"{name.replace(' ', '-')}.json").write_bytes(as_json(f"benchmarks/calibration.py: {name}", findings))
     as_stated = {pair.policy: pair for pair in agreements(findings.real, sweep(scenario, POLICIES, range(1), jobs=1))}

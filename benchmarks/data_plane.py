@@ -91,8 +91,8 @@ class AspServer:
         self.policy = ASP()
         self.group = ShardGroup(1, self.arrived)
         self.channels: dict[int, Channel] = {}
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard)
-        Acceptor(self.loop, listen(address, token), "bench", token, decoder, self.admit)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToShard)
+        Acceptor(self.loop, listen(address), "bench", token, decoder, self.admit)
 
     def admit(self, channel: Channel, hello: Hello) -> WorkerConnection:
         self.channels[hello.rank] = channel
@@ -130,7 +130,7 @@ class PolyrhythmWorker:
         self.go: list[Go] = []
         self.client = ShardClient(Loop(), rank, self.go.append)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | Go)
-        self.client.connect(address, Hello("bench", "worker", rank, token), decoder)
+        self.client.connect(address, Hello("bench", "worker", rank), decoder, token)
         layout = Layout(((Parameter("w", (size,)),),))
         self.client.open(layout, OptimizerSpec("SGD", {"lr": RATE}), parse_compression(compress))
         if rank == 0:

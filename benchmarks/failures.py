@@ -68,7 +68,8 @@ def train(rank: int, address: str, loader_processes: int) -> None:
     os.environ |= {"POLYRHYTHM_COORDINATOR": address, "RANK": str(rank)}
     model = nn.Linear(64, 10)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(1_000_000, 64), torch.zeros(1_000_000, dtype=torch.long))
+    generator = torch.Generator().manual_seed(0)  # all ranks must have the same data
+    data = TensorDataset(torch.randn(1_000_000, 64, generator=generator), torch.zeros(1_000_000, dtype=torch.long))
     forked: dict[str, Any] = {"num_workers": loader_processes, "multiprocessing_context": "fork"}
     with polyrhythm.session(model, sgd) as session:
         for x, y in session.loader(data, 16, collate_fn=arrays, **(forked if loader_processes else {})):

@@ -59,8 +59,8 @@ def esync_times() -> list[Figure]:
     bsp, asp, esync, free = (
         simulate(limited, parse_policy(s)) for s in ("bsp", "asp", "esync", "esync:blocking=false")
     )
-    slow = msgspec.structs.replace(limited, network=msgspec.structs.replace(limited.network, latency_s=0.02))
-    asked, unasked = (simulate(slow, parse_policy(spec)) for spec in ("esync", "esync:blocking=false"))
+    asked = simulate(far(limited, 0.02), parse_policy("esync"))
+    unasked, distant = (simulate(far(limited, s), parse_policy("esync:blocking=false")) for s in (0.02, 0.1))
     return [
         Figure("ESync: samples/s over BSP", esync.samples_per_s / bsp.samples_per_s, 30),
         Figure("ESync: samples/s over ASP", esync.samples_per_s / asp.samples_per_s, 3),
@@ -69,7 +69,17 @@ def esync_times() -> list[Figure]:
         Figure("ESync, non-blocking: the same", min(free.compute_fraction_by_worker.values()), 0.85),
         Figure("latency 20 ms: samples/s over BSP without it", asked.samples_per_s / bsp.samples_per_s),
         Figure("latency 20 ms, non-blocking: the same", unasked.samples_per_s / bsp.samples_per_s),
+        Figure(
+            "latency 100 ms, non-blocking: samples/s over those without",
+            distant.samples_per_s / free.samples_per_s,
+            0.9,
+        ),
     ]
+
+
+def far(scenario: Scenario, latency_s: float) -> Scenario:
+    """The same with messages that travel so long."""
+    return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, latency_s=latency_s))
 
 
 def bytes_per_s(result: RunResult) -> float:

@@ -111,7 +111,7 @@ def flagging(rank: int, place: str) -> tuple[list[Span], list[Span], float]:
     exchange = DDPExchange.exchange_records
     busy_s = 0.0
 
-    def timed(self: DDPExchange, own: MeasuredStep) -> tuple[MeasuredStep, ...]:
+    def timed(self: DDPExchange, own: MeasuredStep) -> bytes:
         nonlocal busy_s
         while len(alone) < FLAG_STEPS:
             time.sleep(FLAG_SLEEP_S)

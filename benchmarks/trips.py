@@ -166,7 +166,7 @@ def coordinator() -> tuple[Way, Way]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.joinpath("sitecustomize.py").write_text("import _recorder\n_recorder.record_this_process()\n")
-        path = os.pathsep.join((name, str(Path(__file__).parent)))
+        path = os.pathsep.join((name, str(Path(__file__).parent), str(Path(package()).parent)))
         run_here("--plain-worker", **{"PYTHONPATH": path, RECORD: name, f"{RECORD}_PACKAGE": package()})
         return usual(turn for calls in read_processes(folder) for turn in turns(calls, "policies/asp.py"))
 

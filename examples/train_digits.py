@@ -7,6 +7,8 @@ python examples/train_digits.py
 
 # mypy: allow-untyped-calls
 import argparse
+import os
+import time
 
 import torch
 from sklearn.datasets import load_digits
@@ -38,6 +40,9 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--batch-size", type=int, default=20, help="samples of one step on one worker")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--uneven", type=float, default=0.0, metavar="MS", help="sleep so long in each step, and four times on the last"
+    )
     options = parser.parse_args()
 
     torch.manual_seed(options.seed)
@@ -46,14 +51,17 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
 
     with polyrhythm.session(model, optimizer, policy="bsp", epochs=options.epochs) as session:
+        slow = session.rank == int(os.environ.get("WORLD_SIZE", "1")) - 1
         for epoch in range(options.epochs):
             for x, y in session.loader(train, batch_size=options.batch_size):
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(x), y)
+                time.sleep(options.uneven / 1000 * (4 if slow else 1))
                 loss.backward()
                 optimizer.step()
             if session.rank == 0:
-                print(f"epoch {epoch}: {session.policy}, accuracy {accuracy(model, test):.3f}", flush=True)
+                session.log(accuracy=(reached := accuracy(model, test)))
+                print(f"epoch {epoch}: {session.policy}, accuracy {reached:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,14 @@
 from multiprocessing import forkserver
 
 import pytest
+from hypothesis import settings
 
 from polyrhythm.emulation.local import PRELOADED
 from polyrhythm.testing.processes import PRELOAD
+
+# The same examples in every run, however loaded the machine is.
+settings.register_profile("seeded", derandomize=True, deadline=None)
+settings.load_profile("seeded")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,7 @@ PAGES = {
 
 LINK = re.compile(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 COMMAND = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?polyrhythm ((?:.*\\\n)*.*)$", re.MULTILINE)
+FILE = re.compile(r"(?<![\w/.-])((?:src|tests|docs|benchmarks|examples|experiments)/[\w/.-]*\w\.(?:py|md|toml|sh))\b")
 TARGET = re.compile(r"(?:`|^    )(?:\w+=\S+ )*make (?:\w+=\S+ )*([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -60,6 +61,17 @@ def test_links_and_pictures_exist(page: str) -> None:
     assert [link for link in links(PAGES[page]) if not (folder / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    assert [name for name in FILE.findall(PAGES[page]) if not (ROOT / name).exists()] == []
+
+
+def test_the_way_of_a_push_goes_through_files_that_there_are() -> None:
+    page = PAGES["docs/design.md"].partition("## The way of a push")[2].partition("## Search")[0]
+    named = set(re.findall(r"`([\w/]+\.py)`", page)) - {"benchmarks/trips.py"}
+    assert [name for name in sorted(named) if not [*(ROOT / "src").rglob(name)]] == []
+
+
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if commands(text)])
 def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
@@ -71,6 +83,8 @@ def test_commands_and_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) 
             order = read_order(call)
             assert read_command(order.arguments(0, "host:29400") if order else call).processes
             continue
+        if command == "doctor" and "--" in arguments:  # what follows is somebody else's command
+            arguments = arguments[: arguments.index("--")]
         outcome = CliRunner().invoke(app, [command, *arguments, "--help"])
         assert outcome.exit_code == 0, f"polyrhythm {command} {shlex.join(arguments)}: {outcome.output}"
 

@@ -21,7 +21,8 @@ LAYERS = (
     ("training", "telemetry"),
     ("sim", "runtime"),
     ("emulation",),
-    ("report", "search", "rl"),
+    ("doctor", "report", "search", "rl"),
+    ("live",),
     ("cli", "testing"),
 )
 LAYER = {package: number for number, row in enumerate(LAYERS) for package in row}
@@ -30,10 +31,11 @@ STANDARD_ONLY = ("errors", "core", "policies")
 ROOMS = {
     "wire": set[str](),
     "server": {"wire"},
+    "checkpoint": {"wire"},
     "collectives": {"wire"},
-    "coordinator": {"wire", "server"},
+    "coordinator": {"wire", "server", "checkpoint"},
     "launch": {"wire"},
-    "worker": {"wire", "collectives", "launch"},
+    "worker": {"wire", "collectives", "launch", "checkpoint"},
     "script": {"wire", "worker", "collectives", "launch"},
 }
 """The rooms of the runtime, and which others each may import; `wire` is the ground floor on which all stand."""

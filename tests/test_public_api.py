@@ -29,6 +29,9 @@ NAMED_BY_THE_PLAN = {
     ),
     *("parse_policy", "Trace", "replay", "PolyrhythmError"),
 }
+ALIASES = {"Decision", "Decisions", "Event"}
+"""Of types; they have no docstring of their own."""
+
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = {
     **{str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("examples/*.py"))},
@@ -54,7 +57,13 @@ def test_each_name_is_there_and_says_what_it_is(name: str) -> None:
     assert name in polyrhythm.__all__
     assert name in dir(polyrhythm)
     value = getattr(polyrhythm, name)
-    assert value.__doc__ or name in ("Decision", "Decisions", "Event")
+    assert value.__doc__ or name in ALIASES
+
+
+@pytest.mark.parametrize("name", sorted({*polyrhythm.__all__} - ALIASES - {"Session"}))
+def test_each_name_shows_an_example(name: str) -> None:
+    """Which runs, as pytest runs all doctests. A `Session` is shown by `session`."""
+    assert ">>>" in getattr(polyrhythm, name).__doc__
 
 
 def test_the_names_for_type_checkers_are_the_same() -> None:

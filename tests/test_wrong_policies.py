@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polyrhythm.core import Proceed
+from polyrhythm.core import Proceed, replay
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import simulate
@@ -31,7 +31,12 @@ REFUSED = {
     "StartsAStranger": "Proceed names worker 7, which is not live",
     "StartsNobodysKind": "Proceed.exchange must be gradients or replicas but got 'gradient'",
     "SetsABatchOfNothing": "Settings.batch_size must be a whole number of at least 1 but got 0",
+    "SharesUndeclared": "needs Traits(shares=True)",
+    "SharesTooMuch": "Proceed.shares (3,) are 3 samples but 1 workers with mini-batches of ",
+    "SharesNothing": "Proceed.shares must be a whole number of at least 1 for each of its workers but got (0,)",
+    "SharesForOthers": "Proceed.shares must be a whole number of at least 1 for each of its workers but got (1, 1)",
     "CancelsUndeclared": "needs Traits(cancels=True)",
+    "StopsWhoWaits": "needs Traits(waits=False): workers that wait for answers need no word to stop",
     "WakesInThePast": "Wake asks for an alarm at -1 s, but it is",
     "WakesAtNoTime": "Wake asks for an alarm at nan s",
     "NeverWakes": "Wake asks for an alarm at inf s",
@@ -71,6 +76,47 @@ def test_a_wrong_policy_is_refused_with_the_same_words_everywhere(name: str, wor
     assert name == "StartsBadly" or "Report of worker 1 with clock 1" in message
     assert message_of(coordinated, name) == message
     assert message_of(staged, name) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NeverAnswers", "goes on without an answer, and no Proceed names it"),
+        ("StopsAStranger", "Stop names worker 7, which is not live"),
+        ("StopsTwice", "Stop names worker 1, which is not running; let it Proceed first"),
+    ],
+)
+def test_a_wrong_policy_whose_workers_do_not_wait_is_refused(name: str, words: str) -> None:
+    message = message_of(simulated, name)
+    assert words in message
+    assert message_of(staged, name) == message
+    assert message_of(coordinated, name) == message
+
+
+@pytest.mark.parametrize("first", ["bsp", "asp", "local:3"])
+@pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
+def test_after_a_switch_to_a_wrong_policy_the_one_before_goes_on(name: str, words: str, first: str) -> None:
+    for seed in range(5):
+        job = FakeJob(first, 3, 80, 2, 1, seed)
+        job.run({25: f"switch {spec_of(name)}"})
+        assert set(job.applied.values()) == {1}
+        assert sum(job.applied.values()) == job.coordinator.job.samples == 80
+        (notice,) = job.coordinator.choice.notices
+        assert words.partition(" with clock")[0] in notice
+        assert job.coordinator.policy.spec == first
+        assert notice.startswith("the switch to" if name == "StartsBadly" else "policy ")
+        for trace in job.traced() if name != "WakesAtNoTime" else ():  # whose nan is no other's
+            list(replay(parse_policy(trace.header.policy), trace))
+
+
+def test_what_goes_on_is_what_has_run() -> None:
+    """Of three policies the second never began; of the third what is wrong is said once."""
+    job = FakeJob("asp", 2, 80, 2, 1, seed=1)
+    job.run({25: "switch bsp", 26: f"switch {spec_of('Raises')}"})
+    wrong = parse_policy(spec_of("Raises")).spec
+    assert [policy.spec for policy, _, _ in job.traces] == ["asp", wrong, "asp"]
+    (notice,) = job.coordinator.choice.notices
+    assert notice.endswith(f"{wrong} is out of force, and asp goes on")
 
 
 @pytest.mark.parametrize("run", [simulated, coordinated, staged])

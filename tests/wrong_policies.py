@@ -1,9 +1,22 @@
-"""Policies that break the contract at the first report of worker 1, each in its own way; ASP otherwise."""
+"""Policies that break the contract at the reports of worker 1, each in its own way; ASP otherwise."""
 
 from typing import Any, ClassVar
 
-from polyrhythm.core import Alarm, Cancel, Event, Proceed, Report, Settings, Sync, Traits, Wake
-from polyrhythm.policies import ASP, LocalSGD
+from polyrhythm.core import (
+    Alarm,
+    Cancel,
+    Event,
+    Joined,
+    Proceed,
+    Report,
+    Settings,
+    Stop,
+    Stopped,
+    Sync,
+    Traits,
+    Wake,
+)
+from polyrhythm.policies import ASP, Balanced, LocalSGD
 
 
 class Wrong(ASP):
@@ -12,7 +25,7 @@ class Wrong(ASP):
     summary: ClassVar[str] = "breaks the contract"
 
     def decide(self, state: Any, event: Event) -> Any:
-        if isinstance(event, Report) and (event.worker, event.clock) == (1, 1):
+        if isinstance(event, Report) and event.worker == 1:
             return self.answer(state, event)
         return super().decide(state, event)
 
@@ -93,9 +106,58 @@ class SetsABatchOfNothing(Wrong):
         return Sync((1,)), Proceed((1,), settings=Settings(batch_size=0))
 
 
+class SharesUndeclared(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return Sync((1,)), Proceed((1,), shares=(1,))
+
+
 class CancelsUndeclared(Wrong):
     def decisions(self, event: Report) -> Any:
         return (Cancel((1,)),)
+
+
+class StopsWhoWaits(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return (Stop((1,)),)
+
+
+class GoesOn(LocalSGD):
+    """Its workers do not wait for answers."""
+
+    summary: ClassVar[str] = "breaks the contract"
+    traits: ClassVar[Traits] = Traits(exchanges=frozenset({"replicas"}), waits=False)
+
+    def decide(self, state: Any, event: Event) -> Any:
+        go = tuple(event.workers) if isinstance(event, Joined) else ()
+        if isinstance(event, Report):
+            return state, self.decisions(event)
+        return state, (Proceed(go, "replicas"),) if go else ()
+
+    def decisions(self, event: Report) -> Any:
+        raise NotImplementedError
+
+
+class NeverAnswers(GoesOn):
+    def decisions(self, event: Report) -> Any:
+        return ()
+
+
+class StopsAStranger(GoesOn):
+    def decisions(self, event: Report) -> Any:
+        return Proceed((event.worker,), "replicas"), Stop((7,))
+
+
+class StopsTwice(GoesOn):
+    """Another worker, which has stopped already."""
+
+    def decide(self, state: Any, event: Event) -> Any:
+        if isinstance(event, Stopped):
+            return state, (Stop((event.worker,)),)
+        return super().decide(state, event)
+
+    def decisions(self, event: Report) -> Any:
+        go = Proceed((event.worker,), "replicas")
+        return (go, Stop((1,))) if (event.worker, event.clock) == (1, 1) else (go,)
 
 
 class WakesInThePast(Wrong):
@@ -131,7 +193,7 @@ class RaisesByTheClock(LocalSGD):
     summary: ClassVar[str] = "breaks the contract"
 
     def decide(self, state: Any, event: Event) -> Any:
-        if isinstance(event, Report) and (event.worker, event.clock) == (1, 1):
+        if isinstance(event, Report) and event.worker == 1:
             raise ValueError("oops")
         return super().decide(state, event)
 
@@ -141,7 +203,7 @@ class WakesByTheClock(LocalSGD):
 
     def decide(self, state: Any, event: Event) -> Any:
         state, decisions = super().decide(state, event)
-        late = isinstance(event, Report) and (event.worker, event.clock) == (1, 1)
+        late = isinstance(event, Report) and event.worker == 1
         return state, (*decisions, Wake(99.0)) if late else decisions
 
 
@@ -151,3 +213,31 @@ class StartsBadly(ASP):
 
     def init(self, cluster: Any) -> Any:
         raise ValueError("oops")
+
+
+class Shares(Balanced):
+    """What is wrong with shares, of policies that say that they deal them."""
+
+    summary: ClassVar[str] = "breaks the contract"
+    traits: ClassVar[Traits] = Balanced.traits
+    shares: ClassVar[Any] = None
+
+    def decide(self, state: Any, event: Event) -> Any:
+        if isinstance(event, Report) and event.worker == 1:
+            return state, (Sync((1,)), Proceed((1,), shares=self.shares))
+        return super().decide(state, event)
+
+
+class SharesTooMuch(Shares):
+    traits: ClassVar[Traits] = Balanced.traits
+    shares: ClassVar[Any] = (3,)
+
+
+class SharesNothing(Shares):
+    traits: ClassVar[Traits] = Balanced.traits
+    shares: ClassVar[Any] = (0,)
+
+
+class SharesForOthers(Shares):
+    traits: ClassVar[Traits] = Balanced.traits
+    shares: ClassVar[Any] = (1, 1)

@@ -17,6 +17,8 @@ SLOW_FOR_A_WHILE = HERE / "slow-for-a-while.toml"
 
 SPECS = (
     "bsp",
+    "balanced",
+    "auto",
     "asp",
     "ssp:2",
     "dssp:1,4",
@@ -25,6 +27,7 @@ SPECS = (
     "k-async:3",
     "k-batch-async:3",
     "backup:1",
+    "ringmaster:2",
     "local:4",
     "post-local:h=4,at=0.4",
     "k-group:3",

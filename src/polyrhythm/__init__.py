@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from polyrhythm.core import Proceed as Proceed
     from polyrhythm.core import Report as Report
     from polyrhythm.core import Settings as Settings
+    from polyrhythm.core import Stop as Stop
+    from polyrhythm.core import Stopped as Stopped
     from polyrhythm.core import Sync as Sync
     from polyrhythm.core import Trace as Trace
     from polyrhythm.core import Traits as Traits
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from polyrhythm.policies import parse_policy as parse_policy
     from polyrhythm.runtime.worker.session import Session as Session
     from polyrhythm.runtime.worker.session import session as session
+    from polyrhythm.sim import Device as Device
+    from polyrhythm.sim import Limits as Limits
     from polyrhythm.sim import Scenario as Scenario
+    from polyrhythm.sim import TimingWorkload as TimingWorkload
     from polyrhythm.sim import compare as compare
     from polyrhythm.sim import load_scenario as load_scenario
     from polyrhythm.sim import simulate as simulate
@@ -44,25 +49,17 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "polyrhythm.core": (
-        *(
-            "Alarm",
-            "Bounds",
-            "Cancel",
-            "Cluster",
-            "Decision",
-            "Decisions",
-            "Event",
-            "Joined",
-            "Left",
-            "Outer",
-            "Policy",
-        ),
-        *("Proceed", "Report", "Settings", "Sync", "Trace", "Traits", "Wake", "replay"),
+        *("Bounds", "Cluster", "Policy", "Trace", "Traits", "replay"),
+        *("Alarm", "Event", "Joined", "Left", "Report", "Stopped"),
+        *("Cancel", "Decision", "Decisions", "Outer", "Proceed", "Settings", "Stop", "Sync", "Wake"),
     ),
     "polyrhythm.errors": ("ClusterError", "PolyrhythmError", "UsageError"),
     "polyrhythm.policies": ("parse_policy",),
     "polyrhythm.runtime.worker.session": ("Session", "session"),
-    "polyrhythm.sim": ("Scenario", "compare", "load_scenario", "simulate", "sweep"),
+    "polyrhythm.sim": (
+        *("Device", "Limits", "Scenario", "TimingWorkload"),
+        *("compare", "load_scenario", "simulate", "sweep"),
+    ),
     "polyrhythm.telemetry": ("RunResult",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}

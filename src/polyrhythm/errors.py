@@ -15,16 +15,31 @@ caught.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+REFUSED = 2
+"""Exit status of a process that has said what its user did wrong."""
+
 BROKEN = 4
 """Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
 
 
 class PolyrhythmError(Exception):
-    """Anything that Polyrhythm raises on purpose; always one of its two kinds."""
+    """Anything that Polyrhythm raises on purpose; always one of its two kinds.
+
+    >>> issubclass(UsageError, PolyrhythmError) and issubclass(ClusterError, PolyrhythmError)
+    True
+    """
 
 
 class UsageError(PolyrhythmError, ValueError):
-    """A mistake that the user can mend; the message says how."""
+    """A mistake that the user can mend; the message says how.
+
+    >>> from polyrhythm import parse_policy
+    >>> try:
+    ...     parse_policy("spp:3")
+    ... except ValueError as error:
+    ...     print(type(error).__name__, "did you mean ssp?" in str(error))
+    SpecError True
+    """
 
 
 class SpecError(UsageError):
@@ -56,7 +71,11 @@ class RefusalError(UsageError):
 
 
 class ClusterError(PolyrhythmError, RuntimeError):
-    """Something failed while the job ran, or never answered; the same command may succeed the next time."""
+    """Something failed while the job ran, or never answered; the same command may succeed the next time.
+
+    >>> issubclass(ServerLostError, RuntimeError), issubclass(ServerLostError, ValueError)
+    (True, False)
+    """
 
 
 class UnreachableError(ClusterError):
@@ -77,6 +96,10 @@ class FrameError(ClusterError):
 
 class JobError(ClusterError):
     """A job or one of its processes has failed, or goes on without this worker."""
+
+
+class ReplicasDifferError(ClusterError):
+    """Workers that make every step together no longer have the same parameters."""
 
 
 class DivergedError(ClusterError):

@@ -9,6 +9,7 @@ from typer.testing import Result
 
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
+from polyrhythm.sim.cluster.calibration import Costs
 
 Call = Callable[..., Result]
 
@@ -98,3 +99,30 @@ def test_what_cannot_be_is_one_line_and_nothing_runs(call: Call, tiny: str, word
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_keeps_what_is_measured(call: Call, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrhythm.cli import calibrate
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    costs = Costs(
+        compute_s=[[0.002, 0.002], [0.004, 0.004]],
+        latency_s=1e-4,
+        service_s=1e-5,
+        averaging_s=1e-3,
+        epoch_end_s=1e-3,
+        message_bytes=1e3,
+        bandwidths=[1e8, 1e8],
+    )
+    monkeypatch.setattr(calibrate, "measured", lambda wanted: costs)
+    monkeypatch.setattr("polyrhythm.cli.local.compare_on_workers", stop)
+    out = tmp_path / "calibrated.toml"
+    result = call("calibrate", tiny, "--policies", "bsp", "--out", out)
+    assert result.exit_code == 130
+    assert "the costs are measured, and 0 real runs had finished" in result.stderr
+    assert out.exists()
+    monkeypatch.setattr(calibrate, "measured", stop)
+    result = call("calibrate", tiny)
+    assert (result.exit_code, result.stderr.count("\n")) == (130, 1)

@@ -56,3 +56,16 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     code, said = call(str(tmp_path / "policy.json"))
     assert code == 130
     assert "--resume goes on from" in said
+    assert not (tmp_path / "policy.json").exists()
+
+
+def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(study: learn.Study, until: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learn.Study, "_explore", stop)
+    out = tmp_path / "policy.json"
+    code, said = call(str(out), "--families", "tiny", "--pretraining", "1", "--episodes", "1", "--jobs", "1")
+    assert code == 130, said
+    assert f"x as fast as ASP, is in {str(out)!r}" in said
+    assert dict(load(str(out)).training)["episodes"] == "0"

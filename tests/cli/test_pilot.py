@@ -1,6 +1,7 @@
 """run --policy sync-switch, with trials that are formulas."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,61 @@ def test_a_job_file_may_ask_for_it(
     asp = [*file, "--policy", "asp", *words[6:]]
     assert resolved(asp) == asp
     assert read_command(asp).config.policy == "asp"
+
+
+def test_a_family_shares_its_point_whatever_the_script_is_told(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pilot, "piloted_trial", lambda pilot, trial: knee(0.3)(trial))
+    family = ["--job-family", "digits"]
+    resolved([*family, *with_search(words)])
+    Path(words[6]).write_text("print('accuracy 0.8')\n", encoding="utf-8")
+    assert "switch:bsp@0.375,asp" in resolved([*family, *words, "--lr", "0.5"])
+    assert "is the policy that was found for this job (family digits)" in capsys.readouterr().err
+    with pytest.raises(PolyrhythmError, match="no switch point is known for this job"):
+        resolved(words)
+    with pytest.raises(PolyrhythmError, match=r"searched with --nproc-per-node 2, and this job has 3; a switch point"):
+        resolved([*family, "--nproc-per-node", "3", *words[2:]])
+
+
+def test_a_wrapped_search_tries_wrapped_policies(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
+        made.append(trial.spec)
+        return replace(knee(0.3)(SearchTrial(trial.spec[len("elastic:policy=(") : -1], trial.run)), trial=trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    words[words.index("sync-switch")] = "elastic:policy=(sync-switch)"
+    assert "elastic:policy=(switch:bsp@0.375,asp)" in resolved(with_search(words))
+    assert set(made) <= {f"elastic:policy=(switch:bsp@{x},asp)" for x in ("1", "0.5", "0.25", "0.375")}
+    words[words.index("elastic:policy=(sync-switch)")] = "sync-switch"
+    with pytest.raises(PolyrhythmError, match="no switch point is known"):
+        resolved(words)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("switch:(sync-switch)@0.5,(sync-switch)", "names sync-switch 2 times; one switch point can be searched"),
+        ("ssp:(sync-switch)", "ssp"),
+    ],
+)
+def test_a_search_that_stands_nowhere_is_refused(words: list[str], policy: str, message: str) -> None:
+    words[words.index("sync-switch")] = policy
+    with pytest.raises(PolyrhythmError, match=message):
+        resolved(words)
+
+
+def test_all_terms_of_a_search_can_be_given(words: list[str]) -> None:
+    found = read_pilot([*("--target", "0.9", "--walk", "first-failure", "--baseline-runs", "5", "--two-sided"), *words])
+    assert found is not None
+    plan = pilot.plan_of(found.options, found.template)
+    assert (plan.target, plan.walk, plan.baseline_runs, plan.two_sided, plan.runs) == (0.9, "first-failure", 5, True, 3)
+    found = read_pilot(["--algorithm-1", "--walk", "first-failure", *words])
+    assert found is not None
+    plan = pilot.plan_of(found.options, found.template)
+    assert (plan.walk, plan.two_sided, plan.error_rate, plan.early) == ("bisect", True, 0.5, 0.0)
 
 
 def test_data_are_part_of_the_job(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

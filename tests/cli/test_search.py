@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -113,3 +114,31 @@ def test_mistakes_are_one_line_and_nothing_runs(call: Call, job: str, options: l
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_ends_a_search_with_what_is_known(
+    call: Call, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polyrhythm.search.runners import SerialRunner
+
+    run = SerialRunner.run
+    made: list[object] = []
+
+    def interrupted(self: SerialRunner, trials: Any) -> Any:
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.extend(trials)
+        return run(self, trials)
+
+    monkeypatch.setattr(SerialRunner, "run", interrupted)
+    path = tmp_path / "found.json"
+    result = call("search", job, *SEARCH, "--json", path)
+    assert result.exit_code == 130
+    assert "so far   switch:bsp@1,asp" in result.stdout
+    assert "the same command goes on with them" in result.stderr
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert (found["done"], len(found["trials"])) == (False, 3)
+    monkeypatch.setattr(SerialRunner, "run", run)
+    again = call("search", job, *SEARCH)
+    assert again.exit_code == 0
+    assert "3 of them from the store" in again.stdout

@@ -37,7 +37,7 @@ def test_every_setting_is_shown_with_its_source(job_file: str, monkeypatch: pyte
         "shards 3 --shards",
         "token set, not shown POLYRHYTHM_TOKEN",
         "workers 2 nnodes and nproc-per-node",
-        "the script's session may set, as nobody else has: compress, on_divergence",
+        "the script's session may set, as nobody else has: compress, on_divergence, checkpoint, every",
         f"shards 3 of --shards holds; 2 of {job_file} is overruled",
     ):
         assert line in lines

@@ -11,7 +11,7 @@ from polyrhythm.cli.app import app
 from polyrhythm.runtime.launch.run_flags import make_parser
 
 SURFACE = {
-    "": {"--version", "--help"},
+    "": {"--version", "--help", "--install-completion", "--show-completion"},
     "policies": {"--help"},
     "scenarios": {"--help"},
     "compare": {
@@ -19,6 +19,7 @@ SURFACE = {
         "--policies",
         "--seeds",
         "--target",
+        "--ui",
         "--json",
         "--report",
         "--trace",
@@ -60,17 +61,41 @@ SURFACE = {
         *("scenario", "--out", "--policies", "--seeds", "--epochs", "--time-scale", "--from", "--json", "--report"),
         *("--set", "--help"),
     },
+    "doctor": {
+        "traces",
+        "--policies",
+        "--json",
+        "--report",
+        "--keep",
+        "--job",
+        "--seconds",
+        "--at",
+        "--token",
+        "--help",
+    },
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
-    "ctl": {"job", "action", "policy", "--at", "--token", "--help"},
+    "ctl": {"job", "action", "argument", "--at", "--token", "--json", "--help"},
+    "top": {"job", "--at", "--token", "--help"},
     "search": {
         *("scenario", "--policy", "--from", "--to", "--log", "--whole", "--baseline", "--settings", "--runs", "--beta"),
-        *("--target", "--walk", "--two-sided", "--error-rate", "--early", "--reuse", "--algorithm-1", "--on", "--jobs"),
-        *("--time-scale", "--store", "--json", "--set", "--help"),
+        *(
+            "--target",
+            "--walk",
+            "--two-sided",
+            "--error-rate",
+            "--early",
+            "--baseline-runs",
+            "--reuse",
+            "--algorithm-1",
+            "--on",
+            "--jobs",
+        ),
+        *("--time-scale", "--store", "--json", "--ui", "--set", "--help"),
     },
     "learn": {
         *("out", "--preset", "--families", "--pretraining", "--episodes", "--seed", "--data", "--jobs", "--log"),
-        *("--resume", "--help"),
+        *("--resume", "--ui", "--help"),
     },
     "search-cost": {
         *("runs", "--setup", "--candidates", "--beta", "--runs", "--draw", "--exclude", "--draws", "--seed"),
@@ -84,7 +109,9 @@ SURFACE = {
 RUN = {
     *("--config", "--show-config", "--policy", "--on", "--worker-gpus", "--job", "--epochs", "--lr-convention"),
     *("--compensation", "--compress", "--full-duplex", "--averaging", "--averaged-state", "--delta-rate"),
-    *("--on-divergence", "--shards", "--hang-after", "--trace"),
+    *("--on-divergence", "--shards", "--hang-after", "--grace", "--trace", "--allow-policy-files"),
+    *("--checkpoint", "--every", "--keep"),
+    *("--no-ui", "--ui", "--ui-host", "--ui-port", "--report", "--metrics-port", "--events", "--tensorboard"),
 }
 """Flags of ``polyrhythm run`` beside torchrun's."""
 

@@ -1,10 +1,10 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolyrhythmError
 
@@ -41,6 +41,31 @@ def test_every_position_once_and_something_for_everyone(
     assert sizes == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
     assert all(size == batch_size for step in sizes[:-1] for size in step)
     assert 1 <= min(sizes[-1]) <= max(sizes[-1]) <= min(sizes[-1]) + 1
+    check_rest(plan, batches, cut)
+
+
+@given(pieces=gaps, shares=st.lists(st.integers(1, 9), min_size=1, max_size=5), cut=st.integers(0, 60))
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_unequal_shares_take_every_position_once(pieces: list[tuple[int, int]], shares: list[int], cut: int) -> None:
+    """They come into force in the middle, and add up to mini-batches of one size."""
+    whole, members = ranges(pieces), len(shares)
+    shares[0] += -sum(shares) % members
+    assume(len(positions(whole)) >= members)
+    plan = EpochPlan(whole, members, sum(shares) // members)
+    schedule = ShareSchedule(plan)
+    schedule.change(cut // 4, tuple(shares))
+    batches = [[positions(schedule.batch(step, member)) for member in range(members)] for step in range(plan.steps)]
+    assert Counter(p for step in batches for batch in step for p in batch) == Counter(positions(whole))
+    sizes = [[len(batch) for batch in step] for step in batches]
+    assert all(min(step) >= 1 for step in sizes)
+    assert all(step == shares for step in sizes[cut // 4 : -1])
+    for step in range(cut // 4, plan.steps):
+        weights = [schedule.weight(step, member) for member in range(members)]
+        assert weights == pytest.approx([members * size / sum(sizes[step]) for size in sizes[step]])
+    check_rest(plan, batches, cut)
+
+
+def check_rest(plan: EpochPlan, batches: list[list[list[int]]], cut: int) -> None:
     done = min(cut, plan.steps)
     rest = [p for step in batches[done:] for batch in step for p in batch]
     assert sorted(positions(plan.rest(done))) == sorted(rest)

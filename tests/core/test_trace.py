@@ -22,6 +22,8 @@ from polyrhythm.core import (
     Proceed,
     Report,
     Settings,
+    Stop,
+    Stopped,
     Sync,
     Trace,
     TraceWriter,
@@ -44,6 +46,7 @@ events = st.one_of(
         Report, numbers, numbers, times, numbers, times, times, numbers, st.none() | times, st.none() | times, times
     ),
     st.builds(Left, numbers, times, numbers, st.sampled_from(get_args(LeftReason))),
+    st.builds(Stopped, times, numbers),
     st.builds(Alarm, times),
 )
 decisions = st.one_of(
@@ -59,6 +62,7 @@ decisions = st.one_of(
     ),
     st.builds(Proceed, workers, st.sampled_from(get_args(Exchange)), st.none() | changes),
     st.builds(Cancel, workers),
+    st.builds(Stop, workers),
     st.builds(Wake, times),
 )
 entries = st.builds(Entry, events, st.lists(decisions, max_size=3).map(tuple))
@@ -96,8 +100,8 @@ def times_of(trace: Trace) -> list[float]:
 
 
 def test_every_kind_has_a_tag() -> None:
-    assert set(EVENTS.values()) == {Joined, Report, Left, Alarm}
-    assert set(DECISIONS.values()) == {Sync, Proceed, Cancel, Wake}
+    assert set(EVENTS.values()) == {Joined, Report, Left, Stopped, Alarm}
+    assert set(DECISIONS.values()) == {Sync, Proceed, Cancel, Stop, Wake}
 
 
 def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:

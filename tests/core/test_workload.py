@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core.workload import SampleRange, Workload
+from polyrhythm.core.workload import SampleRange, Workload, divide
 from polyrhythm.errors import PolyrhythmError
 
 sizes = st.integers(1, 50)
@@ -61,3 +61,15 @@ def test_extended_by_an_epoch() -> None:
 def test_no_samples(name: str) -> None:
     with pytest.raises(PolyrhythmError, match=f"{name} must be at least 1 but got 0"):
         replace(Workload(1, 1), **{name: 0})  # type: ignore[arg-type]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(shares=st.lists(st.integers(1, 500), min_size=1, max_size=12), more=st.integers(0, 3000))
+def test_parts_are_whole_and_in_proportion(shares: list[int], more: int) -> None:
+    samples = len(shares) + more
+    parts = divide(samples, shares)
+    assert sum(parts) == samples
+    assert min(parts) >= 1
+    assert divide(sum(shares), shares) == tuple(shares)
+    if min(samples * share // sum(shares) for share in shares) >= 1:
+        assert all(abs(part - samples * share / sum(shares)) < 1 for part, share in zip(parts, shares, strict=True))

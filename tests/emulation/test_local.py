@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task
 from polyrhythm.training.data.tasks import build_task
 from tests import wrong_policies
+from tests.ends import await_ends
 
 SAMPLES, BATCH, EPOCHS = 64, 8, 2
 TRAINING = TrainingConfig(train_samples=SAMPLES, test_samples=50, batch_size=BATCH, epochs=EPOCHS, learning_rate=0.05)
@@ -157,10 +157,7 @@ def test_no_process_outlives_a_killed_starter(tmp_path: Path) -> None:
         assert starter.join(30)[0].exit_code == -signal.SIGKILL
     pids = [int(pid) for pid in (tmp_path / "pids").read_text(encoding="utf-8").split()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 30
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(alive(pid) for pid in pids)
+    assert await_ends(pids, 30)
 
 
 def alive(pid: int | None) -> bool:

@@ -56,3 +56,50 @@ def test_bounds() -> None:
 def test_impossible_parameters(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_policy(spec)
+
+
+def late(script: ClusterScript, policy: str) -> list[tuple[float, Sync]]:
+    entries = ScriptPlayer(parse_policy(policy), script).play().entries
+    return [(event.time_s, d) for event, decided in entries for d in decided if isinstance(d, Sync)]
+
+
+ONE_LATE = ClusterScript(3, ((1.0,), (1.0,), (5.2,)), total_samples=60, dataset_samples=60)
+
+
+def test_a_quorum_goes_on_and_who_is_late_comes_with_the_next() -> None:
+    exchanges = late(ONE_LATE, "diloco:2,quorum=2,grace=0")
+    assert [time_s for time_s, _ in exchanges[:5]] == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert [sync.workers for _, sync in exchanges[:5]] == [(0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]
+    assert exchanges[5][1].workers == (0, 2)
+
+
+def test_the_others_have_their_grace() -> None:
+    script = ClusterScript(3, ((1.0,), (1.0,), (1.2,)), total_samples=30, dataset_samples=30)
+    assert {sync.workers for _, sync in late(script, "diloco:2,quorum=2,grace=0.3")[:4]} == {(0, 1, 2)}
+    assert late(script, "diloco:2,quorum=2,grace=0.1")[0] == (
+        2.2,
+        Sync((0, 1), "deltas", outer=Outer(0.7, 0.9, nesterov=True)),
+    )
+
+
+def test_contributions_count_by_their_samples() -> None:
+    script = ClusterScript(2, ((1.0,), (1.0,)), total_samples=7, dataset_samples=7, batch_size=2)
+    assert late(script, "diloco:2,quorum=1,grace=0")[-1][1].weights in (None, (4.0, 3.0), (3.0, 4.0))
+
+
+def test_a_quorum_of_all_has_the_rounds_of_diloco() -> None:
+    script = ClusterScript(3, ((1.0,), (2.0,), (1.5,)), total_samples=36, dataset_samples=36)
+    assert late(script, "diloco:3,quorum=3") == late(script, "diloco:3")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("diloco:4,quorum=-1", "quorum must be a whole number of at least 0"),
+        ("diloco:4,quorum=2,grace=-1", "grace must be at least 0"),
+        ("diloco:4,quorum=2,overlap=1", "leave out overlap=1"),
+    ],
+)
+def test_a_quorum_that_cannot_be_is_one_line(spec: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        parse_policy(spec)

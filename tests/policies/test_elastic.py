@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from polyrhythm.core import Cancel, Left, Proceed, Report, Sync
+from polyrhythm.core import Cancel, Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
@@ -39,6 +39,36 @@ def test_its_gradients_are_used_meanwhile_and_nobody_waits_for_them() -> None:
     assert max(stale) == 2, "a step of three rounds"
 
 
+def test_by_the_papers_rule_a_straggler_is_out_until_the_share_is_served() -> None:
+    """Meanwhile it makes no step, and with the last part it is back."""
+    stage = play("elastic:(switch:bsp@0.6,asp),window=2,back=served")
+    members = barriers(stage)
+    served = next(at for at, workers in enumerate(members) if len(workers) == 1)
+    out = members.index((0, 1, 2))
+    assert set(members[out:served]) == {(0, 1, 2)}
+    assert sum(map(len, members[: served - 1])) < 0.6 * LONG.total_samples <= sum(map(len, members[:served]))
+    assert set(members[served:]) == {(0,), (1,), (2,), (3,)}
+    assert stage.ledger.dropped.total() == 0
+
+
+def test_the_end_of_an_epoch_does_not_bring_it_back_by_the_papers_rule() -> None:
+    policy = parse_policy("elastic:(switch:bsp@0.9,asp),window=1,patience=1,back=served")
+    state = policy.init(Cluster(3, workload_samples=1000))
+    state, _ = policy.decide(state, Joined((0, 1, 2), 0.0))
+    for worker, step_s in ((0, 1.0), (1, 1.0), (2, 3.0)):
+        state, decisions = policy.decide(state, Report(worker, 1, 3.0, step_s=step_s))
+    assert decisions == (Sync((0, 1, 2)), Proceed((0, 1)))
+    state, decisions = policy.decide(state, Left(0, 7.0, 1, "finished"))
+    assert decisions[-1] == Proceed((2,)), "it takes part in the end of the epoch"
+    for worker in (1, 2):
+        state, _ = policy.decide(state, Left(worker, 7.0, 1, "finished"))
+    state, decisions = policy.decide(state, Joined((0, 1, 2), 8.0, 1))
+    assert decisions == (Proceed((0, 1)),)
+    state, _ = policy.decide(state, Left(0, 9.0, 1))
+    state, decisions = policy.decide(state, Left(1, 9.0, 1))
+    assert decisions == (Proceed((2,)),), "it is the cluster now"
+
+
 def test_nobody_is_left_out_of_the_last_part() -> None:
     stage = play("elastic:(switch:bsp@0.4,asp),window=1,patience=1")
     switched = next(k for k, workers in enumerate(barriers(stage)) if len(workers) == 1 and workers != (3,))
@@ -70,3 +100,25 @@ def test_unknown_words_are_refused() -> None:
         parse_policy("elastic:(bsp),probes=keep")
     with pytest.raises(SpecError, match="detector must be robust or sigma but got 'mean'"):
         parse_policy("elastic:(bsp),detector=mean")
+    with pytest.raises(SpecError, match="back must be recovered or served but got 'later'"):
+        parse_policy("elastic:(bsp),back=later")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("elastic:(switch:bsp@0.5,asp),probes=drop,back=served", "leave out probes, or give back=recovered"),
+        (
+            "elastic:(bsp),back=served",
+            r"has one part; give a switch such as \(switch:bsp@0.25,asp\), or back=recovered",
+        ),
+        (
+            "elastic:(switch:(local:2)@0.5,asp),back=served",
+            "give back=recovered, or parts on gradients before the last",
+        ),
+        ("elastic:(esync:blocking=false)", "elastic needs workers that wait for an answer to their reports"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_with_what_can(spec: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_policy(spec)

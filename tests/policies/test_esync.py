@@ -1,13 +1,26 @@
 import pytest
 
-from polyrhythm.core import Alarm, Bounds, Cancel, Cluster, Joined, Left, Outer, Proceed, Report, Sync, Wake
+from polyrhythm.core import (
+    Alarm,
+    Bounds,
+    Cluster,
+    Joined,
+    Left,
+    Outer,
+    Proceed,
+    Report,
+    Stop,
+    Stopped,
+    Sync,
+    Wake,
+)
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import ESync, parse_policy
 from polyrhythm.testing import ClusterScript, Fault, ScriptPlayer
 from tests.policies.conftest import Drive
 
 SLOW, FAST = 10.0, 1.0
-GO_FAST = (Proceed((1,), "replicas"),)
+GO_SLOW, GO_FAST = (Proceed((0,), "replicas"),), (Proceed((1,), "replicas"),)
 
 
 def average(*workers: int) -> tuple[Sync, Proceed]:
@@ -92,13 +105,32 @@ def test_a_newcomer_is_waited_for(drive: Drive) -> None:
     assert drive(ESync(), 2, *events, report(1, 11, 11.05))[-1] == average(0, 1, 2)
 
 
-def test_without_blocking_everyone_computes_on_and_ready_aborts_what_is_in_flight(drive: Drive) -> None:
-    decided = drive(ESync(blocking=False), 2, *first_round())
+def test_without_blocking_everyone_computes_on_until_the_word_has_come(drive: Drive) -> None:
+    """What is reported after READY counts too; all meet when all have stopped."""
+    later = [report(1, 11, 11.0), Stopped(11.2, 0), report(1, 12, 12.0), Stopped(12.1, 1)]
+    decided = drive(ESync("samples", blocking=False), 2, *first_round(), *later)
     assert decided[0] == (*GO_FAST, Wake(1.05))
     assert decided[1] == ()
     assert decided[2:10] == [GO_FAST] * 8
-    assert decided[10] == (Proceed((0,), "replicas"),)
-    assert decided[11] == (Cancel((0,)), *average(0, 1))
+    assert decided[10] == GO_SLOW
+    assert decided[11] == (*GO_FAST, Stop((0, 1)))
+    assert decided[12:15] == [GO_FAST, (), GO_FAST]
+    assert decided[15] == (Sync((0, 1), "deltas", (1.0, 12.0)), Proceed((0, 1), "replicas"))
+
+
+def test_who_comes_while_the_word_travels_starts_with_the_next_round(drive: Drive) -> None:
+    later = [Joined((2, 3), 10.5, 1), Left(3, 10.6, 1), Stopped(11.0, 0), Stopped(11.0, 1), report(1, 11, 12.0)]
+    decided = drive(ESync(blocking=False), 2, *first_round(), *later)
+    assert decided[12:15] == [(), (), ()]
+    assert decided[15] == (*average(0, 1), Proceed((2,), "replicas"))
+    assert decided[16] == GO_FAST
+
+
+def test_who_dies_while_the_word_travels_is_not_waited_for(drive: Drive) -> None:
+    decided = drive(ESync(blocking=False), 2, *first_round(), Stopped(11.0, 1), Left(0, 11.1, 1))
+    assert decided[-2:] == [(), average(1)]
+    alone = drive(ESync(blocking=False), 2, *first_round(), Joined((2,), 10.5, 1), Left(0, 11.0, 1), Left(1, 11.1, 10))
+    assert alone[-1] == (Proceed((2,), "replicas"),)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +155,8 @@ def test_fast_workers_may_be_kept_to_a_number_of_steps(drive: Drive) -> None:
 @pytest.mark.parametrize("blocking", [True, False])
 def test_nobody_hangs_when_the_slowest_dies_again_and_again(blocking: bool) -> None:
     faults = tuple(Fault(worker, step=1) for worker in (2, 1))
-    script = ClusterScript(3, ((1.0,), (3.0,), (9.0,)), total_samples=50, dataset_samples=50, faults=faults)
+    durations = ((1.0,), (3.0,), (9.0,))
+    script = ClusterScript(3, durations, total_samples=50, dataset_samples=50, faults=faults, latency_s=2.5)
     stage = ScriptPlayer(ESync(blocking=blocking), script).play()
     assert not stage.ledger.accounts
     assert not stage.left

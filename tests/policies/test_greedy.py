@@ -1,6 +1,11 @@
 """Greedy: when the last policy takes over, and that BSP gets its share."""
 
+from dataclasses import replace
+
+import pytest
+
 from polyrhythm.core import Sync
+from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
@@ -27,6 +32,22 @@ def test_bsp_gets_its_share_all_the_same() -> None:
     stage = ScriptPlayer(parse_policy("greedy:(switch:bsp@0.5,asp),window=2"), SCRIPT).play()
     taken = [d.workers for _, decisions in stage.entries for d in decisions if isinstance(d, Sync)]
     assert sum(len(workers) for workers in taken if len(workers) == 4) in range(96, 108)
+
+
+def test_steps_in_flight_are_dropped_at_each_change_if_the_sequence_says_so() -> None:
+    durations = ((1.0,), (1.3,), (1.7,), SCRIPT.durations[3])
+    stages = [
+        ScriptPlayer(parse_policy(f"greedy:(switch:asp@0.5,bsp{late}),window=2"), replace(SCRIPT, durations=durations))
+        for late in ("", ",late=drop")
+    ]
+    finished, dropped = (stage.play().ledger.dropped["cancelled"] for stage in stages)
+    assert finished == 0
+    assert dropped >= 3, "at a change from ASP three others run"
+
+
+def test_a_policy_whose_workers_do_not_wait_is_refused() -> None:
+    with pytest.raises(SpecError, match="greedy needs workers that wait for an answer to their reports"):
+        parse_policy("greedy:(esync:blocking=false)")
 
 
 def test_without_a_sequence_the_policy_runs_as_it_is() -> None:

@@ -15,6 +15,8 @@ quiet = settings(max_examples=40, deadline=None, derandomize=True, database=None
 
 ONE_OF_EACH = [
     "bsp",
+    "balanced",
+    "auto",
     "asp",
     "ssp:3",
     "dssp:1,4",
@@ -23,6 +25,7 @@ ONE_OF_EACH = [
     "k-async:3",
     "k-batch-async:3",
     "backup:2",
+    "ringmaster:2",
     "local:3",
     "post-local:3,0.4",
     "k-group:3",
@@ -59,6 +62,8 @@ def while_running(script: ClusterScript) -> ClusterScript:
     [
         ("ssp:inf", "asp"),
         ("k-async:1", "asp"),
+        ("ringmaster:1000000", "asp"),
+        ("ringmaster:1000000,stop=true", "asp"),
         ("k-batch-async:1", "asp"),
         ("k-group:1", "asp"),
         ("k-sync:99", "bsp"),
@@ -118,20 +123,30 @@ def test_diloco_has_the_rounds_of_local_sgd(script: ClusterScript, h: int) -> No
     assert schedule(parse_policy(f"diloco:{h}"), script) == schedule(parse_policy(f"local:{h}"), script)
 
 
+@quiet
+@given(script=scripts(most_faults=0, most_arrivals=0), duration_s=st.sampled_from([0.5, 1.0, 3.0]))
+def test_balanced_on_equal_workers_is_bsp(script: ClusterScript, duration_s: float) -> None:
+    """Of whole mini-batches: the steps of a script take as long as it says, whatever their size."""
+    whole = script.total_samples - script.total_samples % script.batch_size
+    samples = max(whole, script.batch_size)
+    equal = replace(script, durations=((duration_s,),), total_samples=samples, dataset_samples=samples)
+    assert decided(parse_policy("balanced"), equal) == decided(parse_policy("bsp"), equal)
+
+
 @pytest.mark.parametrize("spec", ["esync", "esync:blocking=false", "esync:epsilon=0"])
 @quiet
 @given(script=scripts(most_faults=0, most_arrivals=0), duration_s=st.sampled_from([0.5, 1.0, 3.0]))
 def test_esync_on_equal_workers_is_local_sgd_of_one_step(spec: str, script: ClusterScript, duration_s: float) -> None:
     whole = script.total_samples - script.total_samples % (script.workers * script.batch_size)
     equal = replace(script, durations=((duration_s,),), total_samples=max(whole, script.workers * script.batch_size))
-    equal = replace(equal, dataset_samples=equal.total_samples, alarm_delay_s=0.0)
+    equal = replace(equal, dataset_samples=equal.total_samples, alarm_delay_s=0.0, latency_s=0.0)
 
     def rounds(policy: str) -> list[tuple[int, ...]]:
         entries = decided(parse_policy(policy), equal)
         return [decision.workers for _, decisions in entries for decision in decisions if isinstance(decision, Sync)]
 
     if "blocking" in spec:  # at the end of the job nothing is left for who asks first, and it goes
-        assert rounds(spec)[:-2] == rounds("local:1")[: len(rounds(spec)) - 2]
+        assert rounds(spec)[:-2] == rounds("local:1")[: max(0, len(rounds(spec)) - 2)]
     else:
         assert rounds(spec) == rounds("local:1")
 

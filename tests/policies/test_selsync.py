@@ -1,6 +1,9 @@
 import math
+import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
@@ -8,6 +11,9 @@ from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.policies.selsync import Signal, relative_change
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 from tests.policies.conftest import Drive
+
+SIGMA = 0.5
+"""Standard deviation of the logarithm of a squared norm."""
 
 GO_ON = (Proceed((0, 1), "replicas"),)
 AVERAGE = (Sync((0, 1), "parameters"), *GO_ON)
@@ -25,18 +31,51 @@ def steps(*norms: tuple[float, float]) -> list[Report]:
 def test_the_signal_is_the_change_of_the_mean_of_squared_norms() -> None:
     signal = Signal()
     changes = []
-    for norm in (4.0, 8.0, 6.0, 6.0):
+    for norm in (4.0, 7.0, 6.0, 6.0):
         signal = signal.after(norm, window=25, factor=0.5)
         changes.append(signal.change)
     assert changes == [math.inf, 0.5, 0.0, 0.0]
 
 
-def test_the_window_forgets() -> None:
-    """The mean starts at the oldest norm that is left."""
+@given(
+    norms=st.lists(st.floats(0.01, 100), min_size=1, max_size=12),
+    window=st.integers(2, 6),
+    factor=st.floats(0.01, 1),
+)
+def test_the_mean_is_that_of_the_window_with_weights_that_sum_to_one(
+    norms: list[float], window: int, factor: float
+) -> None:
     signal = Signal()
-    for norm in (100.0, 1.0, 1.0, 1.0):
-        signal = signal.after(norm, window=3, factor=0.1)
-    assert (signal.norms, signal.mean) == ((1.0, 1.0, 1.0), 1.0)
+    for norm in norms:
+        signal = signal.after(norm, window, factor)
+    newest_first = norms[::-1][:window]
+    weights = [(1 - factor) ** age for age in range(len(newest_first))]
+    assert signal.mean == pytest.approx(
+        sum(weight * norm for weight, norm in zip(weights, newest_first, strict=True)) / sum(weights)
+    )
+
+
+def test_what_leaves_the_window_counts_least() -> None:
+    """With two workers' factor, 25 weights fall from 1 to 0.62: no norm counts much, the oldest least."""
+    signal = Signal()
+    for norm in (*[1.0] * 24, 2.0):
+        signal = signal.after(norm, window=25, factor=0.02)
+    assert signal.change < 0.06
+    for norm in [1.0] * 25:
+        signal = signal.after(norm, window=25, factor=0.02)
+    assert signal.mean == pytest.approx(1.0)
+    assert signal.change < 0.04
+
+
+@pytest.mark.parametrize(("workers", "least", "most"), [(2, 0.99, 1), (4, 0.99, 1), (8, 0.99, 1), (16, 0.79, 0.83)])
+def test_what_a_threshold_means_by_the_number_of_workers(workers: int, least: float, most: float) -> None:
+    """LSSR at delta 0.3 with independent log-normal norms: the largest Delta of the workers decides."""
+    stream, signals, local = random.Random(0), [Signal()] * workers, 0
+    factor = SelSync().init(Cluster(workers)).factor
+    for _ in range(6_000):
+        signals = [signal.after(stream.lognormvariate(0.0, SIGMA), 25, factor) for signal in signals]
+        local += max(signal.change for signal in signals) < 0.3
+    assert least <= local / 6_000 <= most
 
 
 def test_a_change_from_nothing() -> None:
@@ -52,7 +91,7 @@ def test_any_workers_flag_synchronises_and_the_first_step_always_does(drive: Dri
 
 
 def test_the_threshold_itself_fires(drive: Drive) -> None:
-    decided = drive(SelSync(delta=0.5, factor=0.5), 2, *steps((4.0, 4.0), (4.0, 8.0)))
+    decided = drive(SelSync(delta=0.5, factor=0.5), 2, *steps((4.0, 4.0), (4.0, 7.0)))
     assert decided[-1] == AVERAGE
 
 

@@ -22,7 +22,7 @@ from polyrhythm.rl.rollout import Rollout, play, play_all
 def small(monkeypatch: pytest.MonkeyPatch, tiny: Family) -> None:
     monkeypatch.setattr(learn, "BATCH", 2)
     monkeypatch.setattr(learn, "CHECK", 2)
-    monkeypatch.setattr(learn, "KEPT", 1)
+    monkeypatch.setattr(learn, "KEPT_S", 0.0)
     monkeypatch.setattr(learn, "VALIDATION", 1)
     monkeypatch.setattr(learn, "LEAST", 1)
 
@@ -55,6 +55,19 @@ def test_a_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path, nam
     parts = Study(preset(name, 4), tmp_path / "parts.json", jobs=1).resume().run()
     assert parts == whole
     assert (tmp_path / "parts.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_a_study_that_is_killed_at_any_instance_has_kept_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn, "KEPT_S", 3600.0)
+    study = Study(preset("tuned", 2), tmp_path / "policy.json", jobs=1)
+
+    def tell(done: int, planned: int) -> None:
+        raise StoppedError
+
+    study.tell = tell
+    with pytest.raises(StoppedError):
+        study.run()
+    assert Study(preset("tuned", 2), tmp_path / "policy.json", jobs=1).resume().ready == 1, "the first is kept at once"
 
 
 def test_the_file_says_how_it_was_learned_and_runs(tmp_path: Path, tiny: Family) -> None:

@@ -1,12 +1,14 @@
 """Fixtures that several files share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import RATE
+from tests.runtime.places import Place, place_in
 from tests.runtime.shard_bench import Bench, MakeBench
 
 
@@ -15,6 +17,13 @@ def one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """No job on several hosts, and no thin links, whatever is around the tests."""
     for name in (ADDRESS, RATE):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Where ``polyrhythm run`` is called."""
+    with place_in(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

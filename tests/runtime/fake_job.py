@@ -6,7 +6,7 @@ succeeded), or None to wait for the next message. What it has `offered` there is
 
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,12 @@ from typing import Any
 from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.wire import protocol as control
-from tests.runtime.fake_worker import FakeWorker
+from polyrhythm.runtime.wire.shard_protocol import GroupSettings
+from tests.runtime.fake_worker import ALONE, FakeWorker
 
 
 def at_ticks(what: str, arguments: Mapping[int, object]) -> dict[int, str]:
@@ -47,23 +50,37 @@ class FakeJob:
         ahead: int = 0,
         skip: float = 0.0,
         leave: float = 0.0,
+        resumed: JobSnapshot | None = None,
     ):
         self.tick_s = 0.001 if seed % 2 else 1.0
         self.samples, self.batch_size, self.epochs = samples, batch_size, epochs
         self.random, self.skip, self.leave = random.Random(seed), skip, leave
         self.ticks, self.ahead = 0, ahead
         self.alarms: list[float] = []
+        self.snapshots: list[tuple[JobSnapshot, Counter[tuple[int, int]]]] = []
+        self.remarks: list[str] = []
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
+        self.states: list[str] = []
         self.pushed: dict[tuple[int, int], SampleRange] = {}
         self.applied: Counter[tuple[int, int]] = Counter()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
         self.undone = 0
+        self.inside: defaultdict[int, set[int]] = defaultdict(set)
+        self.fresh: set[int] = set()
+        """Workers that have the newest state, or what they have made of it."""
+        self.begun = False
+        self.refusals: dict[int, str] = {}
+        """What ranks say about every policy that is proposed."""
         self.records: dict[tuple[tuple[Any, ...], int], control.MeasuredStep] = {}
         self.cuts: dict[int, int] = {}
         self.coordinator = Coordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
+        if resumed is not None:
+            self.coordinator.plan(parse_policy(resumed.policy), epochs)
+            self.coordinator.snapshots.resume(resumed)
         self.workers: dict[int, FakeWorker] = {}
+        self.all_there = False
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
             self.coordinator.connect(rank)
@@ -71,6 +88,8 @@ class FakeJob:
             self.workers[rank] = FakeWorker(self, rank, ahead)
         for rank, message in self.mail:
             self.workers[rank].inbox.append(message)
+        self.mail.clear()
+        self.all_there = True
 
     @property
     def clock(self) -> float:
@@ -83,12 +102,15 @@ class FakeJob:
             self._forget(self.coordinator.job.epoch)
         if isinstance(message, control.Ended):
             self.workers[worker].ended, self.workers[worker].alive = message.reason, False
-        if worker in self.workers and len(self.workers) >= self.coordinator.job.planned:
+        if worker in self.workers and self.all_there:
             self.workers[worker].inbox.append(message)
         else:
             self.mail.append((worker, message))
 
-    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
+    def apply(
+        self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
+    ) -> None:
+        self.fresh.clear()
         for ticket in tickets:
             self._count([self.pushed.pop((ticket.worker, ticket.number))])
 
@@ -99,14 +121,46 @@ class FakeJob:
     def cut(self, reason: str, after: int = 0) -> None:
         self.cuts[self.coordinator.phase] = after
 
-    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
+    def propose(self, number: int, policy: str) -> None:
+        for rank, worker in self.workers.items():
+            if worker.alive and not worker.finished:
+                self.coordinator.choice.confirmed(rank, control.Confirmed(number, self.refusals.get(rank, "")))
+
+    def give_up(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def keep(self, snapshot: JobSnapshot) -> None:
+        """All stand: what is in no parameter is in the workload, and nothing else."""
+        self.snapshots.append((snapshot, +self.applied))
+
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
         self.traces.append((policy, cluster, []))
+        self.states.append(state)
 
     def record(self, event: Event, decisions: Decisions) -> None:
         self.traces[-1][2].append(Entry(event, decisions))
 
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
     def wake(self, time_s: float) -> None:
         self.alarms.append(time_s)
+
+    # -- where the state is ----------------------------------------------------------------------------------------
+
+    def keep_state(self, keepers: Sequence[int]) -> None:
+        """The job goes on from what these have kept."""
+        self.fresh, self.begun = set(keepers), True
+
+    def move_state(self, rank: int, phase: control.Phase) -> None:
+        """A member is about to have entered: what it has been given was the newest state."""
+        if not self.begun:
+            self.fresh, self.begun = set(phase.contributors), True
+        assert self.fresh.issuperset(phase.contributors), f"{self.fresh}: {self.describe()}"
+        if phase.state == "pull" or phase.contributors:
+            self.fresh.add(rank)
+        elif phase.state == "upload" and rank == phase.source:
+            assert rank in self.fresh or not self.fresh, f"{self.fresh}: {self.describe()}"
 
     # -- the world -------------------------------------------------------------------------------------------------
 
@@ -137,11 +191,16 @@ class FakeJob:
         return "\n  ".join([head, *workers])
 
     def traced(self) -> list[Trace]:
-        return [Trace(Header(policy.spec, cluster), tuple(entries)) for policy, cluster, entries in self.traces]
+        headers = (
+            Header(p.recorded, c, {"state": state}) for (p, c, _), state in zip(self.traces, self.states, strict=True)
+        )
+        return [Trace(header, tuple(entries)) for header, (_, _, entries) in zip(headers, self.traces, strict=True)]
 
     def _event(self, what: str, argument: str) -> None:
         if what == "switch":
-            self.coordinator.switch(parse_policy(argument))
+            self.coordinator.choice.propose(parse_policy(argument), nobody)
+        elif what == "save":
+            self.coordinator.save()
         elif what == "diverge":
             worker = self.workers[int(argument)]
             if worker.phase is not None and worker.alive and not worker.finished:
@@ -149,8 +208,10 @@ class FakeJob:
                 self.coordinator.receive(worker.rank, message)
         elif what == "join":
             self.coordinator.connect(int(argument))
+            self.workers.pop(int(argument), None)  # of one that was there before under this rank
             newcomer = FakeWorker(self, int(argument), self.ahead)
             newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)
+            self.mail.clear()
             self.workers[newcomer.rank] = newcomer
         elif self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
             self._kill(self.workers[int(argument)])
@@ -190,14 +251,20 @@ class FakeJob:
     def _able(self, w: FakeWorker) -> bool:
         if w.wants is None:
             return bool(w.inbox)
+        if w.wants == ALONE:
+            return True
         arrived = self.collectives.setdefault(w.wants, set())
         members = w.phase.members if w.phase else ()
         cut = w.phase is not None and w.completed >= self.cuts.get(w.phase.number, math.inf)
-        return w.rank not in arrived or cut or all(m in arrived or not self.workers[m].alive for m in members)
+        notices = w.wants[0] != "build"  # who waits for a member that never connects does not see that it is dead
+        gone = [m for m in members if m not in arrived and not (notices and not self.workers[m].alive)]
+        return w.rank not in arrived or cut or not gone
 
     def _act(self, w: FakeWorker) -> None:
         if w.wants is None:
             self._resume(w, w.inbox.popleft())
+        elif w.wants == ALONE:
+            self._resume(w, True)
         elif w.rank not in self.collectives[w.wants]:
             self.collectives[w.wants].add(w.rank)
         else:

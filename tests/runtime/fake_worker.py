@@ -8,12 +8,17 @@ from polyrhythm.core import Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire import protocol as control
+from polyrhythm.runtime.wire.segments import packed, unpacked
 from polyrhythm.runtime.worker.schedule import LocalSchedule
 
 if TYPE_CHECKING:
     from tests.runtime.fake_job import FakeJob
+
+ALONE = ("alone",)
+"""What a worker yields that goes on by itself, when others have had a chance to."""
 
 Steps = Generator[tuple[Any, ...] | None, Any, None]
 
@@ -69,8 +74,13 @@ class FakeWorker:
             case _ if self.collective_failed:  # it belongs to a phase that has failed for this rank
                 pass
             case control.SynchronousSteps():
+                self._expect_all_inside()
                 yield from self._synchronous(message, epoch)
+            case control.Go() if not self.awaits_answers:
+                self._expect_all_inside()
+                return (yield from self._steps_ahead(message))
             case control.Go() if self.roams:
+                self._expect_all_inside()
                 return (yield from self._local_step(message))
             case control.Go():
                 return (yield from self._step(message, epoch))
@@ -83,21 +93,31 @@ class FakeWorker:
         return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:
-        self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), tuple[control.MeasuredStep, ...]()
+        self.phase, self.sample_ranges, self.records = phase, deque[SampleRange](), b""
         policy = parse_policy(phase.policy)
         self.roams, self.asks_first = runtime_placement(policy) == "coordinator", policy.traits.cancels
-        self.measures = policy.traits.placement == "every_rank"
+        self.awaits_answers = policy.traits.waits
+        self.measures, self.completed = policy.traits.placement == "every_rank", 0
         if runtime_placement(policy) == "every_rank":
-            self.schedule = LocalSchedule(policy, self.job.traces[-1][1], phase.members, self.rank)
+            cluster = self.job.traces[-1][1]
+            self.schedule = LocalSchedule(policy, cluster, phase.members, self.rank, phase.policy_state)
         if phase.back_to is not None:
             self.held.clear()
-        if phase.contributors:
-            if not (yield from self._exchange(("align", phase.number), self.held)):
+            self.job.keep_state(phase.contributors)
+        groups = ["build"] * (runtime_placement(policy) != "servers" or bool(phase.contributors))
+        for exchange in [*groups, *["align"] * bool(phase.contributors)]:
+            if not (yield from self._exchange((exchange, phase.number), self.held if exchange == "align" else [])):
                 self._poison(0)
                 return
-            self._tell(control.Agreed(phase.number))
-        if phase.state == "upload" and self.rank == phase.source:
-            self._tell(control.Uploaded(phase.number))
+        self.job.move_state(self.rank, phase)
+        self.job.inside[phase.number].add(self.rank)
+        self._tell(control.Entered(phase.number))
+
+    def _expect_all_inside(self) -> None:
+        """Nobody steps on its replica before all members have entered, and it has the job's state."""
+        assert self.phase is not None
+        assert self.job.inside[self.phase.number].issuperset(self.phase.members), self.job.describe()
+        assert self.rank in self.job.fresh, self.job.describe()
 
     def _step(self, go: control.Go, epoch: int) -> Generator[Any, Any, Any]:
         """One arbitrated step; what has arrived meanwhile is looked at before the push."""
@@ -129,6 +149,42 @@ class FakeWorker:
         if self.asks_first:
             yield from self._await_answer(go, sample_range)
         return (yield None)
+
+    def _steps_ahead(self, go: control.Go) -> Generator[Any, Any, Any]:
+        """Steps on the worker's own replica without an answer, until a `Halt` or the last mini-batch."""
+        number, message = go.number, go
+        self.sample_ranges.extend(go.sample_ranges)
+        while not (self.inbox and not isinstance(self.inbox[0], control.Go | control.Halt)):
+            if self._leaves():
+                self.left = True
+                return message
+            yield ALONE
+            while self.inbox and isinstance(self.inbox[0], control.Go | control.Halt):
+                if self._is_halted(self.inbox.popleft(), number):
+                    return (yield None)
+            sample_range = self.sample_ranges.popleft()
+            if self.job.random.random() < self.job.skip:
+                self._tell(control.Skipped(number, sample_range.samples))
+            else:
+                self.held.append(sample_range)
+                self._tell(control.LocalStepDone(number, sample_range.samples, self.job.random.random(), 0.0))
+            number += 1
+            while not self.sample_ranges:
+                message = yield None
+                if not isinstance(message, control.Go | control.Halt):
+                    return message
+                if self._is_halted(message, number):
+                    return (yield None)
+        return (yield None)
+
+    def _is_halted(self, message: control.ToWorker, number: int) -> bool:
+        """Whether it stands; otherwise it has been granted more."""
+        if isinstance(message, control.Go):
+            self.sample_ranges.extend(message.sample_ranges)
+            return False
+        self.sample_ranges.clear()
+        self._tell(control.Halted(number))
+        return True
 
     def _await_answer(self, go: control.Go, sample_range: SampleRange) -> Steps:
         """Make the step unless it was cancelled; what comes before the answer is followed after it."""
@@ -164,8 +220,13 @@ class FakeWorker:
     def _synchronous(self, start: control.SynchronousSteps, epoch: int) -> Steps:
         assert self.phase is not None
         self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size)
-        self.schedule.start(self.plan)
-        self.records, self.token, self.completed = (), control.Token(-1, stop=False, tell=-1), 0
+        try:
+            self.schedule.start(self.plan, start.shares)
+        except PolicyError as error:
+            self._break(error, 0)
+            return
+        self.drawn: list[tuple[SampleRange, ...]] = []
+        self.records, self.token, self.completed = b"", control.Token(-1, stop=False, tell=-1), 0
         self.in_flight.clear()
         while not self.schedule.done:
             if self._leaves():
@@ -179,7 +240,9 @@ class FakeWorker:
     def _step_in_lockstep(self, step: int) -> Generator[Any, Any, bool]:
         """Whether there is a stop after it."""
         last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
-        batch = self.schedule.batch()
+        while len(self.drawn) < min(step + 1 + self.ahead, self.plan.steps):
+            self.drawn.append(self.schedule.batch(len(self.drawn)))
+        batch = self.drawn[step]
         samples = sum(sample_range.samples for sample_range in batch)
         self.held.extend(batch)
         if self.measures and not (yield from self._exchange_records(step)):
@@ -192,8 +255,17 @@ class FakeWorker:
             assert isinstance(token, control.Token), token
             assert token.step >= step, (token, step)
             self.token = token
+            if token.shares is not None:
+                assert token.since >= len(self.drawn), "shares of a mini-batch that is drawn do not change"
+                assert self.schedule.shares is not None
+                self.schedule.shares.change(token.since, token.shares)
         stop = self.token.stop and self.token.step == step
-        sync = self.schedule.advance(self.records or None)
+        try:
+            sync = self.schedule.advance(unpacked(self.records) or None)
+        except PolicyError as error:
+            self.held = [sample_range for sample_range in self.held if sample_range not in batch]
+            self._break(error, step)
+            return False
         self.reached, self.shared = 0, False
         if gradients:
             if self.owes_word:  # all do so while they wait for it
@@ -206,7 +278,10 @@ class FakeWorker:
         elif not (yield from self._combine(step, sync, batch, stop or last)):
             self._poison(step + 1, self.reached, self.shared)
             return False
-        made = control.Stepped(step, samples, 1.0, self.reached, self.shared, records=self.records, at_s=self.job.clock)
+        step_s = samples * (1.0 + self.rank % 3)
+        made = control.Stepped(
+            step, samples, step_s, self.reached, self.shared, records=self.records, at_s=self.job.clock
+        )
         self.untold.append(made)
         self.completed = step + 1
         if not last and step == self.token.tell:
@@ -222,7 +297,7 @@ class FakeWorker:
         self.job.records[key, self.rank] = control.MeasuredStep(self.job.random.random())
         if not (yield from self._exchange(key, [])):
             return False
-        self.records = tuple(self.job.records[key, member] for member in self.phase.members)
+        self.records = b"".join(packed(self.job.records[key, member]) for member in self.phase.members)
         return True
 
     def _combine(
@@ -272,6 +347,16 @@ class FakeWorker:
         assert self.phase is not None
         self.collective_failed = True
         self._tell(control.CollectiveFailed(self.phase.number, completed, "", exchanged, shared, self.records))
+
+    def _break(self, error: PolicyError, completed: int) -> None:
+        """The policy has failed here; if no other can take its place, the job ends with its error."""
+        assert self.phase is not None
+        self.collective_failed = True
+        told = control.CollectiveFailed(self.phase.number, completed, str(error), records=self.records, broken=True)
+        try:
+            self._tell(told)
+        except PolicyError:
+            raise error from error.__cause__
 
     def _tell_at_end(self, epoch: int) -> None:
         assert self.phase is not None

@@ -87,7 +87,7 @@ class Bench:
         compensation: str = "none",
         optimizer: OptimizerSpec = SGD,
         allowed: tuple[str, ...] = (),
-        token: str = "",
+        token: str = "secret",
         others: bool = True,
     ) -> None:
         self.loop = Loop()
@@ -109,7 +109,7 @@ class Bench:
         """A connected worker that has opened its shards."""
         client = ShardClient(self.loop, rank, lambda message: None, timeout_s=5.0)
         for address in self.addresses:
-            client.connect(address, Hello("job", "worker", rank, self.token), CLIENT)
+            client.connect(address, Hello("job", "worker", rank), CLIENT, self.token)
         client.open(layout or self.layout, self.optimizer, parse_compression(compress))
         return client
 
@@ -164,9 +164,10 @@ class Bench:
             join(
                 self.loop,
                 address,
-                Hello("job", "coordinator", 0, self.token),
+                Hello("job", "coordinator", 0),
                 COORDINATOR,
                 RemoteShard(self.group, self._shard_lost),
+                token=self.token,
             )
         )
         return address

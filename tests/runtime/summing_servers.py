@@ -12,7 +12,7 @@ from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
 from polyrhythm.runtime.wire.connection import address_of, listen
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import Acceptor
-from polyrhythm.runtime.wire.shard_protocol import Add, Hello
+from polyrhythm.runtime.wire.shard_protocol import Add
 
 NUMBERS = count()
 MODEL_BYTES = 2**20
@@ -36,6 +36,6 @@ def summing_servers(*carriers: str) -> Iterator[list[str]]:
 def serve(loop: Loop, carrier: str) -> str:
     sums = Sums(lambda: MODEL_BYTES)
     listener = listen("tcp:127.0.0.1:0" if carrier == "tcp" else f"unix:@polyrhythm-sums-{id(loop)}-{next(NUMBERS)}")
-    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | Add)
-    Acceptor(loop, listener, "job", "", decoder, lambda channel, hello: SumAcceptor(sums, channel))
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Add)
+    Acceptor(loop, listener, "job", "secret", decoder, lambda channel, hello: SumAcceptor(sums, channel))
     return address_of(listener)

@@ -7,11 +7,14 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
@@ -19,7 +22,8 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.connection import connect
-from polyrhythm.runtime.wire.protocol import Address, Status
+from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.runtime.wire.protocol import Address
 from tests.runtime.jobs import COORDINATOR_PID, LIMIT_S, Numbered, flat, job, make_model, make_optimizer, step
 
 SAMPLES = 60
@@ -58,7 +62,7 @@ def come_to_grief(what: str) -> None:
 @pytest.mark.parametrize("what", ["SIGKILL", "SIGSTOP", "raise"])
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp", "ssp:1", "k-sync:3"])
 def test_the_others_finish(policy: str, what: str) -> None:
-    name = f"failing-{os.getpid()}-{policy}-{what}"
+    name = f"failing-{os.getpid()}-{policy.replace(':', '-')}-{what}"
     when = LOCKSTEP if parse_policy(policy).traits.placement == "clock" else ARBITRATED
     with job(train, 3, name, what, when, name=name, policy=policy, hang_after=0.8, heartbeat_s=0.2) as running:
         first, second, lost = running.join()
@@ -87,29 +91,34 @@ def join(rank: int, mistakes: dict[int, str]) -> int:
 
 
 def take_part_wrongly(address: Address, mistake: str) -> int:
-    if mistake == "token":
-        address = msgspec.structs.replace(address, token="guess")
-    elif mistake == "job":
+    if mistake == "job":
         address = msgspec.structs.replace(address, job="another")
     os.environ[COORDINATOR] = msgspec.json.encode(address).decode()
     model = nn.Linear(6, 3) if mistake == "shape" else make_model()
     optimizer = make_optimizer(model, "Adam" if mistake == "optimizer" else "SGD", lr=0.1)
-    data = Numbered(SAMPLES + 1 if mistake == "data" else SAMPLES)
+    data: Dataset[Any] = Numbered(SAMPLES + 1 if mistake == "data" else SAMPLES)
+    if mistake in ("split", "content"):
+        columns = map(torch.stack, zip(*(map(torch.as_tensor, data[index]) for index in range(SAMPLES)), strict=True))
+        data = Subset(data, range(SAMPLES)[::-1]) if mistake == "split" else TensorDataset(*columns)
+    how: dict[str, Any] = {"seed": 1} if mistake == "seed" else {"shuffle": False} if mistake == "shuffle" else {}
     with polyrhythm.session(model, optimizer) as session:
         if mistake == "resumed":
             session.load_state_dict({"epoch": 0, "policy": "bsp"})
         for _ in range(EPOCHS):
-            for x, y, _index in session.loader(data, batch_size=2):
+            for x, y, _index in session.loader(data, batch_size=2, **how):
                 step(model, optimizer, x, y)
     return int(session.metrics["samples"])
 
 
 WRONG = {
-    "token": "cannot join job .* the token is wrong; use the token of the job",
     "job": "this is job .*, not 'another'; check the address and the job id",
     "shape": r"refused rank \d while it opened the shards: the model of rank \d .* differs from that of the first",
     "optimizer": "use the same on every rank",
     "data": "data set has 6[01] samples, that of rank . has 6[01]; all workers must load the same data set",
+    "seed": "its loader has seed=., that of rank . has seed=.; give the same seed on every rank",
+    "shuffle": "its loader has shuffle=.*, that of rank . has shuffle=.*; give the same shuffle on every rank",
+    "split": "its loader has subset=.*; a random split differs from rank to rank unless torch.manual_seed comes",
+    "content": "a sample of its data set has other tensors than on rank .; all workers must load the same data",
     "resumed": "it starts at epoch . and rank . at epoch .; load the same checkpoint on every rank",
 }
 
@@ -165,6 +174,35 @@ def test_without_a_hub_every_worker_ends_with_one_clear_line(policy: str) -> Non
     for outcome in outcomes:
         last = outcome.traceback.strip().split("\n")[-1]
         assert re.search(rf"rank {outcome.rank} lost server 0 while .* start the job again", last), last
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("trouble", ["full", "no folder"])
+def test_a_trace_that_cannot_be_written_does_not_touch_the_job(policy: str, trouble: str, tmp_path: Path) -> None:
+    name = f"untraced-{os.getpid()}-{policy}-{trouble[:2]}"
+    folder = tmp_path if trouble == "full" else Path("/dev/null/traces")
+    if trouble == "full":
+        (tmp_path / f"{name}-phase-1.jsonl").symlink_to("/dev/full")
+    with job(train, 3, name, "", (-1, 0), name=name, policy=policy, trace=str(folder)) as running:
+        outcomes = running.join()
+    assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
+    seen = Counter(index for outcome in outcomes for index in outcome.value[0])
+    assert seen == Counter(range(SAMPLES))
+    assert outcomes[0].value[2].samples == EPOCHS * SAMPLES
+
+
+def stop_coordinator() -> None:
+    os.kill(int(os.environ[COORDINATOR_PID]), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "selsync:0.1", "local:4", "asp", "k-sync:2"])
+def test_a_hub_that_is_stopped_does_not_keep_its_workers(policy: str) -> None:
+    with job(act_at, 2, stop_coordinator, policy=policy, hang_after=1.0, heartbeat_s=0.2) as running:
+        outcomes = running.ranks.join(LIMIT_S)
+        os.kill(running.coordinator.processes[0].pid or 0, signal.SIGKILL)
+    for outcome in outcomes:
+        last = outcome.traceback.strip().split("\n")[-1]
+        assert "the coordinator has not answered for 1 s; see --hang-after" in last, last
 
 
 def send_foreign(data: bytes) -> None:

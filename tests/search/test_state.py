@@ -159,3 +159,11 @@ def test_what_was_known_before_costs_nothing() -> None:
     known = frozenset(outcome.trial for outcome in state.outcomes if outcome.trial.spec == "switch:bsp@1,asp")
     assert cost_of(state).spent_s - cost_of(state, known).spent_s == pytest.approx(300)
     assert cost_of(state).algorithm_1_s - cost_of(state, known).algorithm_1_s == pytest.approx(300)
+
+
+def test_the_baseline_may_have_runs_of_its_own() -> None:
+    plan = SearchPlan(settings=1, runs=2, error_rate=0.5, baseline_runs=5, early=0.0)
+    state = searched(plan, knee(0.3))
+    assert len(state.of("switch:bsp@1,asp")) == 5
+    assert len(state.of("switch:bsp@0.5,asp")) == 2
+    assert cost_of(state).algorithm_1_s == pytest.approx(5 * 100 + 2 * 70)

@@ -145,3 +145,13 @@ def test_a_file_that_is_no_store_is_one_line(tmp_path: Path) -> None:
         TrialStore(path)
     with pytest.raises(PolyrhythmError, match="cannot be made"):
         TrialStore(path / "below" / "store.db")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"no JSON", b"\xff\xfe", 7, None, "[" * 100_000])
+def test_a_row_that_cannot_be_read_is_one_line(tmp_path: Path, content: object) -> None:
+    store = TrialStore(tmp_path / "searches.db")
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("INSERT INTO outcomes VALUES (?, ?, ?, ?)", (JOB, "bsp", 0, content))
+    with pytest.raises(PolyrhythmError, match=r"outcome of job 'job' that cannot be read: .*; name another") as one:
+        store.outcomes(JOB)
+    assert "\n" not in str(one.value)

@@ -24,6 +24,7 @@ SPECS = [
     "bsp",
     "dssp:1,4",
     "k-async:2",
+    "ringmaster:1",
     "k-batch-async:2",
     "k-batch-sync:2",
     "k-group:2",

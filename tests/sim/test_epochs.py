@@ -79,6 +79,18 @@ def test_replicas_that_differ_are_averaged_before_the_next_epoch(network: Networ
     assert told[second].time_s - told[second - 1].time_s == pytest.approx(0.5 + meeting_s)
 
 
+@pytest.mark.parametrize("averaging", ["ring", "server"])
+@pytest.mark.parametrize(("spec", "averages"), [("local:2", 3), ("local:3", 2)])
+def test_the_average_that_ends_an_epoch_is_sent_like_any_other(averaging: str, spec: str, averages: int) -> None:
+    """Six steps each: with a period of two the first epoch ends apart, and its average takes the place of another."""
+    network = {"averaging": averaging, "message_bytes": 100.0}
+    meeting = msgspec.structs.replace(ALIKE, devices=[Device(count=2)], network=msgspec.convert(network, Network))
+    without = msgspec.structs.replace(meeting, epoch_end_s=None)
+    sent = [simulate(scenario, parse_policy(spec)).bytes_total for scenario in (meeting, without)]
+    one = 2 * 100.0 if averaging == "ring" else 2 * 2 * 100.0
+    assert sent == [averages * one] * 2
+
+
 def test_only_epochs_that_all_share_can_end_for_all() -> None:
     with pytest.raises(ScenarioError, match=r"training.partition is 'seldp'"):
         Scenario(devices=[Device()], epoch_end_s=0.0, training=TrainingConfig(partition="seldp"))

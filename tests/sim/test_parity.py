@@ -122,7 +122,7 @@ def test_policies_that_are_another_one_give_its_parameters(optimizer: dict[str, 
     bsp, asp = trained("bsp", **optimizer), trained("asp", **optimizer)
     for policy in ("k-sync:4", "backup:0"):
         assert torch.equal(trained(policy, **optimizer), bsp), policy
-    for policy in ("k-async:1", "k-batch-async:1", "ssp:inf", "k-group:1"):
+    for policy in ("k-async:1", "k-batch-async:1", "ssp:inf", "k-group:1", "ringmaster:1000"):
         assert torch.equal(trained(policy, **optimizer), asp), policy
     assert not torch.allclose(asp, bsp, atol=1e-3)
 

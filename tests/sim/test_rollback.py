@@ -1,5 +1,8 @@
 """A run that diverges goes back and on under BSP."""
 
+import pytest
+
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, simulate
 from polyrhythm.training.config import TrainingConfig
@@ -29,6 +32,11 @@ def test_a_run_that_diverges_goes_back_and_ends_well() -> None:
     times = [point.time_s for point in saved.curve]
     assert times == sorted(times)
     assert times[-1] == saved.duration_s
+
+
+def test_workers_that_wait_for_no_answer_cannot_be_brought_to_a_stop() -> None:
+    with pytest.raises(UsageError, match=r"let them \(esync: blocking=true\), or set training.rollback = false"):
+        simulate(scenario(rollback=True), parse_policy("esync:blocking=false"))
 
 
 def test_a_run_that_goes_well_is_what_it_is_without() -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from polyrhythm import __version__
-from polyrhythm.core import Trace, replay
-from polyrhythm.errors import DivergedError, ScenarioError
+from polyrhythm.core import Policy, Trace, replay
+from polyrhythm.errors import DivergedError, ScenarioError, SpecError
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim import Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
+from polyrhythm.sim import Limits, Scenario, TimingWorkload, compare, load_scenario, simulate, sweep
 from polyrhythm.sim import run as run_module
 from polyrhythm.sim.numerics import Evaluation, TimingOnly
 from polyrhythm.telemetry import RunResult
@@ -199,6 +199,19 @@ def test_sweep(jobs: int, tmp_path: Path) -> None:
         "ssp-2-seed0.jsonl",
         "ssp-2-seed5.jsonl",
     ]
+
+
+def test_compare_is_a_sweep_with_its_results_by_policy() -> None:
+    policies: list[str | Policy[Any]] = ["ssp:s=2", parse_policy("bsp")]
+    results = compare(cluster(1.0, 2.0), policies, [0, 5], jobs=1)
+    assert {spec: [run.seed for run in runs] for spec, runs in results.items()} == {"ssp:2": [0, 5], "bsp": [0, 5]}
+    flat = sweep(cluster(1.0, 2.0), policies, [0, 5], jobs=1)
+    assert all(map(same, [run for runs in results.values() for run in runs], flat))
+
+
+def test_compare_refuses_an_unknown_policy_before_anything_runs() -> None:
+    with pytest.raises(SpecError, match="did you mean bsp"):
+        compare(cluster(1.0), ["asp", "bps"])
 
 
 def test_sweep_with_training_on_all_cores() -> None:

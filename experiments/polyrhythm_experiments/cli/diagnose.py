@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
 from polyrhythm.cli.outputs import Outputs
-from polyrhythm.cli.terminal import print_figures, runs_progress
+from polyrhythm.cli.terminal import long_work, print_figures
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario
@@ -50,15 +51,16 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
     from polyrhythm_experiments.diagnose.page import HEADINGS, as_values, cells, page
 
     Outputs(json=json, report=report).prepare()
-    with runs_progress() as progress:
-        bar = progress.add_task("runs", total=3)
+    with long_work("diagnose", command) as board:
+        board.begin("runs", total=3)
+        done = count(1)
         diagnosis = diagnose(
             scenario,
             seed=looks.seed,
             delta=looks.delta,
             layers=looks.layers,
             batches=looks.batches,
-            tell=lambda: progress.advance(bar),
+            tell=lambda: board.advance(next(done)),
         )
     print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
     print_what_was_seen(diagnosis)

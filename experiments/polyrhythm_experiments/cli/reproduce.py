@@ -1,9 +1,14 @@
 """The command that reproduces published results."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from polyrhythm.cli.group import INTERRUPTED, complain
+
+if TYPE_CHECKING:
+    from polyrhythm.live.work.board import WorkBoard
 
 
 def reproduce(
@@ -28,20 +33,44 @@ def reproduce(
 ) -> None:
     """Run a paper's tables and figures at the size of a laptop, and write the page.
 
-    A reproduction that was interrupted goes on with the same command.
+    Ctrl-C ends it; the runs that have finished are kept, and the same command goes on with them.
     """
-    from polyrhythm.cli.terminal import runs_progress
+    from polyrhythm.cli.terminal import long_work
     from polyrhythm_experiments.reproduce.papers import PaperRequest
     from polyrhythm_experiments.reproduce.papers import reproduce as write_page
 
     folder = out or Path(f"reproduction-{name}")
-    with runs_progress() as progress:
-        bar = progress.add_task(name, total=None)
-
-        def tell(finished: int, planned: int) -> None:
-            progress.update(bar, completed=finished, total=planned)
-
-        request = PaperRequest(name, folder, ctx.obj, quick, seeds, data, jobs or -1, tell)
-        files = write_page(request)
+    try:
+        with long_work(f"reproduce {name}", ctx.obj) as board:
+            counted = Counted(board)
+            request = PaperRequest(name, folder, ctx.obj, quick, seeds, data, jobs or -1, counted.tell, counted.now)
+            files = write_page(request)
+    except KeyboardInterrupt:
+        complain(f"interrupted: {counted.finished} finished runs are in {folder / 'runs'}; the same command goes on")
+        raise typer.Exit(INTERRUPTED) from None
     for file in files:
         typer.echo(str(file))
+
+
+class Counted:
+    """Puts onto a board how far a reproduction is; each part of the paper is a stage, and finds some runs done."""
+
+    def __init__(self, board: "WorkBoard") -> None:
+        self._board, self._part, self._planned, self._done = board, 0, 0, 0
+        self._before = 0
+
+    @property
+    def finished(self) -> int:
+        """Runs of all parts, those that were found included."""
+        return self._before + self._done
+
+    def tell(self, finished: int, planned: int) -> None:
+        if planned != self._planned or finished < self._done:
+            self._before += self._done
+            self._part, self._planned = self._part + 1, planned
+            self._board.begin(f"part {self._part}, runs", planned, finished)
+        self._done = finished
+        self._board.advance(finished)
+
+    def now(self, doing: str) -> None:
+        self._board.advance(now=doing)

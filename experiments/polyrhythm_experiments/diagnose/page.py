@@ -3,9 +3,9 @@
 from typing import Any
 
 from polyrhythm import __version__
-from polyrhythm.report.cells import number
 from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 from polyrhythm.report.figures import Chart
+from polyrhythm.telemetry.numbers import number
 from polyrhythm_experiments.diagnose.charts import list_charts
 from polyrhythm_experiments.diagnose.study import Diagnosis, Seen
 

@@ -9,6 +9,10 @@ from polyrhythm.training.config import TrainingConfig
 from polyrhythm_experiments.reproduce.lab import Lab, Trial
 
 POLICIES = {"SSGD": "bsp", "ASGD": "asp", "SSP(3)": "ssp:3", "ESync": "esync"}
+MODES = {"SSGD": "bsp", "ESync, blocking": "esync", "ESync, non-blocking": "esync:blocking=false"}
+"""What is compared by latency."""
+LATENCIES_S = (0.0, 0.01, 0.02, 0.05, 0.1)
+"""Of a message, one way."""
 TARGET = 0.8
 RATES = (0.001, 0.01, 0.1)
 """On the way to the target; the first is the paper's."""
@@ -51,9 +55,16 @@ def trials(lab: Lab) -> dict[str, Trial]:
 def system(lab: Lab) -> dict[str, Trial]:
     """Times and bytes alone."""
     plain = timed(paper_cluster(), 30.0 if lab.quick else 300.0)
-    slower = [msgspec.structs.replace(device, compute_s=device.compute_s + 0.04) for device in plain.devices]
     found = {f"system/{name}": Trial(plain, policy) for name, policy in POLICIES.items()}
-    return found | {"system/ESync, 40 ms a query": Trial(msgspec.structs.replace(plain, devices=slower), "esync")}
+    for latency_s in LATENCIES_S:
+        network = msgspec.structs.replace(plain.network, latency_s=latency_s)
+        far = msgspec.structs.replace(plain, network=network)
+        found |= {far_place(latency_s, name): Trial(far, policy) for name, policy in MODES.items()}
+    return found
+
+
+def far_place(latency_s: float, name: str) -> str:
+    return f"latency/{latency_s:g}/{name}"
 
 
 def speed(lab: Lab) -> dict[str, Trial]:

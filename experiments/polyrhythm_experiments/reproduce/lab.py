@@ -1,6 +1,7 @@
 """Runs what a reproduction asks for: trials over seeds, in parallel, each remembered as soon as it is done."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,14 @@ def nobody(finished: int, planned: int) -> None:
     del finished, planned
 
 
+TellNow: TypeAlias = Callable[[str], None]
+"""Is called with what runs now, in words."""
+
+
+def nothing(doing: str) -> None:
+    del doing
+
+
 @dataclass(frozen=True)
 class Trial:
     """A policy on a scenario; `target` as in `simulate`."""
@@ -58,6 +67,7 @@ class Lab:
         data: folder of the data sets' parquet files; None downloads.
         jobs: runs at a time; -1 is one a core.
         tell: who is told how far it is.
+        now: who is told what runs now.
     """
 
     store: ResultStore
@@ -66,6 +76,7 @@ class Lab:
     data: str | None = None
     jobs: int = 1
     tell: Tell = nobody
+    now: TellNow = nothing
 
     def task(self, full: str = "Fashion-MNIST") -> str:
         """What is trained on, as a page says it; `full` unless it is a quick look."""
@@ -85,7 +96,11 @@ class Lab:
             made_from: all that it depends on but the seed.
             measure: from a seed.
         """
-        return [self.store.remember(name, [*made_from, seed], partial(measure, seed), kind) for seed in self.seeds]
+        results = []
+        for seed in self.seeds:
+            self.now(f"{name}, seed {seed}, on this host")
+            results.append(self.store.remember(name, [*made_from, seed], partial(measure, seed), kind))
+        return results
 
     def run(self, trials: Mapping[Key, Trial]) -> dict[Key, Runs]:
         """Results of every trial, a seed each.
@@ -97,11 +112,17 @@ class Lab:
         work = {path: (trials[key], seed) for (key, seed), path in places.items()}  # equal trials are one
         found = {path: run for path, (trial, seed) in work.items() if (run := self._found(trial, seed)) is not None}
         missing = {path: task for path, task in work.items() if path not in found}
-        self.tell(len(found), len(work))
+        self._tell(found, work)
         for path, result in self._fresh(missing):
             found[path] = self._kept(*missing[path], result)
-            self.tell(len(found), len(work))
+            self._tell(found, work)
         return {key: [found[places[key, seed]] for seed in self.seeds] for key in trials}
+
+    def _tell(self, found: Container[Path], work: Mapping[Path, TrialSeed]) -> None:
+        left = [task for path, task in work.items() if path not in found]
+        self.tell(len(work) - len(left), len(work))
+        at_once = self.jobs if self.jobs > 0 else os.cpu_count() or 1
+        self.now("; ".join(f"{trial.policy} on {trial.scenario.name}, seed {seed}" for trial, seed in left[:at_once]))
 
     def _place(self, trial: Trial, seed: int) -> Path:
         return self.store.path(trial.policy, trial.made_from(seed))

@@ -5,10 +5,10 @@ from typing import Literal, NamedTuple
 
 import plotly.graph_objects as go
 
-from polyrhythm.report.cells import number
 from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.report.figures import Chart
 from polyrhythm.report.palette import look
+from polyrhythm.telemetry.numbers import number
 from polyrhythm_experiments.reproduce.figures import Measured
 
 HEADINGS = ("what", "in the paper", "paper", "here", "why they differ")

@@ -7,7 +7,7 @@ from pathlib import Path
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.report.document import Document, render_document
 from polyrhythm.report.picture import check_pictures
-from polyrhythm_experiments.reproduce.lab import Lab, Tell, nobody
+from polyrhythm_experiments.reproduce.lab import Lab, Tell, TellNow, nobody, nothing
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.numbers import as_json
 from polyrhythm_experiments.reproduce.store import ResultStore
@@ -34,6 +34,7 @@ class PaperRequest:
         data: folder of the data sets' parquet files; None downloads.
         jobs: runs at a time.
         tell: as in `Lab`.
+        now: as in `Lab`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PaperRequest:
     data: str | None = None
     jobs: int = -1
     tell: Tell = nobody
+    now: TellNow = nothing
 
 
 def reproduce(request: PaperRequest) -> list[Path]:
@@ -65,6 +67,7 @@ def reproduce(request: PaperRequest) -> list[Path]:
         data=request.data,
         jobs=request.jobs,
         tell=request.tell,
+        now=request.now,
     )
     page: Document = import_module(PAPERS[request.name]).page(lab)
     return write(request, replace(page, command=request.command))

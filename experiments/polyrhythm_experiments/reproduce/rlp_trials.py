@@ -52,6 +52,7 @@ def measured(lab: Lab, wanted: Sequence[tuple[Instance, str]]) -> list[RunResult
     found = [lab.store.find(name(spec), made_from(each, spec), RunResult) for each, spec in wanted]
     missing = [place for place, result in enumerate(found) if result is None]
     lab.tell(len(wanted) - len(missing), len(wanted))
+    lab.now(f"{', '.join(dict.fromkeys(name(wanted[place][1]) for place in missing))} on jobs of the paper")
     for done, (place, result) in enumerate(fresh(lab, wanted, missing), start=1):
         found[place] = lab.store.keep(name(wanted[place][1]), made_from(*wanted[place]), result)
         lab.tell(len(wanted) - len(missing) + done, len(wanted))

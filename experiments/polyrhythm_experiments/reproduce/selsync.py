@@ -167,7 +167,7 @@ WHY_LESS = (
 )
 WHY_SPEED = (
     "By communication alone the most is 1 / (1 - LSSR). For VGG11 the paper has 5,100 exchanges (81,200 steps, LSSR "
-    "0.937) against BSP's 10,800, hence 2.1x at most; its 13.75x counts equal steps."
+    "0.937) against BSP's 10,800, hence 2.1x at most; its 13.75x is neither that nor the 15.9x of equal steps."
 )
 WHY_FED = "At equal steps; SelSync 0.3 exchanges five times as often."
 WHY_TIE = "At equal bytes and time it does not matter who says when."

@@ -55,6 +55,8 @@ SWITCH_COST_S = 1.8
 """The paper's 36 s of 2,100 s, in a job of 105 s."""
 
 STRAGGLERS = {"agnostic": "{}", "greedy": "greedy:({})", "elastic": "elastic:({})"}
+BOUND, LOW = "without stragglers", "elastic, floor 0.1"
+"""Trials of times alone: what no policy can gain more than, and a detector that takes smaller delays seriously."""
 
 
 def switch(share: float, options: str = "") -> str:
@@ -104,6 +106,9 @@ def stragglers(lab: Lab) -> dict[str, Trial]:
         )
         for name, wrapper in STRAGGLERS.items():
             found[f"{scene}/{name}"] = Trial(scenario, wrapper.format(switch(0.5)))
+        bare = timed(scenario) if scenario.training else scenario
+        found[f"{scene}/{LOW}"] = Trial(bare, f"elastic:({switch(0.5)}),floor=0.1")
+        found[f"{scene}/{BOUND}"] = Trial(msgspec.structs.replace(bare, faults=Faults()), switch(0.5))
     return found
 
 

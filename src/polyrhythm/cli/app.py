@@ -9,10 +9,11 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.calibrate import calibrate
+from polyrhythm.cli.doctor import DoctorCommand, doctor
 from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.installed import add_installed
-from polyrhythm.cli.jobs import ctl, run
+from polyrhythm.cli.jobs import ctl, run, top
 from polyrhythm.cli.learn import learn
 from polyrhythm.cli.options import (
     Json,
@@ -23,6 +24,7 @@ from polyrhythm.cli.options import (
     Target,
     TimingOnlyFlag,
     TraceDir,
+    Ui,
     read_scenario,
     split_policies,
 )
@@ -38,7 +40,6 @@ app = typer.Typer(
     cls=CommandGroup,
     help="Compare, choose and run synchronization policies for data-parallel training.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -46,10 +47,12 @@ traces = typer.Typer(help="Work with recorded traces.", no_args_is_help=True, ri
 app.add_typer(traces, name="trace")
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})(run)
 app.command()(ctl)
+app.command()(top)
 app.command()(search)
 app.command()(search_cost)
 app.command()(learn)
 app.command()(calibrate)
+app.command(cls=DoctorCommand)(doctor)
 
 
 class RunOn(StrEnum):
@@ -111,6 +114,7 @@ def compare(
     time_scale: Annotated[
         float, typer.Option(metavar="X", help="Factor on the scenario's times when real workers play it.")
     ] = 1.0,
+    ui: Ui = False,
     show: Show = False,
 ) -> None:
     """Run several policies on a simulated cluster, or on real workers, and rank them by time to target."""
@@ -120,7 +124,7 @@ def compare(
         return
     outputs = Outputs(json=json, report=report, trace=trace)
     specs = split_policies(policies)
-    experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1)
+    experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1, ui)
     conduct(experiment, compare_policies if on is RunOn.SIM else on_workers(experiment, time_scale))
 
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from polyrhythm.cli.experiment import Experiment, check
-from polyrhythm.cli.group import FAILED, complain
+from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
 from polyrhythm.cli.options import read_override, split_policies
 from polyrhythm.cli.outputs import Outputs, check_writable
 from polyrhythm.errors import JobError, UsageError
@@ -88,25 +88,38 @@ def calibrate(
     check(Experiment(ctx.obj, loaded, wanted.policies, wanted.seeds, None, Outputs(json=json, report=report)))
     if out:
         check_writable("--out", out)
-    findings = investigate(wanted)
+    findings, complete = investigate(wanted)
     tell(findings)
     write(ctx.obj, findings, out, json, report)
+    if not complete:
+        complain(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
+        raise typer.Exit(INTERRUPTED)
     if any(run.status != "ok" for run in (*findings.real, *findings.simulated)):
         raise typer.Exit(FAILED)
 
 
-def investigate(wanted: Wanted) -> Findings:
+def investigate(wanted: Wanted) -> tuple[Findings, bool]:
+    """What is found, and whether it is all that was wanted: after Ctrl-C in the comparison, it is what there is."""
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.sim import sweep
     from polyrhythm.sim.cluster.calibration import calibrated
 
-    costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
+    try:
+        costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
+    except KeyboardInterrupt:
+        complain("interrupted while it measured; nothing is known yet, and nothing is written")
+        raise typer.Exit(INTERRUPTED) from None
     made = calibrated(wanted.scenario, costs)
     real: list[RunResult] = []
+    simulated: list[RunResult] = []
     if wanted.policies:
         runs = wanted.experiment(wanted.scenario, wanted.policies, wanted.seeds)
-        compare_on_workers(runs, real, None, wanted.time_scale)
-    return Findings(costs, made, real, sweep(made, wanted.policies, wanted.seeds, jobs=1) if wanted.policies else [])
+        try:
+            compare_on_workers(runs, real, None, wanted.time_scale)
+            simulated = sweep(made, wanted.policies, wanted.seeds, jobs=1)
+        except KeyboardInterrupt:
+            return Findings(costs, made, real, simulated), False
+    return Findings(costs, made, real, simulated), True
 
 
 def measured(wanted: Wanted) -> "Costs":

@@ -1,5 +1,6 @@
 """Runs the policies of a command, shows how far they are, and hands on what came out."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.report.facts import troubles
+from polyrhythm.report.table import rows
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -33,18 +35,65 @@ class Experiment:
     target: float | None
     outputs: Outputs
     jobs: int = 1
+    ui: bool = False
+
+    @contextmanager
+    def shown(self, stage: str, at_once: int | None = None) -> Iterator[Callable[[Sequence[RunResult]], None]]:
+        """Show how far the runs are; the function that is given wants to be told of each that has finished.
+
+        Args:
+            stage: what the runs are called.
+            at_once: runs at a time; those of `jobs` if not given.
+        """
+        from polyrhythm.cli.terminal import long_work
+
+        planned = [(parse_policy(spec).spec, seed) for spec in self.policies for seed in self.seeds]
+        slots = at_once or (self.jobs if self.jobs > 0 else os.cpu_count() or 1)
+        with long_work(f"compare on {self.scenario.name}", self.command, HEADS, self.ui) as board:
+            board.begin(stage, len(planned))
+
+            def told(results: Sequence[RunResult]) -> None:
+                done = {(result.policy, result.seed) for result in results}
+                now = [f"{spec}, seed {seed}" for spec, seed in planned if (spec, seed) not in done][:slots]
+                board.advance(len(results), now="; ".join(now), best=best_of(results))
+                if results:
+                    board.row(*row_of(results[-1]))
+
+            told([])
+            yield told
+
+
+HEADS = ("policy", "seed", "time", "to the target", "accuracy", "how it ended")
+"""Of the table of finished runs."""
+
+
+def row_of(run: RunResult) -> tuple[str, ...]:
+    from polyrhythm.telemetry.numbers import duration, figure
+
+    times = duration(run.duration_s), duration(run.time_to_target_s)
+    return run.policy, str(run.seed), *times, figure(run.final_accuracy), run.status
+
+
+def best_of(results: Sequence[RunResult]) -> str:
+    """The policy that leads the table so far; nothing while none has finished."""
+    from polyrhythm.telemetry.numbers import duration
+
+    first = next((row for row in rows(results) if row.finished), None)
+    if first is None:
+        return ""
+    if first.time_to_target_s is not None:
+        return f"{first.policy}, {duration(first.time_to_target_s)} to the target"
+    return f"{first.policy}, {duration(first.duration_s)}"
 
 
 def compare_policies(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
-    from polyrhythm.cli.terminal import runs_progress
     from polyrhythm.sim import sweep
 
-    with runs_progress() as progress:
-        bar = progress.add_task("runs", total=len(experiment.policies) * len(experiment.seeds))
+    with experiment.shown("simulated runs") as told:
 
         def finished(result: RunResult) -> None:
             results.append(result)
-            progress.advance(bar)
+            told(results)
 
         results[:] = sweep(
             experiment.scenario,
@@ -59,21 +108,21 @@ def compare_policies(experiment: Experiment, results: list[RunResult], traces: P
 
 def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
     """The first policy with the first seed, in this process."""
-    from polyrhythm.cli.terminal import share_progress
+    from polyrhythm.cli.terminal import long_work
     from polyrhythm.sim import simulate
     from polyrhythm.sim.run import trace_name
 
     policy, seed = parse_policy(experiment.policies[0]), experiment.seeds[0]
     trace = traces / trace_name(policy, seed) if traces else None
-    with share_progress() as progress:
-        bar = progress.add_task(policy.spec, total=1.0)
+    with long_work(f"simulate {policy.spec}") as board:
+        board.begin(policy.spec, total=100)
         result = simulate(
             experiment.scenario,
             policy,
             seed=seed,
             target=experiment.target,
             trace=trace,
-            progress=lambda share: progress.update(bar, completed=share),
+            progress=lambda share: board.advance(int(100 * share)),
         )
     results.append(result)
 

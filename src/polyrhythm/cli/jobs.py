@@ -1,16 +1,33 @@
 """Commands about real jobs: start one, steer one."""
 
+import getpass
+import socket
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyrhythm.cli.options import specs_like
 from polyrhythm.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrhythm.live.model import JobView
+    from polyrhythm.runtime.wire.control_protocol import ToControlled
 
 
 class Action(StrEnum):
     STATUS = "status"
     SWITCH = "switch"
+    DRAIN = "drain"
+    REMOVE = "remove"
+    END = "end"
+
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")]
+At = Annotated[
+    str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's coordinator is, if it is on another host.")
+]
+JobToken = Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")]
 
 
 def run(ctx: typer.Context) -> None:
@@ -29,26 +46,95 @@ def run(ctx: typer.Context) -> None:
 
 
 def ctl(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")],
+    job: JobName = "",
     action: Annotated[Action, typer.Argument(help="What to do.")] = Action.STATUS,
-    policy: Annotated[str, typer.Argument(metavar="[SPEC]", help="The policy to switch to.")] = "",
-    at: Annotated[
-        str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's coordinator is, if it is on another host.")
+    argument: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SPEC|RANK]",
+            help="The policy to switch to, or the worker to drain or remove.",
+            autocompletion=specs_like,
+        ),
     ] = "",
-    token: Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")] = "",
+    at: At = "",
+    token: JobToken = "",
+    json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
 ) -> None:
-    """Ask a running job how it is, or switch its policy."""
+    """Ask a running job how it is, switch its policy, drain or remove a worker, or end it; without JOB, list the jobs.
+
+    drain: the worker finishes its step, hands its samples back and leaves. remove: its process is killed.
+    """
+    import msgspec
+
+    from polyrhythm.live.model import view_of
     from polyrhythm.runtime.launch import control_client as steer
 
-    if action is Action.SWITCH and not policy:
-        raise UsageError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
-    address = steer.at(job, at, token)
-    state = steer.switch(address, policy) if action is Action.SWITCH else steer.status(address)
-    following = f", switching to {state.switching_to}" if state.switching_to else ""
-    typer.echo(f"policy {state.policy}{following}; epoch {state.epoch}; workers {', '.join(map(str, state.members))}")
-    dropped = ", ".join(f"{count} {reason}" for reason, count in state.dropped.items()) or "none"
-    typer.echo(f"samples {state.samples}, skipped {state.skipped}; gradients {state.applied}, dropped: {dropped}")
-    for worker, arrival in state.arrivals.items():
-        if arrival.late or arrival.kind:
-            now = f"{arrival.relative:.1f}x the median" if arrival.late and arrival.relative else "on time now"
-            typer.echo(f"worker {worker}: {arrival.kind} straggler, {now}")
+    if not job:
+        typer.echo("\n".join(steer.jobs_here()) or "no job runs on this host")
+        return
+    view = view_of(steer.ask(steer.at(job, at, token), message_of(action, argument, asker())))
+    if json:
+        typer.echo(msgspec.json.encode(view))
+    else:
+        describe(view)
+
+
+def top(job: JobName, at: At = "", token: JobToken = "") -> None:
+    """Show a running job in the terminal, with keys to switch its policy, and to drain or kill a worker."""
+    from polyrhythm.live.top import show
+    from polyrhythm.runtime.launch import control_client as steer
+
+    show(steer.at(job, at, token), asker())
+
+
+def asker() -> str:
+    """Who types the command, for the log of the job."""
+    return f"{getpass.getuser()} at {socket.gethostname()}"
+
+
+def message_of(action: Action, argument: str, by: str) -> "ToControlled":
+    """What is said to the job.
+
+    Raises:
+        PolyrhythmError: for an argument that is missing or cannot be.
+    """
+    from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker
+    from polyrhythm.runtime.wire.job_config import runnable
+    from polyrhythm.runtime.wire.protocol import SwitchTo
+
+    match action:
+        case Action.SWITCH if not argument:
+            raise UsageError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
+        case Action.SWITCH:
+            return SwitchTo(runnable(argument), by)
+        case Action.REMOVE | Action.DRAIN if not argument.isdecimal():
+            raise UsageError(
+                f"ctl JOB {action} needs a rank, as in: polyrhythm ctl JOB {action} 2, but got {argument!r}"
+            )
+        case Action.DRAIN:
+            return DrainWorker(int(argument), by)
+        case Action.REMOVE:
+            return RemoveWorker(int(argument), by)
+    if argument:
+        raise UsageError(f"ctl JOB {action} takes no argument but got {argument!r}; leave it out")
+    return EndJob(by) if action is Action.END else AskStatus()
+
+
+def describe(view: "JobView") -> None:
+    """A few lines that say how the job is; speeds are those since its start."""
+    from polyrhythm.live.screen import drift, progress, straggler
+    from polyrhythm.telemetry.numbers import figure
+
+    reported = "".join(f", {name} {figure(value)}" for name, value in view.figures.items())
+
+    following = f", switching to {view.switching_to}" if view.switching_to else ""
+    workers = ", ".join(str(worker.rank) for worker in view.workers)
+    typer.echo(f"policy {view.policy}{following}; {progress(view)}; workers {workers}")
+    typer.echo(f"{figure(view.samples_per_s)} samples/s, loss {figure(view.loss)}{reported}, {drift(view)}")
+    dropped = ", ".join(f"{count} {reason}" for reason, count in view.dropped.items()) or "none"
+    typer.echo(f"samples {view.samples}, skipped {view.skipped}; gradients {view.applied}, dropped: {dropped}")
+    for notice in view.notices:
+        typer.echo(notice)
+    for worker in view.workers:
+        if worker.straggler:
+            typer.echo(f"worker {worker.rank}: {straggler(worker)}")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.options import Ui
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import UsageError
 
 if TYPE_CHECKING:
+    from polyrhythm.live.work.board import WorkBoard
     from polyrhythm.rl.dqn import Preset
     from polyrhythm.rl.learn import Study
 
@@ -43,28 +45,79 @@ def learn(
     ] = None,
     log: Annotated[Path | None, typer.Option("--log", metavar="DIR", help="Write figures for TensorBoard.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from FILE.checkpoint.")] = False,
+    ui: Ui = False,
 ) -> None:
     """Learn a synchronization policy from simulated jobs; it ends in one small file.
 
-    Ctrl-C stops it; --resume goes on from the last checkpoint.
+    Ctrl-C stops it with the best so far in FILE; --resume goes on from the last checkpoint.
     """
-    from polyrhythm.cli.terminal import runs_progress
+    from polyrhythm.cli.terminal import long_work
     from polyrhythm.rl.learn import Study
 
     check_writable("FILE", out)
     plan = planned(preset, families, pretraining, episodes)
-    with runs_progress() as progress:
-        bar = progress.add_task("jobs", total=None)
-
-        def tell(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        study = Study(plan, out, seed, data, jobs or -1, writer(log), tell, ctx.obj or "")
-        was_interrupted = interrupted(study.resume() if resume else study)
-    if was_interrupted:
-        complain(f"interrupted after {study.done} jobs; --resume goes on from {str(study.checkpoint)!r}")
-        raise typer.Exit(INTERRUPTED)
+    study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
+    if resume:
+        study.resume()
+    try:
+        with long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui) as board:
+            told = StudyTeller(board, study, writer(log))
+            study.log, study.tell = told, told.progress
+            study.run()
+    except KeyboardInterrupt:
+        kept = f"; the best so far, {study.score:.2f}x as fast as ASP, is in {str(out)!r}" if study.keep_best() else ""
+        complain(f"interrupted after {study.done} jobs{kept}; --resume goes on from {str(study.checkpoint)!r}")
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"{out}: {study.score:.2f}x as fast as ASP on jobs that it did not learn from")
+
+
+LEARN_HEADS = ("jobs", "validated", "verdict")
+"""Of the table of networks that were validated."""
+
+VALIDATED = "validation/asp_by_learned"
+"""Name of the figure that says how good a network is."""
+
+NAMES = {
+    "train/time_per_unit": "time of an episode, of that under fixed policies",
+    "train/time_s": "time of an episode, s",
+    "train/loss": "loss of the network",
+    VALIDATED: "times as fast as ASP in validation",
+}
+"""What the page calls the figures of a study."""
+
+
+class StudyTeller:
+    """Puts what a study does onto a board, and its figures into TensorBoard's files if there are some.
+
+    Args:
+        board: of the study.
+        study: see above.
+        writer: of TensorBoard; None for none.
+    """
+
+    def __init__(self, board: "WorkBoard", study: "Study", writer: Any) -> None:
+        self._board, self._study, self._writer = board, study, writer
+        self._stage = ""
+
+    def progress(self, done: int, total: int) -> None:
+        stage = "episodes" if self._study.pretrained else "jobs under fixed policies"
+        if stage != self._stage:
+            self._stage = stage
+            self._board.begin(stage, total, max(0, done - 1))
+        self._board.advance(done, now=self._doing(done, total))
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        if self._writer is not None:
+            self._writer.add_scalar(tag, scalar_value, global_step)
+        self._board.point(NAMES.get(tag, tag), global_step, scalar_value)
+        if tag == VALIDATED:
+            best = max([scalar_value, *(score for _, score in self._study.curve)])
+            verdict = "accepted: the best so far" if scalar_value >= best else "refused"
+            self._board.row(str(global_step), f"{scalar_value:.3f}x as fast as ASP", verdict)
+            self._board.advance(best=f"{best:.3f}x as fast as ASP")
+
+    def _doing(self, done: int, total: int) -> str:
+        return f"{self._stage} {done + 1} to {total}" if done < total else "validation"
 
 
 def planned(name: PresetName, families: str | None, pretraining: int | None, episodes: int | None) -> "Preset":
@@ -77,14 +130,6 @@ def planned(name: PresetName, families: str | None, pretraining: int | None, epi
     if pretraining is not None:
         plan = replace(plan, pretraining=pretraining)
     return plan if episodes is None else replace(plan, episodes=episodes)
-
-
-def interrupted(study: "Study") -> bool:
-    try:
-        study.run()
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def writer(folder: Path | None) -> Any:

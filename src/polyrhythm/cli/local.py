@@ -34,7 +34,6 @@ def compare_on_workers(
         traces: folder for the coordinators' traces; none: they are not kept.
         time_scale: factor on all of the scenario's times.
     """
-    from polyrhythm.cli.terminal import runs_progress
     from polyrhythm.training.data.tasks import build_task
 
     scenario = experiment.scenario
@@ -42,12 +41,11 @@ def compare_on_workers(
     for line in not_played(scenario):
         complain(line)
     task = build_task(scenario.training)
-    with interrupted_by_termination(), runs_progress() as progress:
-        bar = progress.add_task("real runs", total=len(experiment.policies) * len(experiment.seeds))
+    with interrupted_by_termination(), experiment.shown("real runs", at_once=1) as told:
         for spec in experiment.policies:
             for seed in experiment.seeds:
                 results.append(run_one(experiment, task, spec, seed, traces, time_scale))
-                progress.advance(bar)
+                told(results)
 
 
 def run_one(

@@ -37,6 +37,20 @@ ReportFile = Annotated[
 ]
 TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
 
+Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it goes on.")]
+
+
+def specs_like(incomplete: str) -> list[str]:
+    """Specs that begin like this, for completion on the command line; the live page and ``top`` propose the same.
+
+    >>> specs_like("ssp:")
+    ['ssp:s=3']
+    """
+    from polyrhythm.policies import BUILT_IN
+    from polyrhythm.policies._lib.completion import completions
+
+    return completions(incomplete, BUILT_IN)
+
 
 def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
     from polyrhythm.sim import load_scenario

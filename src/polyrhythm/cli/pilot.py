@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from polyrhythm.cli.group import complain
 from polyrhythm.errors import JobError, UsageError
@@ -24,6 +24,9 @@ VARIABLE = "POLYRHYTHM_POLICY"
 WATCHED = ("--on-divergence", "end")
 """Flags of a pilot in front of those that are given: one that diverges fails at once."""
 METRIC = r"accuracy[ =:]+([0-9.]+|nan)"
+SWITCH = "switch:bsp@{},asp"
+ASKED = re.compile(rf"(\()?(?<![\w-]){NAME}(?![\w-])(?(1)\))")
+"""The policy's name in a spec, with the parentheses around it."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,14 @@ class Pilot:
         options: ours, beside those of run.
         flags: those of run, without the policy.
         script: the script and its arguments.
+        template: the policy, with {} for the switch point.
         overruled: a line for each setting about which two places differ.
     """
 
     options: argparse.Namespace
     flags: tuple[str, ...]
     script: tuple[str, ...]
+    template: str = SWITCH
     overruled: tuple[str, ...] = ()
 
     def command(self, policy: str, run: int | None = None) -> list[str]:
@@ -63,15 +68,17 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         complain(line)
     os.environ.pop(VARIABLE, None)  # it asks for a search, not for the policy of a run
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
-    policy = store.answer(job)
+    if pilot.options.job_family:
+        store.agree(pilot.options.job_family, shared_by_family(pilot))
+    policy = store.answer(job, pilot.template)
     if policy is None and not pilot.options.search:
         raise UsageError(
-            f"no switch point is known for this job (fingerprint {job}); add --search to pilot a search, "
+            f"no switch point is known for this job ({named(pilot, job)}); add --search to pilot a search, "
             "or name one, as in --policy switch:bsp@0.5,asp"
         )
     if policy is None:
         policy = piloted(pilot, store, job)
-    complain(f"{policy} is the policy that was found for this job (fingerprint {job})")
+    complain(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
     return pilot.command(policy, run=0)
 
 
@@ -92,23 +99,54 @@ def read_pilot(arguments: Sequence[str]) -> Pilot | None:
     ours = add_options(argparse.ArgumentParser(prog="polyrhythm run", allow_abbrev=False))
     ours.add_argument("--policy", default="")
     options, rest = ours.parse_known_args(flags)
-    return Pilot(options, tuple(rest), tuple(script), overruled) if options.policy == NAME else None
+    template = template_of(options.policy)
+    return Pilot(options, tuple(rest), tuple(script), template, overruled) if template else None
 
 
 def may_be_asked_for(arguments: Sequence[str]) -> bool:
     """Whether the flags, a job file or the environment may name it."""
-    named = NAME in arguments or f"--policy={NAME}" in arguments
-    return named or any(word.startswith("--config") for word in arguments) or os.environ.get(VARIABLE) == NAME
+    return NAME in os.environ.get(VARIABLE, "") or any(NAME in word or "--config" in word for word in arguments)
+
+
+def template_of(policy: str) -> str:
+    """The spec of the policies that are tried, with {} for the switch point; empty if nothing is asked for.
+
+    >>> template_of("sync-switch"), template_of("elastic:policy=(sync-switch)"), template_of("asp")
+    ('switch:bsp@{},asp', 'elastic:policy=(switch:bsp@{},asp)', '')
+
+    Raises:
+        UsageError: if it is asked for twice.
+        SpecError: if what stands around it takes no such policy.
+    """
+    count = len(ASKED.findall(policy))
+    if count == 0:
+        return ""
+    if count > 1:
+        raise UsageError(f"--policy {policy!r} names {NAME} {count} times; one switch point can be searched")
+    from polyrhythm.policies import parse_policy
+
+    template = SWITCH if policy == NAME else ASKED.sub(f"({SWITCH})", policy)
+    parse_policy(template.replace("{}", "0.5"))
+    return template
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    from polyrhythm.search.plan import Walk
+
     ours = parser.add_argument_group(f"polyrhythm, with --policy {NAME}")
     ours.add_argument("--search", action="store_true", help="pilot a search if no switch point is known")
+    ours.add_argument("--job-family", metavar="NAME", default="", help="jobs that share a switch point; see the guide")
     ours.add_argument("--store", metavar="FILE", help="where searches are kept")
     ours.add_argument("--metric", metavar="REGEX", default=METRIC, help="finds the accuracy in the script's output")
     ours.add_argument("--data", metavar="PATH", action="append", default=[], help="files that make the job what it is")
     ours.add_argument("--settings", type=int, default=5, metavar="M", help="candidates that are tried")
     ours.add_argument("--runs", type=int, default=3, metavar="R", help="runs of each, and of the baseline")
+    ours.add_argument("--baseline-runs", type=int, default=0, metavar="R", help="runs of the baseline; 0: as --runs")
+    ours.add_argument("--target", type=float, metavar="A", help="accuracy to keep, without runs of the baseline")
+    ours.add_argument("--walk", choices=get_args(Walk), default="bisect", help="after a failure: back up, or the end")
+    ours.add_argument("--two-sided", action="store_true", help="also reject what is better by beta")
+    ours.add_argument("--early", type=float, default=0.01, metavar="P", help="see polyrhythm search")
+    ours.add_argument("--algorithm-1", action="store_true", help="as published: two-sided, means, nothing early")
     ours.add_argument("--beta", type=float, default=0.01, help="what may be lost of the baseline's accuracy")
     ours.add_argument("--error-rate", type=float, default=0.1, metavar="E", help="see polyrhythm search")
     return parser
@@ -117,11 +155,15 @@ def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def job_of(pilot: Pilot) -> str:
     """Fingerprint: the script's bytes, its arguments, run's flags, the data files and the size of the cluster.
 
+    That of a family is its name.
+
     Raises:
         UsageError: if the script is no file.
     """
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
+    if pilot.options.job_family:
+        return fingerprint({"family": pilot.options.job_family})
     path = Path(pilot.script[0])
     if not path.is_file():
         raise UsageError(f"--policy {NAME} knows a job by its script's content, but {str(path)!r} is no file")
@@ -133,6 +175,24 @@ def job_of(pilot: Pilot) -> str:
         "processors": os.cpu_count(),
     }
     return fingerprint(parts)
+
+
+def shared_by_family(pilot: Pilot) -> dict[str, str]:
+    """What the jobs of a family must have in common: where BSP waits and what ASP's gradients miss depends on it."""
+    from polyrhythm.runtime.launch.run_flags import make_parser
+
+    given = make_parser().parse_args([*pilot.flags, "script"])
+    return {
+        "--nnodes": str(given.nnodes),
+        "--nproc-per-node": str(given.nproc_per_node),
+        "processors": str(os.cpu_count()),
+        "--lr-convention": given.lr_convention,
+    }
+
+
+def named(pilot: Pilot, job: str) -> str:
+    family: str = pilot.options.job_family
+    return f"family {family}" if family else f"fingerprint {job}"
 
 
 def unnamed(flags: Sequence[str]) -> list[str]:
@@ -157,16 +217,25 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
         complain(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
 
-    return search(
-        plan_of(pilot.options), SerialRunner(lambda trial: piloted_trial(pilot, trial)), store, job, tell
-    ).spec
+    runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
+    return search(plan_of(pilot.options, pilot.template), runner, store, job, tell).spec
 
 
-def plan_of(options: argparse.Namespace) -> "SearchPlan":
-    from polyrhythm.search.plan import SearchPlan
+def plan_of(options: argparse.Namespace, template: str) -> "SearchPlan":
+    from polyrhythm.search.plan import Knob, SearchPlan
 
+    literal: bool = options.algorithm_1
     return SearchPlan(
-        settings=options.settings, runs=options.runs, beta=options.beta, error_rate=options.error_rate, early=0.01
+        Knob(template),
+        settings=options.settings,
+        runs=options.runs,
+        beta=options.beta,
+        target=options.target,
+        walk="bisect" if literal else options.walk,
+        two_sided=literal or options.two_sided,
+        error_rate=0.5 if literal else options.error_rate,
+        early=0.0 if literal else options.early,
+        baseline_runs=options.baseline_runs,
     )
 
 

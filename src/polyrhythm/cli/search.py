@@ -1,7 +1,7 @@
 """``polyrhythm search``: find the fastest setting of a policy that keeps the baseline's accuracy."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -13,11 +13,12 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED, complain
-from polyrhythm.cli.options import read_override
+from polyrhythm.cli.options import Ui, read_override
 from polyrhythm.cli.outputs import Outputs, check_writable
 from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:
+    from polyrhythm.live.work.board import WorkBoard
     from polyrhythm.search.loop import Finished, Runner
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
     from polyrhythm.sim import Scenario
@@ -47,6 +48,7 @@ def search(
     baseline: Annotated[str, typer.Option(metavar="SPEC", help="Sets the target; if not given, --from does.")] = "",
     settings: Annotated[int, typer.Option(metavar="M", help="Candidates that are tried.")] = 5,
     runs: Annotated[int, typer.Option(metavar="R", help="Runs of each, and of the baseline.")] = 3,
+    baseline_runs: Annotated[int, typer.Option(metavar="R", min=0, help="Runs of the baseline; 0: as --runs.")] = 0,
     beta: Annotated[float, typer.Option(metavar="B", help="What may be lost of the target, a share of 1.")] = 0.01,
     target: Annotated[float | None, typer.Option(metavar="A", help="Accuracy to keep, without baseline runs.")] = None,
     walk: Annotated[WalkName, typer.Option(help="Go back up after a failure, or end there.")] = WalkName.BISECT,
@@ -66,25 +68,33 @@ def search(
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write trials and answer.")] = None,
+    ui: Ui = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
     ] = None,
 ) -> None:
-    """Search the switch point, or another number of a policy, by trial runs that are kept and never repeated."""
+    """Search the switch point, or another number of a policy, by trial runs that are kept and never repeated.
+
+    Ctrl-C ends it with what is known so far; the same command goes on.
+    """
     from polyrhythm.search.plan import Knob, SearchPlan
     from polyrhythm.sim import load_scenario
 
     if algorithm_1:
         two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
-    plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early)
+    plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     check(plan, loaded, json)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
-        finished = carried_out(plan, runner, store or default_store(), job_of(loaded, on, time_scale))
+        place, about = store or default_store(), (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
+        finished = carried_out(plan, runner, place, job_of(loaded, on, time_scale), about)
     print_finished(finished)
     if json is not None:
         json.write_bytes(as_json(ctx.obj, finished))
+    if not finished.progress.done:
+        complain(f"interrupted: finished trials are in {place}; the same command goes on with them")
+        raise typer.Exit(INTERRUPTED)
 
 
 def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
@@ -161,32 +171,92 @@ def local_trials(scenario: "Scenario", time_scale: float) -> Any:
     return trial_on_workers
 
 
-def carried_out(plan: "SearchPlan", runner: "Runner", store: Path, job: str) -> "Finished":
-    """The search, with a line on stderr for each trial; Ctrl-C loses only those that are running."""
-    from polyrhythm.search.loop import search
+SEARCH_HEADS = ("candidate", "run", "accuracy", "training", "verdict")
+"""Of the table of finished trials."""
+
+
+def carried_out(
+    plan: "SearchPlan", runner: "Runner", store: Path, job: str, about: tuple[str, str, tuple[str, ...], bool]
+) -> "Finished":
+    """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come.
+
+    Args:
+        plan: of the search.
+        runner: carries out the trials.
+        store: keeps their outcomes.
+        job: fingerprint.
+        about: what the board says: see `long_work`.
+    """
+    from polyrhythm.cli.terminal import long_work
+    from polyrhythm.search.loop import search, so_far
+    from polyrhythm.search.state import SearchState
     from polyrhythm.search.store import TrialStore
 
-    def tell(outcome: "TrialOutcome") -> None:
+    trials = TrialStore(store)
+    latest = so_far(SearchState(plan, trials.outcomes(job)), frozenset())
+    try:
+        with long_work(*about) as board:
+            told = BoardTeller(board, plan)
+
+            def note(found: "Finished", running: "Sequence[SearchTrial]") -> None:
+                nonlocal latest
+                latest = found
+                told.state(found, running)
+
+            return search(plan, runner, trials, job, told.outcome, note)
+    except KeyboardInterrupt:
+        return latest
+
+
+class BoardTeller:
+    """Puts what a search does onto a board, and a line for each trial on stderr."""
+
+    def __init__(self, board: "WorkBoard", plan: "SearchPlan") -> None:
+        self._board, self._told = board, set["SearchTrial"]()
+        self._decided: set[str] = set()
+        most = plan.runs * (plan.settings + (plan.target is None))
+        board.begin("trials, at most", most)
+
+    def outcome(self, outcome: "TrialOutcome") -> None:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
         complain(f"{outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.spent_s:.1f} s of training")
 
-    try:
-        return search(plan, runner, TrialStore(store), job, tell)
-    except KeyboardInterrupt:
-        complain(f"interrupted: finished trials are in {store}; the same command goes on with them")
-        raise typer.Exit(INTERRUPTED) from None
+    def state(self, found: "Finished", running: "Sequence[SearchTrial]") -> None:
+        outcomes, progress = found.state.outcomes, found.progress
+        now = "; ".join(f"{trial.spec}, run {trial.run}" for trial in running)
+        best = found.spec if progress.target is not None else ""
+        self._board.advance(len(outcomes), now, f"{best}{speed_up(found)}" if best else "")
+        for outcome in outcomes:
+            if outcome.trial not in self._told:
+                self._told.add(outcome.trial)
+                self._row(found, outcome)
+
+        for visited in progress.visited:
+            if visited.spec not in self._decided:
+                self._decided.add(visited.spec)
+                self._board.row(visited.spec, "all", "", "", "accepted" if visited.verdict.passed else "refused")
+
+    def _row(self, found: "Finished", outcome: "TrialOutcome") -> None:
+        spec, run = outcome.trial.spec, outcome.trial.run
+        known = "diverged" if outcome.diverged else f"{outcome.accuracy:.4f}"
+        is_target = spec == found.state.plan.knob.target_spec
+        self._board.row(spec, str(run), known, f"{outcome.spent_s:.1f} s", "baseline" if is_target else "trial")
+        if not outcome.diverged:
+            self._board.point("accuracy of the trials", len(self._told), outcome.accuracy)
 
 
 def print_finished(finished: "Finished") -> None:
     plan, progress, state = finished.state.plan, finished.progress, finished.state
-    assert progress.target is not None, "the search is done"
+    if progress.target is None:
+        typer.echo(f"target   not known yet: {len(state.outcomes)} of {plan.runs} runs of {plan.knob.target_spec}")
+        return
     source = "given" if plan.target is not None else f"mean of {progress.target.size} runs of {plan.knob.target_spec}"
     typer.echo(f"target   {progress.target.mean:.4f} ({source}), margin {plan.beta:g}, {terms_of(plan)}")
     for visited in progress.visited:
         used = state.of(visited.spec)[: visited.verdict.runs]
         said = ", ".join("diverged" if o.diverged else f"{o.accuracy:.4f}" for o in used) or "the baseline itself"
         typer.echo(f"{'passes' if visited.verdict.passed else 'fails':<8} {visited.spec}: {said}")
-    typer.echo(f"answer   {finished.spec}{speed_up(finished)}")
+    typer.echo(f"{'answer' if progress.done else 'so far':<8} {finished.spec}{speed_up(finished)}")
     cost = finished.cost
     typer.echo(
         f"cost     {cost.spent_s:.1f} s of training in {len(state.outcomes)} trials, {len(finished.known)} of them "
@@ -215,6 +285,7 @@ def as_json(command: str, finished: "Finished") -> bytes:
         "version": __version__,
         "plan": finished.state.plan,
         "target_accuracy": progress.target.mean if progress.target else None,
+        "done": progress.done,
         "answer": {"spec": finished.spec, "value": finished.state.plan.knob.value(progress.best)},
         "candidates": progress.visited,
         "trials": finished.state.outcomes,

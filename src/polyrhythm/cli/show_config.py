@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from polyrhythm.cli.pilot import NAME as SYNC_SWITCH
-from polyrhythm.cli.pilot import add_options
+from polyrhythm.cli.pilot import add_options, template_of
 from polyrhythm.errors import PolyrhythmError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:
     from polyrhythm.runtime.launch.torchrun import read_processes
     from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, make_config
 
-    searched = "policy" in chosen and chosen["policy"].value == SYNC_SWITCH
+    searched = "policy" in chosen and bool(template_of(str(chosen["policy"].value)))
     config = make_config({k: v for k, v in chosen.items() if k in TYPES and not (searched and k == "policy")})
     for name in TYPES:
         if name not in INTERNAL:

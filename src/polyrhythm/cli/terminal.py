@@ -1,15 +1,19 @@
 """Tables and progress in a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from textwrap import fill
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from polyrhythm.cli.group import complain
+from polyrhythm.errors import UsageError
+from polyrhythm.live.work.bar import WorkBar
+from polyrhythm.live.work.board import WorkBoard
 from polyrhythm.report.cells import cells, headings
 from polyrhythm.report.facts import facts, target_of
 from polyrhythm.report.table import rows
@@ -62,17 +66,42 @@ def print_results(results: Sequence[RunResult]) -> None:
     print_figures(headings(ranking, has_target), cells(ranking, has_target))
 
 
-def runs_progress() -> Progress:
-    """A bar that counts runs; silent when stderr is not a terminal."""
-    return bar(MofNCompleteColumn())
+@contextmanager
+def long_work(title: str, command: str = "", heads: Sequence[str] = (), ui: bool = False) -> Iterator[WorkBoard]:
+    """A board that is shown while the work goes on: as a bar on a terminal, and as a page if that is wanted.
+
+    Args:
+        title: of the work.
+        command: that does it.
+        heads: of the page's table.
+        ui: whether there is a page.
+
+    Raises:
+        UsageError: if the page needs packages that are not there.
+    """
+    board = WorkBoard(title, command, heads)
+    with page_of(board) if ui else nullcontext(), WorkBar(board):
+        try:
+            yield board
+        except BaseException as error:
+            board.end("interrupted" if isinstance(error, KeyboardInterrupt) else str(error))
+            raise
+        board.end("finished")
 
 
-def share_progress() -> Progress:
-    """A bar for the share of one run; silent when stderr is not a terminal."""
-    return bar(TaskProgressColumn())
+@contextmanager
+def page_of(board: WorkBoard) -> Iterator[None]:
+    """A page about the work, at an address that is printed."""
+    from polyrhythm.runtime.launch.watch import missing_modules
 
+    if missing := missing_modules("ui"):
+        raise UsageError(f"--ui needs {', '.join(missing)}; install with: pip install 'polyrhythm[ui]'")
+    from polyrhythm.live.work.page import WorkPage
 
-def bar(amount: MofNCompleteColumn | TaskProgressColumn) -> Progress:
-    stderr = Console(stderr=True)
-    parts = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
-    return Progress(*parts, console=stderr, disable=not stderr.is_terminal, transient=True)
+    page = WorkPage(board)
+    page.start()
+    complain(f"page: {page.address}")
+    try:
+        yield
+    finally:
+        page.stop()

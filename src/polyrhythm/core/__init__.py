@@ -10,6 +10,7 @@ from polyrhythm.core.policy import Bounds as Bounds
 from polyrhythm.core.policy import Part as Part
 from polyrhythm.core.policy import Policy as Policy
 from polyrhythm.core.policy import Stage as Stage
+from polyrhythm.core.policy import Supervisor as Supervisor
 from polyrhythm.core.policy import Traits as Traits
 from polyrhythm.core.spec import parse_spec as parse_spec
 from polyrhythm.core.trace import Entry as Entry
@@ -31,5 +32,7 @@ from polyrhythm.core.types import Outer as Outer
 from polyrhythm.core.types import Proceed as Proceed
 from polyrhythm.core.types import Report as Report
 from polyrhythm.core.types import Settings as Settings
+from polyrhythm.core.types import Stop as Stop
+from polyrhythm.core.types import Stopped as Stopped
 from polyrhythm.core.types import Sync as Sync
 from polyrhythm.core.types import Wake as Wake

@@ -9,9 +9,23 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from polyrhythm.core.ledger import Ledger, Ticket
-from polyrhythm.core.misuse import located, malformed, misshapen, undeclared
+from polyrhythm.core.misuse import located, malformed, misshapen, undeclared, uneven
 from polyrhythm.core.policy import Policy
-from polyrhythm.core.types import Cancel, Cluster, Decisions, Event, Joined, Left, LeftReason, Proceed, Sync, Wake
+from polyrhythm.core.types import (
+    Cancel,
+    Cluster,
+    Decisions,
+    Event,
+    Joined,
+    Left,
+    LeftReason,
+    Proceed,
+    Report,
+    Stop,
+    Stopped,
+    Sync,
+    Wake,
+)
 from polyrhythm.errors import PolicyError
 
 
@@ -29,6 +43,9 @@ class Effects(Protocol):
 
     def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """These workers abandon what they have in flight and pending, which are these tickets."""
+
+    def stop(self, workers: tuple[int, ...]) -> None:
+        """Send these workers the word to stop; each then is told of by `Driver.stopped`."""
 
     def wake(self, time_s: float) -> None:
         """Send an `Alarm` at this time."""
@@ -54,6 +71,7 @@ class Driver:
         record: called with every event and what was decided, before it is carried out.
         switched: called when the policy in force is another one than before; see `Policy.in_force`.
         decide: called in place of ``policy.decide``, to look over its shoulder.
+        remarked: called with what the policy remarks about an event, before that is recorded; see `Policy.remark`.
 
     Raises:
         PolicyError: from any call, if the policy raises an exception or breaks its contract. Its ``__cause__`` is the
@@ -69,6 +87,7 @@ class Driver:
         record: Callable[[Event, Decisions], None] | None = None,
         switched: Callable[[], None] | None = None,
         decide: Callable[[Any, Event], tuple[Any, Decisions]] | None = None,
+        remarked: Callable[[str], None] | None = None,
     ) -> None:
         self.policy = policy
         self.ledger = Ledger() if ledger is None else ledger
@@ -78,13 +97,16 @@ class Driver:
         self._decide = decide or policy.decide
         self._traits = policy.traits
         self._letting_go = False
+        self._batch_size = cluster.batch_size
         try:
             self.state = policy.init(cluster)
             self.in_force = policy.in_force(self.state)
         except Exception as error:
             raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
-        # Most policies contain no other, and need not be asked at every event.
+        # Most policies contain no other and remark nothing, and need not be asked at every event.
         self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
+        self._remarked = remarked if type(policy).remark is not Policy.remark else None
+        self._remark = ""
 
     @property
     def figures(self) -> dict[str, float]:
@@ -97,7 +119,7 @@ class Driver:
     def lead(self, policy: Policy[Any], state: Any) -> None:
         """Go on under another policy, which is in this state."""
         self.policy, self.state, self._decide = policy, state, policy.decide
-        self._traits = policy.traits
+        self._traits, self.in_force = policy.traits, policy.in_force(state)
         self._asks_in_force = self._switched is not None
 
     def tell(self, event: Event) -> None:
@@ -109,8 +131,13 @@ class Driver:
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
             raise self._refusal(misshapen(answer), event)
         self.state, decisions = answer
+        if not self._traits.waits and isinstance(event, Report):
+            self._require_answer(event, decisions)
         if self._asks_in_force:
             self._follow_switch(event)
+        if self._remarked is not None and (remark := self.policy.remark(self.state)) != self._remark:
+            self._remark = remark
+            self._remarked(remark)
         try:
             if self._record is not None:
                 self._record(event, decisions)
@@ -141,6 +168,11 @@ class Driver:
         clock, void = self.ledger.leave(worker)
         self._effects.leave(worker, reason, void)
         self.tell(Left(worker, time_s, clock, reason))
+
+    def stopped(self, worker: int, time_s: float) -> None:
+        """A worker has taken a `Stop`, and all that it has reported is told: the step in flight is void."""
+        self._effects.cancel((worker,), self.ledger.cancel((worker,)))
+        self.tell(Stopped(time_s, worker))
 
     def finish(self, worker: int) -> None:
         """No mini-batch is left for this worker: it goes once the event at hand is dealt with, or with `let_go`."""
@@ -185,6 +217,8 @@ class Driver:
             elif isinstance(decision, Proceed):
                 if decision.exchange not in self._traits.exchanges or decision.settings is not None:
                     self._check_declared(decision)
+                if decision.shares is not None:
+                    self._check_shares(decision)
                 self._start(decision)
             else:
                 self._carry_out_rare(decision, now_s)
@@ -204,6 +238,11 @@ class Driver:
             for worker in decision.workers:
                 self.leaving.pop(worker, None)
             self._effects.cancel(decision.workers, tickets)
+        elif isinstance(decision, Stop):
+            # Who goes, because no mini-batch is left for it, stands already.
+            running = tuple(worker for worker in decision.workers if worker not in self.leaving)
+            self.ledger.require_running(running)
+            self._effects.stop(running)
         elif isinstance(decision, Wake):
             if not now_s <= decision.time_s < float("inf"):
                 raise PolicyError(
@@ -212,9 +251,20 @@ class Driver:
                 )
             self._effects.wake(decision.time_s)
 
+    def _require_answer(self, report: Report, decisions: Decisions) -> None:
+        """A worker that does not wait has begun its next step already, which needs a ticket."""
+        if not any(isinstance(decision, Proceed) and report.worker in decision.workers for decision in decisions):
+            reason = f"worker {report.worker} goes on without an answer, and no Proceed names it"
+            raise self._refusal(reason, report)
+
     def _check_declared(self, decision: Any) -> None:
         reason = malformed((decision,)) or undeclared((decision,), self._traits)
         if reason:
+            raise PolicyError(reason)
+
+    def _check_shares(self, decision: Proceed) -> None:
+        self._check_declared(decision)
+        if reason := uneven(decision, self._batch_size):
             raise PolicyError(reason)
 
     def _follow_switch(self, event: Event) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from polyrhythm.core.workload import SampleRange, Workload, even_share, even_steps
+from polyrhythm.core.workload import SampleRange, Workload, divide, even_share, even_steps
 from polyrhythm.errors import UsageError
 
 
@@ -58,18 +58,27 @@ class EpochPlan:
             return None
         return math.ceil(samples / width) - 1
 
-    def batch(self, step: int, member: int) -> tuple[SampleRange, ...]:
-        """Positions of one member in one step, in order."""
-        size = self.size(step, member)
+    def batch(self, step: int, member: int, shares: Sequence[int] = ()) -> tuple[SampleRange, ...]:
+        """Positions of one member in one step, in order; `shares` are as in `size`."""
+        size = self.size(step, member, shares)
         before = member * size
-        if step == self.steps - 1:
-            before = sum(self.size(step, other) for other in range(member))
+        if shares or step == self.steps - 1:
+            before = sum(self.size(step, other, shares) for other in range(member))
         first = step * self.members * self.batch_size + before
         return self._cut(first, first + size)
 
-    def size(self, step: int, member: int) -> int:
-        """Samples of one member in one step."""
-        return even_share(self.samples, self.members, self.batch_size, step, member)
+    def size(self, step: int, member: int, shares: Sequence[int] = ()) -> int:
+        """Samples of one member in one step.
+
+        Args:
+            step, member: numbers of the two.
+            shares: samples of each member in a whole step, if they are unequal; the last step is divided like them.
+        """
+        if not shares:
+            return even_share(self.samples, self.members, self.batch_size, step, member)
+        if step < self.steps - 1:
+            return shares[member]
+        return divide(self.samples - step * self.members * self.batch_size, shares)[member]
 
     def rest(self, steps: int) -> tuple[SampleRange, ...]:
         """What is left after so many steps."""
@@ -88,6 +97,57 @@ class EpochPlan:
             if low >= high:
                 return
             yield SampleRange(sample_range.epoch, sample_range.start + low, sample_range.start + high)
+
+
+@dataclass
+class ShareSchedule:
+    """Which shares are in force in which step of a plan; none are equal ones.
+
+    Example:
+        >>> plan = EpochPlan((SampleRange(0, 0, 20),), members=2, batch_size=4)
+        >>> schedule = ShareSchedule(plan)
+        >>> schedule.change(1, (7, 1))
+        >>> [schedule.batch(step, 1)[0] for step in range(plan.steps)]  # doctest: +NORMALIZE_WHITESPACE
+        [SampleRange(epoch=0, start=4, stop=8), SampleRange(epoch=0, start=15, stop=16),
+         SampleRange(epoch=0, start=19, stop=20)]
+        >>> [schedule.weight(step, 1) for step in range(plan.steps)]
+        [None, 0.25, 0.5]
+    """
+
+    plan: EpochPlan
+    since: list[int] = field(default_factory=lambda: [0])
+    """Steps from which on each entry of `shares` holds, ascending."""
+    shares: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+
+    def change(self, step: int, shares: tuple[int, ...]) -> None:
+        """From this step on others are in force."""
+        assert step >= self.since[-1], f"shares from step {step} on come after those from step {self.since[-1]} on"
+        self.since.append(step)
+        self.shares.append(shares)
+
+    def at(self, step: int) -> tuple[int, ...]:
+        """The shares of one step."""
+        return self.shares[bisect_right(self.since, step) - 1]
+
+    def batch(self, step: int, member: int) -> tuple[SampleRange, ...]:
+        """Positions of one member in one step, in order."""
+        return self.plan.batch(step, member, self.at(step))
+
+    def largest(self, step: int) -> int:
+        """Samples of the member that has most of them in one step."""
+        shares = self.at(step)
+        return max(self.plan.size(step, member, shares) for member in range(self.plan.members if shares else 1))
+
+    def weight(self, step: int, member: int) -> float | None:
+        """What a member's mean gradient counts for, where the mean over the members is that over all samples.
+
+        None under equal shares: everyone counts as much, also in a last step that does not divide evenly.
+        """
+        shares = self.at(step)
+        if not shares:
+            return None
+        sizes = [self.plan.size(step, other, shares) for other in range(self.plan.members)]
+        return self.plan.members * sizes[member] / sum(sizes)
 
 
 def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> EpochPlan:

@@ -131,6 +131,12 @@ class Ledger:
         """Drop what these workers have in flight and their pending gradients; the tickets that are void now."""
         return [t for worker in workers for t in self._abandon(self._live(worker, "Cancel"), "cancelled")]
 
+    def require_running(self, workers: Iterable[int]) -> None:
+        """Refuse a `Stop` of a worker that waits: nobody would ever hear that it has stopped."""
+        for worker in workers:
+            if self._live(worker, "Stop").running is None:
+                raise PolicyError(f"Stop names worker {worker}, which is not running; let it Proceed first")
+
     def skip(self, worker: int) -> None:
         """The step in flight came to nothing; what the worker has pending stays."""
         account = self.accounts[worker]

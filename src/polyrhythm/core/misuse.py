@@ -15,6 +15,8 @@ from polyrhythm.core.types import (
     Proceed,
     Report,
     Settings,
+    Stop,
+    Stopped,
     Sync,
     Synced,
     Wake,
@@ -34,6 +36,8 @@ def located(event: Event) -> str:
         case Joined(workers=workers):
             more = ", ..." if len(workers) > NAMED else ""
             return f"Joined of workers {', '.join(map(str, workers[:NAMED]))}{more}"
+        case Stopped(worker=worker):
+            return f"Stopped of worker {worker}"
         case Report() | Left():
             return f"{type(event).__name__} of worker {event.worker} with clock {event.clock}"
         case _:
@@ -61,8 +65,12 @@ def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
     for decision in decisions:
         if isinstance(decision, Cancel) and not traits.cancels:
             return f"{decision} needs Traits(cancels=True)"
+        if isinstance(decision, Stop) and traits.waits:
+            return f"{decision} needs Traits(waits=False): workers that wait for answers need no word to stop"
         if isinstance(decision, Proceed) and decision.exchange not in traits.exchanges:
             return f"{decision} needs {decision.exchange!r} in Traits(exchanges=...)"
+        if isinstance(decision, Proceed) and decision.shares is not None and not traits.shares:
+            return f"{decision} needs Traits(shares=True)"
         if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
             return f"{decision} needs 'replicas' in Traits(exchanges=...)"
         if isinstance(decision, Wake) and traits.placement != "coordinator":
@@ -76,7 +84,7 @@ def _malformed(decision: Any) -> str:
             return _malformed_workers(decision) or _malformed_sync(decision)
         case Proceed():
             return _malformed_workers(decision) or _malformed_proceed(decision)
-        case Cancel():
+        case Cancel() | Stop():
             return _malformed_workers(decision)
         case Wake(time_s=time_s):
             return "" if _is_number(time_s) else f"Wake.time_s must be a number but got {time_s!r}"
@@ -84,7 +92,7 @@ def _malformed(decision: Any) -> str:
             return f"decide returned {decision!r}, which is not a decision"
 
 
-def _malformed_workers(decision: Sync | Proceed | Cancel) -> str:
+def _malformed_workers(decision: Sync | Proceed | Cancel | Stop) -> str:
     for name in ("workers", "adopters"):
         workers: Any = getattr(decision, name, None)
         if (workers is None and name == "adopters") or _is_tuple_of(workers, int):
@@ -113,6 +121,8 @@ def _malformed_proceed(decision: Proceed) -> str:
     settings: Any = decision.settings
     if decision.exchange not in get_args(Exchange):
         return f"Proceed.exchange must be {' or '.join(get_args(Exchange))} but got {decision.exchange!r}"
+    if reason := _malformed_shares(decision):
+        return reason
     if settings is None:
         return ""
     if not isinstance(settings, Settings):
@@ -124,6 +134,32 @@ def _malformed_proceed(decision: Proceed) -> str:
         if value is not None and not (_is_number(value) and math.isfinite(value)):
             return f"Settings.{name} must be a finite number but got {value!r}"
     return ""
+
+
+def _malformed_shares(decision: Proceed) -> str:
+    shares = decision.shares
+    if shares is None:
+        return ""
+    if not _is_tuple_of(shares, int) or len(shares) != len(decision.workers) or min(shares, default=1) < 1:
+        return f"Proceed.shares must be a whole number of at least 1 for each of its workers but got {shares!r}"
+    if decision.settings is not None and decision.settings.batch_size is not None:
+        return f"Proceed sets shares and a batch_size of {decision.settings.batch_size}; give one of them"
+    return ""
+
+
+def uneven(decision: Proceed, batch_size: int) -> str:
+    """What is wrong with shares that do not make up the mini-batches of their workers; empty if they do.
+
+    >>> uneven(Proceed((0, 1), shares=(5, 4)), batch_size=4)
+    'Proceed.shares (5, 4) are 9 samples but 2 workers with mini-batches of 4 have 8'
+    """
+    shares, workers = decision.shares or (), len(decision.workers)
+    if not shares or sum(shares) == workers * batch_size:
+        return ""
+    return (
+        f"Proceed.shares {shares} are {sum(shares)} samples but {workers} workers with mini-batches of {batch_size} "
+        f"have {workers * batch_size}"
+    )
 
 
 def _is_number(value: Any) -> bool:

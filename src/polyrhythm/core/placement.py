@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
-from polyrhythm.core import Cluster, Policy
+from polyrhythm.core import Cluster, Policy, Supervisor
 from polyrhythm.errors import PolicyError
 
 RuntimePlacement: TypeAlias = Literal["servers", "every_rank", "coordinator"]
@@ -12,14 +12,21 @@ replicas, which average among themselves."""
 
 
 def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
-    """Which of the three; that of the first policy, if the policy is a sequence.
+    """Which of the three; that of the first policy, if the policy is a sequence or chooses.
 
     Raises:
         PolicyError: if its decisions, or those of a policy in the sequence, have no placement here.
     """
+    if isinstance(policy, Supervisor):
+        return runtime_placement(policy.wanted(policy.init(Cluster(1))))
     if placements := [runtime_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
         return placements[0]
     traits = policy.traits
+    if traits.shares and not traits.steady:
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers: shares are dealt there by a policy that nothing wraps, "
+            "such as balanced; simulate it"
+        )
     if traits.placement == "clock":
         return "every_rank"
     if len(traits.exchanges) > 1 or (traits.placement, *traits.exchanges) == ("every_rank", "gradients"):
@@ -29,4 +36,9 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
         )
     if traits.placement == "every_rank":
         return "every_rank"
+    if "gradients" in traits.exchanges and not traits.waits:
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers: whoever steps on the servers' parameters waits for the "
+            "answer to its report; simulate it"
+        )
     return "servers" if "gradients" in traits.exchanges else "coordinator"

@@ -39,13 +39,20 @@ class Traits:
         exchanges: kinds of step that its `Proceed`s start.
         needs: optional `Report` fields that it reads.
         cancels: whether it abandons steps in flight.
-        waits: whether a worker with a replica waits for the answer to its report. If not, it goes on as if it had been
-            named in a `Proceed`, with which the policy then answers every report that does not end in a `Sync`.
+        waits: whether a worker with a replica waits for the answer to its report. If not, it goes on by itself, any
+            number of steps ahead of the coordinator's word. The policy answers every report with a `Proceed`, and ends
+            this with a `Stop`.
         reads_early: whether a step may start from parameters that were read while the worker's last gradient was on
             its way, so that they are without it.
         steady: whether every step of all live workers ends in one update from all of them, after which all go on; of
             such a policy nobody in synchronous mode has to be shown the steps of others. Each class says so for itself:
             one that extends such a policy does not inherit it.
+        shares: whether it gives workers shares of unequal size (`Proceed.shares`), from how long their steps take. Of a
+            steady policy the ranks need to be told nothing else.
+
+    >>> from polyrhythm.policies import parse_policy
+    >>> sorted(parse_policy("selsync").traits.needs)
+    ['grad_sq_norm']
     """
 
     placement: Placement = "coordinator"
@@ -55,6 +62,7 @@ class Traits:
     waits: bool = True
     reads_early: bool = False
     steady: bool = False
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,10 @@ class Bounds:
     Args:
         lead: largest difference between the clocks of two live workers.
         staleness: largest `Report.staleness`.
+
+    >>> from polyrhythm.policies import parse_policy
+    >>> parse_policy("ssp:3").bounds(Cluster(workers=4)).lead
+    4.0
     """
 
     lead: float = math.inf
@@ -79,6 +91,23 @@ class Policy(ABC, Generic[State]):
     A subclass sets `name` (its spec is ``name:field=value,...``), `summary` (one line for ``polyrhythm policies``) and
     `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`. A policy that wraps others
     overrides `traits` with a property, and `stages` or `in_force` where they say more.
+
+    >>> from polyrhythm.core import Joined, Proceed, Report, Sync
+    >>> @dataclass(frozen=True)
+    ... class Alone(Policy[None]):
+    ...     name = "alone"
+    ...     summary = "apply each gradient when it arrives"
+    ...     def init(self, cluster):
+    ...         return None
+    ...     def decide(self, state, event):
+    ...         match event:
+    ...             case Joined(workers=workers):
+    ...                 return None, (Proceed(workers),)
+    ...             case Report(worker=worker):
+    ...                 return None, (Sync((worker,)), Proceed((worker,)))
+    ...         return None, ()
+    >>> Alone().decide(None, Report(worker=1, clock=1, time_s=0.1))[1][1]
+    Proceed(workers=(1,), exchange='gradients', settings=None, shares=None)
     """
 
     name: ClassVar[str]
@@ -116,6 +145,12 @@ class Policy(ABC, Generic[State]):
         del cluster
         return ()
 
+    @property
+    def counts_shares(self) -> bool:
+        """Whether it counts shares of the whole workload, which a job only knows with the number of its epochs."""
+        stages = self.stages(Cluster(1))
+        return any(stage.end_samples < math.inf or stage.policy.counts_shares for stage in stages)
+
     def figures(self, state: State) -> dict[str, float]:
         """What `state` has to show of the policy at work, by name, for reports; nothing unless a subclass says so."""
         del state
@@ -127,18 +162,50 @@ class Policy(ABC, Generic[State]):
         return self
 
     @property
+    def recorded(self) -> str:
+        """The spec for a trace, which replays to the same decisions; only a policy that shows less has another one."""
+        return self.spec
+
+    def remark(self, state: State) -> str:
+        """What it has done last that a reader of the log wants to know, and why, in one line; empty if nothing."""
+        del state
+        return ""
+
+    @property
     def spec(self) -> str:
-        """The canonical spec: the first field always, the others where they differ from their defaults.
+        """The canonical spec: the first field, unless it is a limit that is none by default, and what else differs.
 
         >>> from polyrhythm.policies import parse_policy
-        >>> parse_policy("ssp:s=3").spec
-        'ssp:3'
+        >>> parse_policy("ssp:s=3").spec, parse_policy("balanced").spec
+        ('ssp:3', 'balanced')
         """
         given = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
-        first = [text(value) for _, value, _ in given[:1]]
+        first = [text(value) for _, value, default in given[:1] if not value == default == math.inf]
         others = [f"{name}={text(value)}" for name, value, default in given[1:] if value != default]
         arguments = ",".join(first + others)
         return f"{self.name}:{arguments}" if arguments else self.name
+
+
+@dataclass(frozen=True)
+class Supervisor(Policy[State]):
+    """A policy that puts others in force while the job runs.
+
+    Who has a placement for each kind of policy runs the one that is `wanted` itself: it shows `observe` every event
+    with what was decided, and goes over when everybody can be brought to a stop. Everyone else calls `decide`, which
+    does the same.
+    """
+
+    @abstractmethod
+    def wanted(self, state: State) -> Policy[Any]:
+        """The policy that is to be in force from the next occasion on."""
+
+    @abstractmethod
+    def observe(self, state: State, policy: Policy[Any], event: Event, decisions: Decisions) -> State:
+        """What is known after an event, and after what `policy`, which is in force, has decided about it."""
+
+    @abstractmethod
+    def bar(self, state: State, policy: Policy[Any], reason: str) -> State:
+        """What is known once the driver has said that it cannot run this policy, which is not to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from polyrhythm.core.workload import SampleRange, Workload
+from polyrhythm.core.workload import SampleRange, Workload, WorkloadState
 from polyrhythm.errors import UsageError
 
 
@@ -118,11 +118,6 @@ class ShardedWorkload(Workload):
         behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
         return self._advance(next(behind, worker), samples)
 
-    def holds(self, worker: int) -> bool:
-        """Whether `sample range` has anything for a worker."""
-        fresh = self.handed_out < self.total_samples
-        return fresh or any(self._back[owner] for owner in self._back.keys() - (self._present - {worker}))
-
     def gather(self, samples: int, worker: int) -> list[SampleRange]:
         """So many samples for a worker: its own and, where these are too few, what others gave back."""
         gathered = super().gather(samples, worker)
@@ -145,6 +140,17 @@ class ShardedWorkload(Workload):
     def drain(self) -> tuple[SampleRange, ...]:
         """Everything that is left, by worker."""
         return tuple(self.gather(self.left, min(self._next)))
+
+    def state(self) -> WorkloadState:
+        """Where it stands."""
+        back = sorted(sample_range for sample_ranges in self._back.values() for sample_range in sample_ranges)
+        own = self.dataset_samples, self.total_samples, self.handed_out
+        return WorkloadState(*own, tuple(back), tuple(self._next.items()))
+
+    def go_on(self, state: WorkloadState) -> None:
+        """Stand where another one of the same shards stood."""
+        super().go_on(state)
+        self._next |= dict(state.passes)
 
     def _advance(self, owner: int, samples: int) -> SampleRange | None:
         """The next positions of a worker's pass; after its end, the next pass begins."""

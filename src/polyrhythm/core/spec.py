@@ -59,6 +59,8 @@ def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
         raise
     except ValueError as error:
         raise SpecError(f"policy {spec!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # a policy of the user's own may do anything
+        raise SpecError(f"policy {spec!r} cannot be made: {error!r}") from error
 
 
 def split_name(spec: str) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from polyrhythm.core.policy import Policy
+from polyrhythm.core.policy_state import decode_state
 from polyrhythm.core.types import (
     Alarm,
     Cancel,
@@ -25,6 +26,8 @@ from polyrhythm.core.types import (
     Proceed,
     Report,
     Settings,
+    Stop,
+    Stopped,
     Sync,
     Wake,
 )
@@ -33,8 +36,20 @@ from polyrhythm.errors import TraceError
 FORMAT = 1
 """Version of the line format; a reader refuses any other."""
 
-EVENTS: dict[str, type[Event]] = {"joined": Joined, "report": Report, "left": Left, "alarm": Alarm}
-DECISIONS: dict[str, type[Decision]] = {"sync": Sync, "proceed": Proceed, "cancel": Cancel, "wake": Wake}
+EVENTS: dict[str, type[Event]] = {
+    "joined": Joined,
+    "report": Report,
+    "left": Left,
+    "stopped": Stopped,
+    "alarm": Alarm,
+}
+DECISIONS: dict[str, type[Decision]] = {
+    "sync": Sync,
+    "proceed": Proceed,
+    "cancel": Cancel,
+    "stop": Stop,
+    "wake": Wake,
+}
 TAGS: dict[type[Event] | type[Decision], str] = {
     **{cls: tag for tag, cls in EVENTS.items()},
     **{cls: tag for tag, cls in DECISIONS.items()},
@@ -55,7 +70,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What a trace is of. `about` holds whatever the writer wants a reader to know: scenario, seed, versions."""
+    """What a trace is of. `about` holds whatever the writer wants a reader to know: scenario, seed, versions.
+
+    Its `state` is that in which the policy began, if it went on from a checkpoint; see `polyrhythm.core.policy_state`.
+    """
 
     policy: str
     cluster: Cluster
@@ -64,10 +82,20 @@ class Header:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole run in memory."""
+    """A whole run in memory: what a policy was told, and what it decided.
+
+    >>> lines = [
+    ...     '{"format":1,"policy":"asp","cluster":{"workers":1},"about":{}}',
+    ...     '{"event":{"kind":"joined","workers":[0],"time_s":0.0},"decisions":[{"kind":"proceed","workers":[0]}]}',
+    ... ]
+    >>> Trace.parse(lines).entries[0].decisions
+    (Proceed(workers=(0,), exchange='gradients', settings=None, shares=None),)
+    """
 
     header: Header
     entries: tuple[Entry, ...]
+    remarks: tuple[tuple[int, str], ...] = ()
+    """What the policy remarked (see `Policy.remark`), each with the index of its entry."""
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -83,13 +111,16 @@ class Trace:
         """Read a trace from its lines."""
         numbered = enumerate(lines, 1)
         header = read_header(next(numbered, (1, ""))[1], name)
-        return cls(header, tuple(read_entry(line, f"{name}:{number}") for number, line in numbered))
+        read = [read_entry(line, f"{name}:{number}") for number, line in numbered]
+        remarks = tuple((index, remark) for index, (_, remark) in enumerate(read) if remark)
+        return cls(header, tuple(entry for entry, _ in read), remarks)
 
     def save(self, path: str | Path) -> None:
         """Write a trace that `load` reads back equal."""
         with open(path, "w", encoding="utf-8", newline="\n") as stream:
-            writer = TraceWriter(stream, self.header)
-            for entry in self.entries:
+            writer, remarks = TraceWriter(stream, self.header), dict(self.remarks)
+            for index, entry in enumerate(self.entries):
+                writer.remark(remarks.get(index, ""))
                 writer.write(*entry)
 
 
@@ -98,11 +129,19 @@ class TraceWriter:
 
     def __init__(self, stream: TextIO, header: Header) -> None:
         self._stream = stream
+        self._remark = ""
         self._line({"format": FORMAT, "policy": header.policy, "cluster": plain(header.cluster), "about": header.about})
+
+    def remark(self, text: str) -> None:
+        """What the policy remarks about the entry that is written next."""
+        self._remark = text
 
     def write(self, event: Event, decisions: Decisions) -> None:
         """Append one entry."""
-        self._line({"event": tagged(event), "decisions": [tagged(decision) for decision in decisions]})
+        line: dict[str, Any] = {"event": tagged(event), "decisions": [tagged(decision) for decision in decisions]}
+        if self._remark:
+            line["remark"], self._remark = self._remark, ""
+        self._line(line)
 
     def _line(self, value: dict[str, Any]) -> None:
         self._stream.write(json.dumps(value, separators=(",", ":")) + "\n")
@@ -143,12 +182,13 @@ def read_header(line: str, where: str) -> Header:
         raise TraceError(f"{where}:1: bad header: {error}") from error
 
 
-def read_entry(line: str, where: str) -> Entry:
-    """A further line of a trace."""
+def read_entry(line: str, where: str) -> tuple[Entry, str]:
+    """A further line of a trace, and what the policy remarked about it."""
     value = read_json(line, where)
     try:
         event = read_tagged(value["event"], EVENTS)
-        return Entry(event, tuple(read_tagged(decision, DECISIONS) for decision in value["decisions"]))
+        entry = Entry(event, tuple(read_tagged(decision, DECISIONS) for decision in value["decisions"]))
+        return entry, str(value.get("remark", ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{where}: bad entry: {error!r}") from error
 
@@ -179,8 +219,14 @@ def replay(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:
 
     Raises:
         TraceError: at the first event where the decisions differ from those in the trace.
+
+    >>> from polyrhythm.policies import parse_policy
+    >>> trace = Trace(Header("asp", Cluster(1)), (Entry(Joined((0,), 0.0), (Proceed((0,)),)),))
+    >>> [len(entry.decisions) for entry in replay(parse_policy("asp"), trace)]
+    [1]
     """
-    state = policy.init(trace.header.cluster)
+    kept = trace.header.about.get("state")
+    state = decode_state(kept) if kept else policy.init(trace.header.cluster)
     for number, (event, recorded) in enumerate(trace.entries, 2):
         state, decisions = policy.decide(state, event)
         if decisions != recorded:

@@ -34,6 +34,12 @@ class Cluster:
         processed_samples: how many of them were processed before this policy started, under others or before a
             restart.
         dataset_samples: samples of one epoch; None if nobody knows.
+
+    Raises:
+        UsageError: for a number below 1.
+
+    >>> Cluster(workers=4, batch_size=32, workload_samples=6000).workers
+    4
     """
 
     workers: int
@@ -55,6 +61,9 @@ class Joined:
 
     `clock` is where their clocks start: 0 at the start of the job, later the smallest clock of the live workers (the
     largest so far if nobody is live), so that nobody waits for a newcomer to catch up.
+
+    >>> Joined((0, 1), time_s=0.0)
+    Joined(workers=(0, 1), time_s=0.0, clock=0)
     """
 
     workers: tuple[int, ...]
@@ -79,6 +88,9 @@ class Report(NamedTuple):
         grad_sq_norm: squared L2 norm of the whole gradient before weight decay, if the policy's traits ask for it.
         wait_s: time that the worker stood in an exchange with the others before this report, where the report follows
             the exchange, as with real workers in synchronous mode; 0 where it precedes it.
+
+    >>> Report(worker=1, clock=3, time_s=0.25, step_s=0.08).clock
+    3
     """
 
     worker: int
@@ -99,6 +111,9 @@ class Left:
 
     Before a worker leaves as "finished" (no mini-batch is left for it) the driver applies what it has pending, as one
     update with the mean; for any other reason its contributions that nobody combined are dropped and counted.
+
+    >>> Left(worker=2, time_s=1.5, clock=12).reason
+    'died'
     """
 
     worker: int
@@ -109,9 +124,26 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The time that a `Wake` asked for has come."""
+    """What the policy itself asked for has come: of a `Wake` the time.
+
+    >>> Alarm(time_s=0.5)
+    Alarm(time_s=0.5)
+    """
 
     time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped(Alarm):
+    """A worker has taken a `Stop`: it has abandoned the step in flight, which is counted as dropped, and waits.
+
+    All steps that it completed before have been reported.
+
+    >>> Stopped(time_s=0.5, worker=2)
+    Stopped(time_s=0.5, worker=2)
+    """
+
+    worker: int
 
 
 Event: TypeAlias = Joined | Report | Left | Alarm
@@ -122,6 +154,9 @@ class Settings:
     """What a worker uses from its next step on, in place of all Settings before; None is as the job is configured.
 
     `lr_scale` multiplies the rate in force, which convention and schedule have scaled already.
+
+    >>> Proceed((0, 1), settings=Settings(lr_scale=0.5)).settings.lr_scale
+    0.5
     """
 
     lr_scale: float | None = None
@@ -135,6 +170,9 @@ class Outer:
 
     With velocity v: ``v <- momentum * v + d``, then ``w <- w + lr * v``, or with `nesterov`
     ``w <- w + lr * (d + momentum * v)``. The default puts w at the mean of the replicas that started from it.
+
+    >>> Sync((0, 1), "deltas", outer=Outer(lr=0.7, momentum=0.9, nesterov=True)).outer.lr
+    0.7
     """
 
     lr: float = 1.0
@@ -163,6 +201,9 @@ class Sync:
             as the whole in what is pending.
         delay: further steps of each worker after which it takes over the result, which travels meanwhile: its replica
             moves by the result less what it contributed. 0 is at once.
+
+    >>> Sync((0, 0, 2), weights=(1.0, 1.0, 2.0)).workers
+    (0, 0, 2)
     """
 
     workers: tuple[int, ...]
@@ -180,26 +221,67 @@ class Proceed:
 
     Under "gradients" a worker reads the newest global parameters now; under "replicas" it goes on with its own
     replica (one that has none yet starts from the global parameters). A waiting worker that is not named waits on.
+
+    Args:
+        workers: who.
+        exchange: see `Exchange`.
+        settings: what these workers use from this step on.
+        shares: samples of each one's mini-batch in this step, in the order of `workers`: together as many as if each
+            had the job's batch size. None is that size, or the one that settings have set.
+
+    >>> Proceed((0, 1)).exchange
+    'gradients'
     """
 
     workers: tuple[int, ...]
     exchange: Exchange = "gradients"
     settings: Settings | None = None
+    shares: tuple[int, ...] | None = None
+
+    def share(self, worker: int) -> int | None:
+        """Samples of one of `workers` in this step, if it has a share.
+
+        >>> Proceed((0, 2), shares=(7, 1)).share(2), Proceed((0, 2)).share(2)
+        (1, None)
+        """
+        return None if self.shares is None else self.shares[self.workers.index(worker)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Abandon the step in flight of these workers, and what they have pending; each then waits. Counted as dropped."""
+    """Abandon the step in flight of these workers, and what they have pending; each then waits. Counted as dropped.
+
+    >>> Cancel((3,))
+    Cancel(workers=(3,))
+    """
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Tell these running workers, which go on without an answer to their reports, to stop.
+
+    Until the word has come to a worker it goes on, and its reports are still answered with a `Proceed` each. Then it
+    abandons the step in flight and sends what its replica has learned, for the `Sync` that follows its `Stopped`.
+
+    >>> Stop((0, 2))
+    Stop(workers=(0, 2))
+    """
 
     workers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Send an `Alarm` at this time."""
+    """Send an `Alarm` at this time.
+
+    >>> Wake(time_s=0.5)
+    Wake(time_s=0.5)
+    """
 
     time_s: float
 
 
-Decision: TypeAlias = Sync | Proceed | Cancel | Wake
+Decision: TypeAlias = Sync | Proceed | Cancel | Stop | Wake
 Decisions: TypeAlias = tuple[Decision, ...]

@@ -1,16 +1,19 @@
 """Which samples the job still has to process: sample ranges on the positions of one shared permutation an epoch.
 
-a sample range is a range of positions; what stands at a position is the driver's business (a seeded permutation of the
-data set). a sample range that is given back, because its step was abandoned, is handed out again before anything else,
+A sample range is a range of positions; what stands at a position is the driver's business (a seeded permutation of the
+data set). A sample range that is given back, because its step was abandoned, is handed out again before anything else,
 so every position of every epoch is processed exactly once under every policy.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from polyrhythm.errors import UsageError
+
+UNKNOWN = 2**40
+"""Samples of an epoch that ends when the data of its workers do."""
 
 
 class SampleRange(NamedTuple):
@@ -49,6 +52,38 @@ def even_share(samples: int, members: int, batch_size: int, step: int, member: i
         return batch_size if step < last else 0
     share, larger = divmod(samples - last * members * batch_size, members)
     return share + (member < larger)
+
+
+def divide(samples: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Whole parts of so many samples in proportion to `shares`, at least one each; ties go to whoever is first.
+
+    >>> divide(16, (3, 1)), divide(6, (2, 1, 1)), divide(5, (60, 1, 1, 1))
+    ((12, 4), (3, 2, 1), (2, 1, 1, 1))
+    """
+    total, members = sum(shares), range(len(shares))
+    parts = [max(1, samples * share // total) for share in shares]
+    by_lack = sorted(members, key=lambda member: (parts[member] * total - samples * shares[member], member))
+    for member in by_lack[: max(0, samples - sum(parts))]:
+        parts[member] += 1
+    while (excess := sum(parts) - samples) > 0:  # the least part of one has been more than its due
+        largest = max(members, key=lambda member: (parts[member], -member))
+        parts[largest] -= min(excess, parts[largest] - 1)
+    return tuple(parts)
+
+
+class WorkloadState(NamedTuple):
+    """Where a `Workload` stands: its fields, and the pass of each worker if each has a shard of its own."""
+
+    dataset_samples: int
+    total_samples: int
+    handed_out: int
+    returned: tuple[SampleRange, ...]
+    passes: tuple[tuple[int, SampleRange], ...] = ()
+
+    @property
+    def left(self) -> int:
+        """Samples that are not handed out."""
+        return self.total_samples - self.handed_out + sum(sample_range.samples for sample_range in self.returned)
 
 
 @dataclass(slots=True)
@@ -90,10 +125,6 @@ class Workload:
     def leave(self, worker: int) -> None:
         """A worker is gone; what it held is given back one by one."""
 
-    def holds(self, worker: int) -> bool:
-        """Whether `sample range` has anything for a worker."""
-        return self.left > 0
-
     def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` for a worker, or None when everything is handed out."""
         if self.returned:
@@ -104,6 +135,9 @@ class Workload:
             return None
         self.handed_out += available
         return SampleRange(epoch, start, start + available)
+
+    def share_out(self, workers: Sequence[int], shares: Sequence[int]) -> None:
+        """The next mini-batches of these workers are a round, with so many samples each."""
 
     def give_back(self, sample_range: SampleRange) -> None:
         """These positions were not processed after all."""
@@ -129,6 +163,26 @@ class Workload:
     def extend(self, samples: int) -> None:
         """The job goes on for so many more samples, as at the start of an epoch whose end was a meeting point."""
         self.total_samples += samples
+
+    def state(self) -> WorkloadState:
+        """Where it stands.
+
+        >>> work = Workload(dataset_samples=5, total_samples=5)
+        >>> begun = work.hand_out(3)
+        >>> work.give_back(SampleRange(0, 2, 3))
+        >>> other = Workload(dataset_samples=5, total_samples=5)
+        >>> other.go_on(work.state())
+        >>> other.drain()
+        (SampleRange(epoch=0, start=2, stop=3), SampleRange(epoch=0, start=3, stop=5))
+        """
+        own = self.dataset_samples, self.total_samples, self.handed_out
+        return WorkloadState(*own, tuple(sorted(self.returned)))
+
+    def go_on(self, state: WorkloadState) -> None:
+        """Stand where another one of the same data set stood."""
+        self.total_samples, self.handed_out = state.total_samples, state.handed_out
+        for sample_range in state.returned:
+            self.give_back(sample_range)
 
     def _split(self, sample_range: SampleRange, samples: int) -> SampleRange:
         """At most `samples` of a returned sample range; the rest is given back again."""

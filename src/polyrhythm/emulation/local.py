@@ -32,10 +32,11 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.emulation.trainer import Received, TrainerPlan, main, snapshot
 from polyrhythm.errors import BROKEN, DivergedError, JobError, PolicyError, ScenarioError
-from polyrhythm.runtime.coordinator.server import serve
+from polyrhythm.runtime.coordinator.process import serve
 from polyrhythm.runtime.launch.nodes import ALONE
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, open_addresses, port_of, reserve_port, store_port
 from polyrhythm.runtime.launch.torchrun import worker_environment
+from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import Averaging, JobConfig
 from polyrhythm.runtime.wire.parent_death import end_with_starter
 from polyrhythm.runtime.wire.protocol import Address
@@ -51,7 +52,7 @@ LOOK_S = 0.1
 
 PRELOADED = (
     "polyrhythm.emulation.trainer",
-    "polyrhythm.runtime.coordinator.server",
+    "polyrhythm.runtime.coordinator.process",
     "torch._dynamo",
     "sklearn.datasets",
     "sklearn.model_selection",
@@ -148,6 +149,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         policy=spec,
         workers=len(run.emulations),
         listen=tuple(addresses_.values()),
+        token=make_token(),
         rates={address_: rate for rate, address_ in addresses_.items()},
         epochs=epochs,
         lr_convention=run.training.lr_convention,
@@ -160,6 +162,7 @@ def train(run: LocalRun, folder: Path, epochs: int) -> str:
         divergence=run.training.divergence,
         trace=str(folder / "traces"),
         figures=str(folder / "figures.json"),
+        given={"epochs": "the training"},
     )
     mortal = {rank for rank, emulation in enumerate(run.emulations) if emulation.deaths}
     with ExitStack() as stack:

@@ -1,11 +1,14 @@
 """Every built-in policy, one a file. To add one: its file, its line here, its row in the conformance test."""
 
+from dataclasses import fields
 from typing import Any
 
-from polyrhythm.core import Policy, parse_spec
-from polyrhythm.policies._lib.load import Catalogue
+from polyrhythm.core import Part, Policy, parse_spec
+from polyrhythm.policies._lib.load import Catalogue, LoadedCatalogue
 from polyrhythm.policies.asp import ASP as ASP
+from polyrhythm.policies.auto.policy import Auto as Auto
 from polyrhythm.policies.backup import Backup as Backup
+from polyrhythm.policies.balanced import Balanced as Balanced
 from polyrhythm.policies.bsp import BSP as BSP
 from polyrhythm.policies.diloco import DiLoCo as DiLoCo
 from polyrhythm.policies.dssp import DSSP as DSSP
@@ -21,6 +24,7 @@ from polyrhythm.policies.k_sync import KSync as KSync
 from polyrhythm.policies.kbandit import KBandit as KBandit
 from polyrhythm.policies.local import LocalSGD as LocalSGD
 from polyrhythm.policies.post_local import PostLocalSGD as PostLocalSGD
+from polyrhythm.policies.ringmaster import Ringmaster as Ringmaster
 from polyrhythm.policies.rlp.policy import RLP as RLP
 from polyrhythm.policies.selsync import SelSync as SelSync
 from polyrhythm.policies.ssp import SSP as SSP
@@ -38,6 +42,10 @@ KNOWN = Catalogue(BUILT_IN)
 """The built-in policies, those of installed packages, and by reference those in a user's own file or module."""
 
 
+LOADED = LoadedCatalogue(BUILT_IN)
+"""The same, but of files and modules only those that this process has run already."""
+
+
 def parse_policy(spec: str) -> Policy[Any]:
     """The policy that a spec names, such as ``ssp:3``, ``local:h=8`` or ``./my_policy.py:Mine:k=3``.
 
@@ -49,3 +57,27 @@ def parse_policy(spec: str) -> Policy[Any]:
     polyrhythm.errors.SpecError: unknown policy ...
     """
     return parse_spec(spec, KNOWN)
+
+
+def parse_loaded_policy(spec: str) -> Policy[Any]:
+    """The same, but no file or module is run for it: for specs that come over a network.
+
+    >>> parse_loaded_policy("./mine.py:Mine")
+    Traceback (most recent call last):
+        ...
+    polyrhythm.errors.SpecError: policy './mine.py:Mine' is code that this job does not run yet; start the job with \
+--allow-policy-files
+    """
+    return parse_spec(spec, LOADED)
+
+
+def is_built_in(policy: Policy[Any]) -> bool:
+    """Whether a policy and those in it come with this package, so that every process of a job has them.
+
+    >>> is_built_in(parse_policy("switch:bsp@0.5,asp"))
+    True
+    """
+    values = [getattr(policy, field.name) for field in fields(policy)]
+    parts = [part for value in values if isinstance(value, tuple) for part in value if isinstance(part, Part)]
+    inner = [value for value in (*values, *(part.policy for part in parts)) if isinstance(value, Policy)]
+    return type(policy) in BUILT_IN.values() and all(map(is_built_in, inner))

@@ -54,17 +54,12 @@ class BSP(Policy[Barrier]):
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         match event:
             case Report(worker=worker):
-                return release_if_complete(state.arrive(worker))
+                state = state.arrive(worker)
             case Joined(workers=workers):
                 return state.join(len(workers)), (Proceed(workers),)
             case Left(worker=worker):
-                return release_if_complete(state.leave(worker))
+                state = state.leave(worker)
             case Alarm():
                 return state, ()
-
-
-def release_if_complete(barrier: Barrier) -> tuple[Barrier, Decisions]:
-    if not barrier.holds(barrier.live):
-        return barrier, ()
-    workers = tuple(barrier.waiting)
-    return barrier.open(), (Sync(workers), Proceed(workers))
+        state, released = state.release(state.live)
+        return state, (Sync(released), Proceed(released)) if released else ()

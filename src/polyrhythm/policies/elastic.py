@@ -22,7 +22,7 @@ from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.detector import Detector, DetectorState
 from polyrhythm.policies._lib.roll import Roll
-from polyrhythm.policies._lib.wrapping import ClockView, joint_traits
+from polyrhythm.policies._lib.wrapping import ClockView, joint_traits, require_waiting
 from polyrhythm.policies.switch import Switch
 
 
@@ -30,7 +30,8 @@ from polyrhythm.policies.switch import Switch
 class ElasticState:
     """The wrapped policy's state, the roll of all workers, who straggles, and who is left `out`.
 
-    `ending`: a worker has found no mini-batch left, and nobody has joined since.
+    `ending`: a worker has found no mini-batch left, and nobody has joined since. `named`: who is to stay out until the
+    share is served.
     """
 
     last_policy: Policy[Any] | None
@@ -40,6 +41,7 @@ class ElasticState:
     watch: DetectorState = field(default_factory=DetectorState)
     out: WorkerMap[bool] = field(default_factory=WorkerMap)
     ending: bool = False
+    named: WorkerMap[bool] = field(default_factory=WorkerMap)
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,24 @@ class Elastic(Policy[ElasticState]):
     Before the last part of a sequence such as ``bsp@0.25,asp`` is due, a worker that the `Detector` names is not
     started again once it has reported and its contribution is combined: the wrapped policy is told that it has Left, so
     its barrier, mean and learning rate are those of the m workers that remain (a batch of m * B and, under the linear
-    convention, m * eta). The worker meanwhile makes **probe steps**, for which nobody waits: each is measured, and its
-    gradient goes into the next update (``probes="drop"``: it is dropped and counted, and its samples are handed out
-    again). It comes back, for the wrapped policy as one that has Joined, when the detector clears it, when the last
-    part begins, or when a worker has found no mini-batch left. At least half stay.
+    convention, m * eta). The wrapped policy sees one that comes back as Joined. At least half stay. When it comes back:
+
+    - ``back="recovered"``, ours: when the detector clears it, when the last part begins, or when a worker has found no
+      mini-batch left. Until then it makes **probe steps**, for which nobody waits: each is measured, and its gradient
+      goes into the next update (``probes="drop"``: it is dropped and counted, and its samples are handed out again).
+    - ``back="served"``, the paper's: when the last part begins, not before. Until then it makes no steps, and the
+      detector compares the workers that remain. Only the end of the job or the loss of all others brings it back
+      earlier; the end of an epoch does not.
 
     Args:
         policy: a sequence such as `Switch`; of another policy the whole workload is meant.
         detector: robust or sigma, the paper's method.
-        window, patience, floor: see `Detector`.
-        probes: apply or drop; where replicas are exchanged they are always dropped.
+        window, patience, floor, sliding: see `Detector`; the paper's windows slide.
+        probes: apply or drop; where replicas are exchanged they are always dropped. Only with ``back="recovered"``.
+        back: recovered or served; served needs a sequence, in which the last part brings everyone back.
 
-    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: stragglers come back as soon as they keep up, and what
-    they compute meanwhile is used, a little stale; ``probes="drop"`` is the paper's.
+    Source: Sync-Switch (Li et al. 2021), section IV-B2; to the letter it is
+    ``elastic:(switch:bsp@0.0625,asp),detector=sigma,sliding=true,back=served``, but for the half that stays.
 
     Example:
         >>> from polyrhythm.policies import parse_policy
@@ -75,23 +82,51 @@ class Elastic(Policy[ElasticState]):
     patience: int = 2
     floor: float = 0.25
     probes: str = "apply"
+    back: str = "recovered"
+    sliding: bool = False
 
     name: ClassVar[str] = "elastic"
     summary: ClassVar[str] = "a switch whose synchronous part leaves stragglers out"
 
     def __post_init__(self) -> None:
         self._detector()
+        require_waiting(self.name, self.policy)
         if self.probes not in ("apply", "drop"):
             raise SpecError(f"probes must be apply or drop but got {self.probes!r}")
+        if self.back not in ("recovered", "served"):
+            raise SpecError(f"back must be recovered or served but got {self.back!r}")
+        if self.back == "served":
+            self.check_served()
+
+    def check_served(self) -> None:
+        if self.probes == "drop":
+            raise SpecError(
+                "probes=drop means nothing with back=served, under which who is left out makes no steps; "
+                "leave out probes, or give back=recovered"
+            )
+        stages = self.policy.stages(Cluster(1))
+        if len(stages) < 2:
+            raise SpecError(
+                f"back=served waits for the last part of a sequence, and {self.policy.spec!r} has one part; "
+                "give a switch such as (switch:bsp@0.25,asp), or back=recovered"
+            )
+        for stage in stages[:-1]:
+            if "replicas" in stage.policy.traits.exchanges:
+                raise SpecError(
+                    f"back=served leaves workers without steps, whose replicas grow old under {stage.policy.spec!r}; "
+                    "give back=recovered, or parts on gradients before the last"
+                )
 
     @property
     def traits(self) -> Traits:
         """Decisions depend on how late arrivals are; probe steps are on gradients, and may be cancelled."""
-        joint = joint_traits([self.policy])
-        return replace(joint, placement="coordinator", exchanges=joint.exchanges | {"gradients"}, cancels=True)
+        joint = replace(joint_traits([self.policy]), placement="coordinator")
+        if self.back == "served":
+            return joint
+        return replace(joint, exchanges=joint.exchanges | {"gradients"}, cancels=True)
 
     def _detector(self) -> Detector:
-        return Detector(self.detector, self.window, self.patience, self.floor)
+        return Detector(self.detector, self.window, self.patience, self.floor, sliding=self.sliding)
 
     def init(self, cluster: Cluster) -> ElasticState:
         stages = self.policy.stages(cluster)
@@ -102,13 +137,19 @@ class Elastic(Policy[ElasticState]):
         """That of the wrapped policy: leaving a worker out is no switch."""
         return self.policy.in_force(state.inner)
 
+    @property
+    def counts_shares(self) -> bool:
+        """As the policy within."""
+        return self.policy.counts_shares
+
     def bounds(self, cluster: Cluster) -> Bounds:
         """None: who is left out neither advances nor reads with the others."""
         del cluster
         return Bounds()
 
     def decide(self, state: ElasticState, event: Event) -> tuple[ElasticState, Decisions]:
-        watch = self._detector().after(state.watch, event, len(state.roll.live_workers))
+        compared = len(state.roll.live_workers) - (len(state.out) if self.back == "served" else 0)
+        watch = self._detector().after(state.watch, event, compared)
         turn = Turn(self, replace(state, roll=state.roll.after(event), watch=watch), event.time_s)
         if isinstance(event, Report | Left) and event.worker in state.out:
             turn.hear_of_outsider(event)
@@ -132,6 +173,7 @@ class Turn:
         if isinstance(event, Left):
             ending = self.state.ending or is_end(event)
             self.state = replace(self.state, out=self.state.out.remove(worker), ending=ending)
+            self._forget(event)
             return
         if not self._takes_late:
             self._do(Cancel((worker,)))
@@ -140,6 +182,8 @@ class Turn:
     def tell(self, event: Event, before: Roll) -> None:
         """Let the wrapped policy decide, but for starting stragglers."""
         view, ending = self.state.view, self.state.ending or is_end(event)
+        if isinstance(event, Left):
+            self._forget(event)
         if isinstance(event, Joined):
             insiders = replace(before, live_workers=without(before.live_workers, self.state.out))
             view, ending = view.follow(event, insiders), False
@@ -151,6 +195,11 @@ class Turn:
                 self._start(decision)
             else:
                 self._do(self._with_late(decision))
+
+    def _forget(self, event: Left) -> None:
+        """Who has only found no mini-batch in this epoch is the same worker in the next one."""
+        if event.reason != "finished":
+            self.state = replace(self.state, named=self.state.named.remove(event.worker))
 
     def _with_late(self, decision: Decision) -> Decision:
         """An update takes what outsiders have ready too."""
@@ -172,9 +221,12 @@ class Turn:
         with `only_waiting` nobody is brought back from a probe step.
         """
         state = self.state
-        everyone = bool(state.out) and (not self._active or len(state.out) == len(state.roll.live_workers))
+        alone = bool(state.out) and len(state.out) == len(state.roll.live_workers)
+        everyone = alone or (bool(state.out) and not self._active)
+        if alone:  # they are the cluster now
+            self.state = replace(state, named=WorkerMap())
         asked = tuple(state.out) if everyone else tuple(self.waiting)
-        back = tuple(w for w in asked if everyone or w not in state.watch.stragglers)
+        back = tuple(w for w in asked if everyone or not self._is_late(w))
         probing = tuple(w for w in back if state.roll.live_worker(w).running)
         if only_waiting:
             back, probing = tuple(w for w in back if w not in probing), ()
@@ -185,7 +237,8 @@ class Turn:
             self._do(Cancel(probing))
         if back:
             self._admit(back)
-        if still := tuple(worker for worker in self.waiting if worker not in back):
+        still = tuple(worker for worker in self.waiting if worker not in back)
+        if still and self.policy.back == "recovered":
             self._do(Proceed(still))
 
     def _admit(self, workers: tuple[int, ...]) -> None:
@@ -215,17 +268,17 @@ class Turn:
     def _is_out_of_time(self, worker: int) -> bool:
         """Whether this worker straggles, and nothing of it would be lost if it went now."""
         live_worker = self.state.roll.live_worker(worker)
-        return (
-            self._active
-            and worker in self.state.watch.stragglers
-            and not live_worker.gradients
-            and not live_worker.local
-        )
+        return self._active and self._is_late(worker) and not live_worker.gradients and not live_worker.local
+
+    def _is_late(self, worker: int) -> bool:
+        return worker in self.state.watch.stragglers or worker in self.state.named
 
     def _leave_out(self, worker: int) -> None:
         state = self.state
         clock = state.roll.live_worker(worker).clock + state.view.of(worker)
         self.state = replace(state, out=state.out.set(worker, True))
+        if self.policy.back == "served":
+            self.state = replace(self.state, named=state.named.set(worker, True), watch=state.watch.forget(worker))
         self.waiting.append(worker)
         inner, decisions = self.policy.policy.decide(state.inner, Left(worker, self.time_s, clock, "removed"))
         self.state = replace(self.state, inner=inner)

@@ -7,7 +7,6 @@ from typing import ClassVar
 from polyrhythm.core import (
     Alarm,
     Bounds,
-    Cancel,
     Cluster,
     Decisions,
     Event,
@@ -17,6 +16,8 @@ from polyrhythm.core import (
     Policy,
     Proceed,
     Report,
+    Stop,
+    Stopped,
     Sync,
     Traits,
     Wake,
@@ -66,6 +67,8 @@ class ESyncState:
         slowest: the worker of the highest cost, the first of several; None while no cost is known.
         queries: workers whose queries are not answered yet: those after their first step, while costs are unknown.
         hold_s: until when the first of these may be held back.
+        ending: without blocking, workers that have been told to stop and still go on; None while the round lasts.
+        newcomers: who has joined since then, and starts with the next round.
     """
 
     devices: WorkerMap[DevicePace] = field(default_factory=WorkerMap)
@@ -74,6 +77,8 @@ class ESyncState:
     slowest: int | None = None
     queries: WorkerMap[bool] = field(default_factory=WorkerMap)
     hold_s: float = math.inf
+    ending: WorkerMap[bool] | None = None
+    newcomers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,9 @@ class ESync(Policy[ESyncState]):
             every worker counts the same and the mean moves as far as the mean number of steps.
         epsilon: slack as a share of a step, at least 0.
         smoothing: weight of the newest measurement in costs, above 0 and at most 1.
-        blocking: whether a READY worker waits for the others. If not (Section 4.2), NOT-READY is implied, everyone
-            computes on, and the steps that are in flight when the last worker becomes READY are abandoned.
+        blocking: whether a worker waits for the answer to its query. If not (Section 4.2), NOT-READY is implied:
+            everyone computes on, any number of steps ahead of the coordinator's word. Where READY comes, the worker
+            abandons the step in flight and sends what it has learned in all steps before it.
         most: local steps of a round after which a worker is READY, at least 1; None is no limit, as in the paper. Where
             slow workers have data that nobody else has, it keeps their share of the steps from vanishing, and fast
             workers wait instead. Only with `blocking`.
@@ -104,7 +110,7 @@ class ESync(Policy[ESyncState]):
     is READY before every worker has reported a step; an answer is held back for epsilon of a step meanwhile, so that
     equal workers are READY together. No event tells when a pull has ended: the transfer time in the first report of a
     round, less that of a query, is taken for the exchange, and the next pull of this worker should take as long. READY
-    in the non-blocking mode reaches all workers at once, when the exchange can start; a round trip later would only
+    in the non-blocking mode is sent to all workers at once, when the last of them has become READY; sooner would only
     add waiting. A worker that leaves leaves the round.
 
     Example:
@@ -131,8 +137,8 @@ class ESync(Policy[ESyncState]):
 
     @property
     def traits(self) -> Traits:
-        """Only the non-blocking mode abandons steps, of workers that do not wait for an answer."""
-        return Traits("coordinator", frozenset({"replicas"}), cancels=not self.blocking, waits=self.blocking)
+        """Workers wait for answers, but in the non-blocking mode."""
+        return Traits("coordinator", frozenset({"replicas"}), waits=self.blocking)
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
@@ -157,16 +163,32 @@ class ESync(Policy[ESyncState]):
 
     def decide(self, state: ESyncState, event: Event) -> tuple[ESyncState, Decisions]:
         match event:
+            case _ if state.ending is not None:
+                return self.while_ending(state, state.ending, event)
             case Report(worker=worker, time_s=time_s):
                 return self.answer(self.after_report(state, event), time_s, worker)
             case Joined(workers=workers, time_s=time_s):
-                devices = state.devices.set_all(workers, DevicePace(time_s))
-                unknown = state.unknown + len(workers)
-                return replace(state, devices=devices, unknown=unknown), (Proceed(workers, "replicas"),)
+                return started(state, workers, time_s), (Proceed(workers, "replicas"),)
             case Left(worker=worker, time_s=time_s):
                 return self.answer(without(state, worker), time_s)
             case Alarm(time_s=time_s):
                 return self.answer(state, time_s)
+
+    def while_ending(self, state: ESyncState, ending: WorkerMap[bool], event: Event) -> tuple[ESyncState, Decisions]:
+        """All are READY, and the word is on its way: what they complete until it comes counts too."""
+        match event:
+            case Report(worker=worker):
+                return self.after_report(state, event), (Proceed((worker,), "replicas"),)
+            case Joined(workers=workers):
+                return replace(state, newcomers=(*state.newcomers, *workers)), ()
+            case Left(worker=worker) if worker in state.newcomers:
+                return replace(state, newcomers=tuple(other for other in state.newcomers if other != worker)), ()
+            case Left(worker=worker, time_s=time_s):
+                return self.exchange_if_stopped(without(state, worker), ending.remove(worker), time_s)
+            case Stopped(worker=worker, time_s=time_s):
+                return self.exchange_if_stopped(state, ending.remove(worker), time_s)
+            case Alarm():
+                return state, ()
 
     def after_report(self, state: ESyncState, report: Report) -> ESyncState:
         worker, before = report.worker, device_of(state, report.worker)
@@ -216,7 +238,7 @@ class ESync(Policy[ESyncState]):
         state, going = self.resolved(state, now_s)
         live = len(state.devices)
         if live and state.ready == live:
-            return self.end_round(state, now_s, asked)
+            return self.exchange(state, now_s) if self.blocking else self.stop(state, asked)
         if not self.blocking:
             going, at_once = () if asked is None else (asked,), ()
         going = tuple(sorted((*going, *at_once)))
@@ -259,11 +281,25 @@ class ESync(Policy[ESyncState]):
         rest_s = max(0.0, slowest.cost_s - (now_s - slowest.finished_s))
         return worker == state.slowest or slowest.ready or cost_s + self.slack_s(cost_s) > rest_s
 
-    def end_round(self, state: ESyncState, now_s: float, asked: int | None) -> tuple[ESyncState, Decisions]:
-        """Aggregate; without blocking all but the worker that asked last are in the middle of a step."""
+    def stop(self, state: ESyncState, asked: int | None) -> tuple[ESyncState, Decisions]:
+        """Send READY to all, who have gone on meanwhile."""
+        go = () if asked is None else (Proceed((asked,), "replicas"),)
+        ending: WorkerMap[bool] = WorkerMap()
+        return replace(state, ending=ending.set_all(tuple(state.devices), True)), (*go, Stop(tuple(state.devices)))
+
+    def exchange_if_stopped(
+        self, state: ESyncState, ending: WorkerMap[bool], now_s: float
+    ) -> tuple[ESyncState, Decisions]:
+        if ending:
+            return replace(state, ending=ending), ()
+        after, decisions = self.exchange(state, now_s) if state.devices else (ESyncState(), ())
+        if not state.newcomers:
+            return after, decisions
+        return started(after, state.newcomers, now_s), (*decisions, Proceed(state.newcomers, "replicas"))
+
+    def exchange(self, state: ESyncState, now_s: float) -> tuple[ESyncState, Decisions]:
+        """Aggregate, and start the next round."""
         workers = tuple(state.devices)
-        running = () if self.blocking else tuple(worker for worker in workers if worker != asked)
-        cancel = (Cancel(running),) if running else ()
         weights, outer = self.weighting([device for _, device in state.devices.items()])
         devices: WorkerMap[DevicePace] = WorkerMap()
         for worker, device in state.devices.items():
@@ -271,7 +307,7 @@ class ESync(Policy[ESyncState]):
             fresh = replace(device, finished_s=pulled_s, exchanged=True, steps=0, samples=0, ready=False)
             devices = devices.set(worker, fresh)
         after = ESyncState(devices, slowest=state.slowest)
-        return after, (*cancel, Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
+        return after, (Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
 
     def weighting(self, devices: list[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
         """Weights of the deltas, and how their mean is applied."""
@@ -290,6 +326,12 @@ def device_of(state: ESyncState, worker: int) -> DevicePace:
     device = state.devices.get(worker)
     assert device is not None, f"worker {worker} is not live"
     return device
+
+
+def started(state: ESyncState, workers: tuple[int, ...], time_s: float) -> ESyncState:
+    """With workers of which nothing is known yet."""
+    devices = state.devices.set_all(workers, DevicePace(time_s))
+    return replace(state, devices=devices, unknown=state.unknown + len(workers))
 
 
 def slowest_after(state: ESyncState, worker: int, cost_s: float) -> int:
@@ -314,4 +356,6 @@ def without(state: ESyncState, worker: int) -> ESyncState:
         slowest=slowest_of(devices) if worker == state.slowest else state.slowest,
         queries=state.queries.remove(worker),
         hold_s=state.hold_s,
+        ending=state.ending,
+        newcomers=state.newcomers,
     )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from polyrhythm.core import Bounds, Cluster, Decisions, Event, Policy, Stage, Traits
 from polyrhythm.policies._lib.detector import Detector, DetectorState
 from polyrhythm.policies._lib.relay import Relay
-from polyrhythm.policies._lib.wrapping import joint_traits
+from polyrhythm.policies._lib.wrapping import joint_traits, require_waiting
 from polyrhythm.policies.switch import Switch
 
 
@@ -50,12 +50,13 @@ class Greedy(Policy[GreedyState]):
 
     Before the last part of a sequence such as ``bsp@0.25,asp`` is due, the last policy (ASP) is in force as long as the
     `Detector` names a straggler. Samples of such detours do not count towards the shares: BSP gets its full share as
-    long as the workload lasts. Each change is a switch and costs what a switch costs.
+    long as the workload lasts. Each change is a switch, costs what a switch costs and, where the sequence has
+    ``late=drop``, drops the steps in flight.
 
     Args:
         policy: a sequence such as `Switch`; another policy runs as it is.
         detector: robust or sigma, the paper's method.
-        window, patience, floor: see `Detector`.
+        window, patience, floor, sliding: see `Detector`; the paper's windows slide.
 
     Source: Sync-Switch (Li et al. 2021), section IV-B2.
 
@@ -70,12 +71,14 @@ class Greedy(Policy[GreedyState]):
     window: int = 4
     patience: int = 2
     floor: float = 0.25
+    sliding: bool = False
 
     name: ClassVar[str] = "greedy"
     summary: ClassVar[str] = "a switch that goes to its last policy while somebody straggles"
 
     def __post_init__(self) -> None:
         self._detector()
+        require_waiting(self.name, self.policy)
 
     @property
     def traits(self) -> Traits:
@@ -83,16 +86,22 @@ class Greedy(Policy[GreedyState]):
         return replace(joint_traits([self.policy]), placement="coordinator")
 
     def _detector(self) -> Detector:
-        return Detector(self.detector, self.window, self.patience, self.floor)
+        return Detector(self.detector, self.window, self.patience, self.floor, sliding=self.sliding)
 
     def init(self, cluster: Cluster) -> GreedyState:
         stages = self.policy.stages(cluster) or (Stage(self.policy),)
         served = cluster.processed_samples
         index = next(number for number, stage in enumerate(stages) if served < stage.end_samples)
-        return GreedyState(stages, Relay.start(stages[index].policy, cluster), served=served, index=index)
+        relay = Relay.start(stages[index].policy, cluster, any(stage.drops for stage in stages))
+        return GreedyState(stages, relay, served=served, index=index)
 
     def in_force(self, state: GreedyState) -> Policy[Any]:
         return state.relay.policy
+
+    @property
+    def counts_shares(self) -> bool:
+        """As the policy within."""
+        return self.policy.counts_shares
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """A gradient is as stale as the loosest policy lets it be; clocks may drift apart at each switch."""

@@ -44,16 +44,12 @@ class KAsync(Policy[Barrier]):
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
         match event:
             case Report(worker=worker):
-                return self.update_if_enough(state.arrive(worker))
+                state = state.arrive(worker)
             case Joined(workers=workers):
                 return state.join(len(workers)), (Proceed(workers),)
             case Left(worker=worker):
-                return self.update_if_enough(state.leave(worker))
+                state = state.leave(worker)
             case Alarm():
                 return state, ()
-
-    def update_if_enough(self, barrier: Barrier) -> tuple[Barrier, Decisions]:
-        if not barrier.holds(self.k):
-            return barrier, ()
-        workers = tuple(barrier.waiting)
-        return barrier.open(), (Sync(workers), Proceed(workers))
+        state, released = state.release(self.k)
+        return state, (Sync(released), Proceed(released)) if released else ()

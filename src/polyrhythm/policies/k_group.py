@@ -58,9 +58,8 @@ class KGroup(Policy[Barrier]):
                 return state, ()
 
     def release_if_enough(self, barrier: Barrier, decisions: Decisions) -> tuple[Barrier, Decisions]:
-        if not barrier.holds(self.k):
-            return barrier, decisions
-        return barrier.open(), (*decisions, Proceed(tuple(barrier.waiting)))
+        barrier, released = barrier.release(self.k)
+        return barrier, (*decisions, Proceed(released)) if released else decisions
 
 
 @lru_cache(maxsize=1024)

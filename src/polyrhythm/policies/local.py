@@ -51,6 +51,11 @@ class LocalSGD(Rounds):
         if self.growth not in GROWTHS:
             raise SpecError(f"growth must be linear or geometric but got {self.growth!r}")
 
+    @property
+    def counts_shares(self) -> bool:
+        """Only rounds that grow follow the share that is processed."""
+        return self.last is not None
+
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way; a step on a replica is never stale."""
         del cluster

@@ -84,6 +84,11 @@ class PostLocalSGD(Policy[PostLocalState]):
         """Samples that BSP processes; the last barrier of a whole workload would be a switch that nobody sees."""
         return self.at * cluster.workload_samples if self.at < 1 else math.inf
 
+    @property
+    def counts_shares(self) -> bool:
+        """Not if one of its halves has it all."""
+        return 0 < self.at < 1 or self.local.counts_shares
+
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of BSP and of local SGD(h)."""
         return self.local.bounds(cluster)

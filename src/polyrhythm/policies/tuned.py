@@ -81,6 +81,11 @@ class Tuned(Policy[TunedState]):
         within = self.policy.stages(cluster)
         return tuple(replace(stage, policy=replace(self, policy=stage.policy)) for stage in within)
 
+    @property
+    def counts_shares(self) -> bool:
+        """As the policy within."""
+        return self.policy.counts_shares
+
     def bounds(self, cluster: Cluster) -> Bounds:
         return self.policy.bounds(cluster)
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from polyrhythm.report.cells import NOTHING
 from polyrhythm.report.figures import Chart, RunsByPolicy, listing
 from polyrhythm.report.palette import Look, faded
+from polyrhythm.telemetry.numbers import NOTHING
 from polyrhythm.telemetry.result import RunResult
 from polyrhythm.telemetry.stragglers import Lateness
 

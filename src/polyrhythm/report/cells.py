@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from polyrhythm.report.table import SeedSpread, TableRow
-
-NOTHING = "-"
+from polyrhythm.telemetry.numbers import NOTHING, count, number, percent, size, times
 
 
 class Column(NamedTuple):
@@ -51,63 +50,6 @@ def accuracy(value: SeedSpread | None) -> str:
         return NOTHING
     deviation = "" if value.deviation is None else f" ± {100 * value.deviation:.1f}"
     return f"{100 * value.mean:.1f}{deviation} %"
-
-
-def number(value: float | None) -> str:
-    """Three or more significant digits, without an exponent.
-
-    >>> [number(value) for value in (None, 0, 0.01234, 1.5, 12.345, 123.45, 1234567.8)]
-    ['-', '0', '0.0123', '1.50', '12.3', '123', '1,234,568']
-    """
-    if value is None:
-        return NOTHING
-    if value == round(value) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    if abs(value) >= 1:
-        return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
-    return f"{value:.3g}"
-
-
-def count(value: float | None) -> str:
-    """A mean of counts.
-
-    >>> count(12.0), count(1234.5), count(None)
-    ('12', '1,234', '-')
-    """
-    return NOTHING if value is None else f"{value:,.0f}"
-
-
-def size(value: float | None) -> str:
-    """Bytes in decimal units.
-
-    >>> [size(value) for value in (None, 0, 999, 44_700_000, 1.2e12)]
-    ['-', '0 B', '999 B', '44.7 MB', '1.2 TB']
-    """
-    if value is None:
-        return NOTHING
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
-    power = 0
-    while value >= 999.95 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
-    return f"{value:.1f} {units[power]}" if power else f"{value:.0f} B"
-
-
-def percent(value: float | None) -> str:
-    """A fraction in whole percent.
-
-    >>> percent(0.256), percent(None)
-    ('26 %', '-')
-    """
-    return NOTHING if value is None else f"{100 * value:.0f} %"
-
-
-def times(value: float | None) -> str:
-    """A ratio.
-
-    >>> times(1.5), times(None)
-    ('1.50x', '-')
-    """
-    return NOTHING if value is None else f"{value:.2f}x"
 
 
 def staleness(row: TableRow) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from polyrhythm.report.cells import NOTHING
+from polyrhythm.telemetry.numbers import NOTHING
 from polyrhythm.telemetry.result import RunResult
 
 WORKERS = {

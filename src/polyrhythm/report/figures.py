@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from polyrhythm.report.cells import number, size
 from polyrhythm.report.curves import Band, band
 from polyrhythm.report.palette import NEUTRAL, Look, faded
+from polyrhythm.telemetry.numbers import number, size
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 
 RunsByPolicy = Mapping[str, Sequence[RunResult]]

@@ -6,11 +6,11 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from polyrhythm.report.cells import number, percent
 from polyrhythm.report.figures import Chart, listing
 from polyrhythm.report.palette import Look, faded
 from polyrhythm.report.timeline import Span, Timeline, common_window
 from polyrhythm.report.timeline_figure import WORKERS, name_rows, rows_of_axes, shown_part
+from polyrhythm.telemetry.numbers import number, percent
 
 STRETCHES = 240
 """Columns of the figure."""

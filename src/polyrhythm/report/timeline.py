@@ -7,7 +7,20 @@ from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from polyrhythm.core import Cancel, Decision, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Sync, Trace
+from polyrhythm.core import (
+    Cancel,
+    Decision,
+    Decisions,
+    Event,
+    Exchange,
+    Joined,
+    Left,
+    Proceed,
+    Report,
+    Stopped,
+    Sync,
+    Trace,
+)
 from polyrhythm.errors import TraceError
 
 SpanKind: TypeAlias = Literal["compute", "transfer", "wait", "lost"]
@@ -138,6 +151,8 @@ class Scribe:
                 # Who finishes was released to a mini-batch that is not there, maybe after a last average.
                 self.abandon(worker, "transfer" if reason == "finished" else "lost")
                 self.end_wait(worker)
+            case Stopped(worker=worker):
+                self.abandon(worker, "lost")
         for decision in decisions:
             self.carry_out(decision)
 

@@ -7,11 +7,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from polyrhythm.report.cells import count, number, percent
 from polyrhythm.report.figures import Chart, listing
 from polyrhythm.report.palette import NEUTRAL, Look, faded, look
 from polyrhythm.report.picture import svg
 from polyrhythm.report.timeline import KINDS, Span, SpanKind, Timeline, common_window
+from polyrhythm.telemetry.numbers import count, number, percent
 
 ROW_PX = 18
 """Height of one worker."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -38,8 +39,8 @@ AHEAD = 2
 """Batches under way: a batch is played with the network that has learned from all but so many less one."""
 CHECK = 192
 """Episodes from one validation to the next."""
-KEPT = 8
-"""Instances of the pre-training from one checkpoint to the next."""
+KEPT_S = 5.0
+"""Seconds of the pre-training from one checkpoint to the next, at least."""
 VALIDATION = 6
 """Instances of each family that validate."""
 LEAST = 18
@@ -112,6 +113,7 @@ class Study:
         self.curve: list[list[float]] = []
         self.best: Array | None = None
         self.score = -math.inf
+        self.saved_s = -math.inf
         self.baseline: list[float] = []
 
     @property
@@ -152,7 +154,7 @@ class Study:
             played = [next(every) for _ in group]
             self._note_teachers(instance, played) if self.paper else self._learn_constants(instance, played)
             self.ready += 1
-            if self.ready % KEPT == 0:
+            if time.monotonic() - self.saved_s >= KEPT_S:
                 self.save()
             self.tell(self.ready, self.preset.pretraining)
         if self.samples:
@@ -310,6 +312,13 @@ class Study:
         facts, keep = tuple(training.items()), self.preset.keep
         return Learned(self.preset.view, WINDOW, "asp", self.ranges.conditions, network, facts, keep)
 
+    def keep_best(self) -> bool:
+        """Write the best policy so far, if there is one that has been validated."""
+        if self.best is None:
+            return False
+        self.out.write_text(dump(self.learned()), encoding="utf-8")
+        return True
+
     def save(self) -> None:
         """Write the checkpoint, all of it or nothing."""
         partial = self.checkpoint.with_suffix(".partial")
@@ -318,6 +327,7 @@ class Study:
         tensors = {"learner": self.learner.state(), "best": best, "samples": samples}
         torch.save({**tensors, "study": json.dumps(self._facts())}, partial)
         partial.replace(self.checkpoint)
+        self.saved_s = time.monotonic()
 
     def _facts(self) -> dict[str, Any]:
         names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")

@@ -67,6 +67,7 @@ class SearchPlan:
         knob: what is searched.
         settings: M, how many candidates are tried.
         runs: R, runs of each candidate and, without a target, of the baseline.
+        baseline_runs: runs of the baseline, if it has others; 0: R.
         beta: how far below the target, as a share of 1, an accuracy may be.
         target: A; none: the mean of R baseline runs.
         walk: bisect as Algorithm 1 of Sync-Switch does, or end at the first candidate that fails.
@@ -86,8 +87,11 @@ class SearchPlan:
     two_sided: bool = False
     error_rate: float = 0.1
     early: float = 0.01
+    baseline_runs: int = 0
 
     def __post_init__(self) -> None:
+        if self.baseline_runs < 0:
+            raise UsageError(f"--baseline-runs must be at least 1 but got {self.baseline_runs}; or leave it out")
         for name in ("settings", "runs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 but got {getattr(self, name)}")
@@ -99,6 +103,10 @@ class SearchPlan:
             raise UsageError("--runs 1 shows no spread, so no error rate can be kept; use 2 or --error-rate 0.5")
         if self.beta < 0 or (self.target is not None and not 0 <= self.target <= 1):
             raise UsageError(f"--beta {self.beta:g} must be at least 0, and a --target is a share of 1")
+
+    def runs_of(self, spec: str) -> int:
+        """How many runs a policy gets."""
+        return self.baseline_runs if self.baseline_runs and spec == self.knob.target_spec else self.runs
 
 
 @dataclass(frozen=True, slots=True)

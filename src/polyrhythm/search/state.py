@@ -78,7 +78,7 @@ def next_trials(state: SearchState, at_most: int = 1) -> tuple[SearchTrial, ...]
     position = 1.0 if progress.current is None else progress.current
     spec = plan.knob.target_spec if progress.target is None else plan.knob.spec(position)
     known = {outcome.trial for outcome in state.outcomes}
-    trials = [trial for run in range(plan.runs) if (trial := SearchTrial(spec, run)) not in known]
+    trials = [trial for run in range(plan.runs_of(spec)) if (trial := SearchTrial(spec, run)) not in known]
     return tuple(trials[: max(1, at_most)])
 
 
@@ -152,18 +152,22 @@ def target_of(state: SearchState) -> AccuracySample | None:
     plan = state.plan
     if plan.target is not None:
         return AccuracySample(plan.target, 0.0, 1)
-    runs = state.of(plan.knob.target_spec)[: plan.runs]
+    count = plan.runs_of(plan.knob.target_spec)
+    runs = state.of(plan.knob.target_spec)[:count]
     for outcome in runs:
         if outcome.diverged:
             raise DivergedError(
                 f"baseline {plan.knob.target_spec} diverged in run {outcome.trial.run}; lower its learning rate first"
             )
-    return AccuracySample.of([outcome.accuracy for outcome in runs]) if len(runs) == plan.runs else None
+    return AccuracySample.of([outcome.accuracy for outcome in runs]) if len(runs) == count else None
 
 
 def concerned(state: SearchState) -> SearchState:
-    """With the outcomes of the baseline and of candidates that were tried: a store may know others of the same job."""
-    specs = {state.plan.knob.target_spec, *(visited.spec for visited in progress_of(state).visited)}
+    """With the outcomes of the baseline and of candidates that are tried; a store may know others of the same job."""
+    progress = progress_of(state)
+    specs = {state.plan.knob.target_spec, *(visited.spec for visited in progress.visited)}
+    if progress.current is not None:
+        specs.add(state.plan.knob.spec(progress.current))
     return replace(state, outcomes=tuple(outcome for outcome in state.outcomes if outcome.trial.spec in specs))
 
 
@@ -173,7 +177,7 @@ class Cost:
 
     Args:
         spent_s: of all its trials.
-        algorithm_1_s: of all R runs of the baseline and of each candidate that was tried, each trained as a whole; for
+        algorithm_1_s: of all runs of the baseline and of each candidate that was tried, each trained as a whole; for
             runs that were not made, the mean of those that were.
     """
 
@@ -199,5 +203,5 @@ def cost_of(state: SearchState, known: frozenset[SearchTrial] = frozenset()) -> 
     for spec in sorted(specs):
         times = [outcome.time_s for outcome in state.of(spec)]
         if times and SearchTrial(spec, 0) not in known:
-            whole += plan.runs * math.fsum(times) / len(times)
+            whole += plan.runs_of(spec) * math.fsum(times) / len(times)
     return Cost(math.fsum(o.spent_s for o in state.outcomes if o.trial not in known), whole)

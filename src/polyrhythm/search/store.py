@@ -5,19 +5,22 @@ to the disk before the next trial starts. (Optuna's storages are made for studie
 here the search is a function of the outcomes, so one table of them is all, and it needs no dependency.)
 """
 
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from polyrhythm.errors import UsageError
-from polyrhythm.search.plan import SearchPlan, TrialOutcome
+from polyrhythm.search.plan import Knob, SearchPlan, TrialOutcome
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (job TEXT, spec TEXT, run INTEGER, outcome BLOB, PRIMARY KEY (job, spec, run));
-CREATE TABLE IF NOT EXISTS answers (job TEXT PRIMARY KEY, spec TEXT, plan BLOB);
+CREATE TABLE IF NOT EXISTS found (job TEXT, template TEXT, spec TEXT, plan BLOB, PRIMARY KEY (job, template));
+CREATE TABLE IF NOT EXISTS families (name TEXT PRIMARY KEY, agreed TEXT);
 """
 
 
@@ -54,7 +57,16 @@ class TrialStore:
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
-        return tuple(msgspec.json.decode(row[0], type=TrialOutcome) for row in rows)
+        return tuple(self._read(row[0], job) for row in rows)
+
+    def _read(self, data: Any, job: str) -> TrialOutcome:
+        try:
+            return msgspec.json.decode(data, type=TrialOutcome)
+        except (ValueError, TypeError, RecursionError) as error:  # msgspec's own are ValueErrors
+            raise UsageError(
+                f"store {str(self.path)!r} has an outcome of job {job!r} that cannot be read: {error}; "
+                "name another file with --store"
+            ) from None
 
     def add(self, job: str, outcome: TrialOutcome) -> None:
         """Keep an outcome; one that is there already stays, as when two searches ran the same trial."""
@@ -62,12 +74,36 @@ class TrialStore:
         with self._open() as connection:
             connection.execute("INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)", (job, trial.spec, trial.run, data))
 
-    def answer(self, job: str) -> str | None:
+    def answer(self, job: str, template: str = Knob().template) -> str | None:
+        """What a search of this template has found for this job."""
         with self._open() as connection:
-            row = connection.execute("SELECT spec FROM answers WHERE job = ?", (job,)).fetchone()
+            values = (job, template)
+            row = connection.execute("SELECT spec FROM found WHERE job = ? AND template = ?", values).fetchone()
         return None if row is None else str(row[0])
 
     def conclude(self, job: str, spec: str, plan: SearchPlan) -> None:
         with self._open() as connection:
-            values = (job, spec, msgspec.json.encode(plan))
-            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
+            values = (job, plan.knob.template, spec, msgspec.json.encode(plan))
+            connection.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?)", values)
+
+    def agree(self, family: str, parts: Mapping[str, str]) -> None:
+        """Note what the jobs of a family share, or check it.
+
+        Args:
+            family: a name that the user has chosen.
+            parts: what must be the same in all its jobs, by the name that a user knows.
+
+        Raises:
+            UsageError: if it is not what the first job of the family had.
+        """
+        with self._open() as connection:
+            values = (family, json.dumps(dict(parts)))
+            connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
+            (text,) = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
+        known = json.loads(text)
+        for name, value in parts.items():
+            if known.get(name) != value:
+                raise UsageError(
+                    f"job family {family!r} was searched with {name} {known.get(name)}, and this job has {value}; "
+                    "a switch point does not carry over: choose another --job-family"
+                )

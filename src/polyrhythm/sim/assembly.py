@@ -30,6 +30,8 @@ def build_numerics(scenario: Scenario, seed: int) -> Numerics:
 
 
 def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed: int) -> SimJob:
+    if policy.traits.shares:
+        check_shares(scenario, policy)
     workload = build_workload(scenario, numerics, policy)
     return SimJob(
         policy=policy,
@@ -46,6 +48,22 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
         switch_cost_s=scenario.switch_cost_s,
         epoch_end_s=scenario.epoch_end_s or 0.0,
     )
+
+
+def check_shares(scenario: Scenario, policy: Policy[Any]) -> None:
+    """Unequal mini-batches need one order that all read from.
+
+    Raises:
+        ScenarioError: where the training says otherwise; real workers refuse the same.
+    """
+    training = scenario.training
+    why = ""
+    if training is not None and training.partition != "shared":
+        why = f"training.partition is {training.partition!r}; use 'shared'"
+    elif training is not None and training.injection:
+        why = f"training.injection is {list(training.injection)}; leave it out"
+    if why:
+        raise ScenarioError(f"policy {policy.spec} deals the mini-batches of all in shares, but {why}")
 
 
 def build_workload(scenario: Scenario, numerics: Numerics, policy: Policy[Any]) -> Workload:

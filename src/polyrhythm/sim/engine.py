@@ -16,6 +16,7 @@ from polyrhythm.core import (
     Policy,
     Proceed,
     Report,
+    Supervisor,
     Sync,
     Ticket,
     TraceWriter,
@@ -47,20 +48,24 @@ class Engine:
     def __init__(self, job: SimJob, meter: Meter, writer: TraceWriter | None = None) -> None:
         self.job, self.meter = job, meter
         self.numerics, self.workload = job.numerics, job.workload
-        record = None if writer is None else writer.write
-        self.driver = Driver(job.policy, job.cluster, self, record=record, switched=self._switch)
+        record, remark = (None, None) if writer is None else (writer.write, writer.remark)
+        self.driver = Driver(job.policy, job.cluster, self, record=record, switched=self._switch, remarked=remark)
         self.ledger, self.tell = self.driver.ledger, self.driver.tell
         self.calendar = Calendar(job.limit_s)
         self.worker_states: dict[int, WorkerState] = {}
         self.departure: Leave | None = None
+        self.shared_out: Proceed | None = None
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
         self.transport = Transport(self.calendar, job.network, meter, self._has_average, compression)
-        self.steps = StepRunner(self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive)
+        self.transport.has_part = self._has_stopped
+        self.steps = StepRunner(
+            self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive, self._go_on
+        )
         self.obey_traits()
         self.alarms = 0
-        self.held_until_s = 0.0
+        self.switching = False
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = self.apart = False
@@ -71,7 +76,8 @@ class Engine:
         return self.driver.policy
 
     def obey_traits(self) -> None:
-        self.transport_plan = transport_plan(self.policy, self.job.network)
+        leads = self.driver.in_force if isinstance(self.policy, Supervisor) else self.policy
+        self.transport_plan = transport_plan(leads, self.job.network)
         self.transport.ring, self.transport.coordinated = self.transport_plan.ring, self.transport_plan.coordinated
         self.steps.reports, self.steps.waits = self.transport_plan.reports, self.transport_plan.waits
 
@@ -113,37 +119,46 @@ class Engine:
 
     def sync(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Combine, which may take time."""
-        self.numerics.sync(decision, tickets)
-        self.meter.sync(decision)
         for worker in (*decision.workers, *(decision.adopters or ())):
             self._take(self.worker_states[worker], decision)
+        self.numerics.sync(decision, tickets)
+        self.meter.sync(decision)
         if self.transport_plan.ring or not tickets:
             self.transport.average(decision, self.worker_states)
 
     def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Start a step, as soon as the worker has all that it needs."""
+        if self.switching:  # what the policy before has decided is carried out
+            self.switching = False
+            self.obey_traits()
         worker_state, settings = self.worker_states[ticket.worker], decision.settings
         if settings is not None:
             worker_state.batch_size = settings.batch_size or self.job.cluster.batch_size
-        sample_range = worker_state.sample_range = self.workload.hand_out(worker_state.batch_size, worker_state.worker)
+        size = worker_state.batch_size if decision.shares is None else self._share(worker_state.worker, decision)
+        begun = worker_state.ahead.popleft() if worker_state.ahead else None
+        sample_range = worker_state.sample_range = begun or self.workload.hand_out(size, worker_state.worker)
         if sample_range is None:
             worker_state.finished = True
             if worker_state.averaging is None:
                 self.driver.finish(worker_state.worker)
             return False
         worker_state.finished = False
-        self.numerics.start(ticket, sample_range, settings)
         worker_state.version = self.meter.updates
         worker_state.through_server = ticket.exchange == "gradients" and not self.transport_plan.ring
-        if self.leave_steps and (leave := self.leave_steps.pop((worker_state.worker, worker_state.started), None)):
-            self.calendar.at(self.calendar.now_s, self._depart, Reminder(leave))
-        worker_state.started += 1
-        if worker_state.may_start:
-            worker_state.awaits_answer = self.transport_plan.coordinated and self.transport_plan.waits
-            self._start(worker_state)
-        else:
-            worker_state.released = True
+        if begun is None and self.leave_steps:
+            self._appoint_leave(worker_state)
+        self.numerics.start(ticket, sample_range, settings)
+        if begun is None:
+            self.steps.begin(worker_state)
         return True
+
+    def _share(self, worker: int, decision: Proceed) -> int:
+        if decision is not self.shared_out:
+            self.shared_out = decision
+            self.workload.share_out(decision.workers, decision.shares or ())
+        share = decision.share(worker)
+        assert share is not None, "asked for where there are shares"
+        return share
 
     def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Abandon what these workers have in flight and pending."""
@@ -153,6 +168,11 @@ class Engine:
             worker_state.finished = False
             self._abandon(worker_state)
             self.meter.cancel(worker)
+
+    def stop(self, workers: tuple[int, ...]) -> None:
+        """Send the word; what a worker has for the average comes with its answer."""
+        for worker in workers:
+            self.transport.tell(self.worker_states[worker], self._told_to_stop)
 
     def wake(self, time_s: float) -> None:
         """Send an alarm."""
@@ -188,7 +208,8 @@ class Engine:
     def _switch(self) -> None:
         """Another policy is in force: whoever starts next stands still for as long as a switch takes."""
         self.meter.switches += 1
-        self.held_until_s = self.calendar.now_s + self.job.switch_cost_s
+        self.switching = isinstance(self.policy, Supervisor)
+        self.steps.held_until_s = self.calendar.now_s + self.job.switch_cost_s
 
     def _alarm(self, timer: Reminder) -> None:
         self.alarms += 1
@@ -201,21 +222,33 @@ class Engine:
 
     # Steps.
 
-    def _start(self, worker_state: WorkerState) -> None:
-        if self.held_until_s > self.calendar.now_s:
-            self.calendar.at(self.held_until_s, self.steps.start, worker_state)
+    def _go_on(self, worker_state: WorkerState) -> None:
+        """The next step of a worker that does not wait for an answer, if anything is left for it."""
+        sample_range = self.workload.hand_out(worker_state.batch_size, worker_state.worker)
+        if sample_range is not None:
+            worker_state.ahead.append(sample_range)
+            self._appoint_leave(worker_state)
+            self.steps.begin(worker_state)
+
+    def _told_to_stop(self, worker_state: WorkerState) -> None:
+        self.steps.interrupt(worker_state)
+        self.transport.push_part(worker_state)
+
+    def _has_stopped(self, worker_state: WorkerState) -> None:
+        """No report of it may come after the word that it has stopped."""
+        if worker_state.sent:
+            self.calendar.at(worker_state.sent[-1].arrives_s, self._has_stopped, worker_state)
         else:
-            self.steps.start(worker_state)
+            self.driver.stopped(worker_state.worker, self.calendar.now_s)
 
     def _has_average(self, worker_state: WorkerState) -> None:
         """The result of a `Sync` has come: the worker may go on, or go."""
         if worker_state.finished and worker_state.averaging is None:
             self.driver.finish(worker_state.worker)
-        elif worker_state.released and worker_state.may_start:
-            worker_state.released = False
-            self._start(worker_state)
+        else:
+            self.steps.take_up(worker_state)
 
-    def _arrive(self, worker_state: WorkerState) -> None:
+    def _arrive(self, worker_state: WorkerState, compute_s: float, transfer_s: float) -> None:
         sample_range, worker_state.sample_range, self.alarms = worker_state.sample_range, None, 0
         assert sample_range is not None
         clock, ticket = self.ledger.report(worker_state.worker)
@@ -232,13 +265,12 @@ class Engine:
             clock,
             self.calendar.now_s,
             samples,
-            worker_state.compute_s,
-            worker_state.transfer_s,
+            compute_s,
+            transfer_s,
             staleness,
             loss,
             grad_sq_norm,
         )
-        worker_state.compute_s = worker_state.transfer_s = 0.0
         self.meter.report(report, ticket.exchange)
         self.tell(report)
 
@@ -259,6 +291,9 @@ class Engine:
         for sample_range in worker_state.gradients:
             self.workload.give_back(sample_range)
         worker_state.gradients.clear()
+        for sample_range in worker_state.ahead:
+            self.workload.give_back(sample_range)
+        worker_state.ahead.clear()
         if worker_state.sample_range is None:
             return
         self.workload.give_back(worker_state.sample_range)
@@ -276,6 +311,10 @@ class Engine:
                 self.calendar.at(leave.time_s, self._depart, Reminder(leave))
         for join in self.job.plan.joins:
             self.calendar.at(join.time_s, self._join_late, Reminder(join.worker))
+
+    def _appoint_leave(self, worker_state: WorkerState) -> None:
+        if leave := self.leave_steps.pop((worker_state.worker, worker_state.started), None):
+            self.calendar.at(self.calendar.now_s, self._depart, Reminder(leave))
 
     def _join(self, workers: tuple[int, ...]) -> None:
         job, now_s = self.job, self.calendar.now_s
@@ -301,7 +340,7 @@ class Engine:
         begin_s = self.calendar.now_s + self.job.epoch_end_s
         if self.apart:
             self.numerics.sync(Sync(workers, "parameters"), [])
-            begin_s += self.transport.meeting_s([self.job.bandwidths[worker] for worker in workers])
+            begin_s += self.transport.meet([self.job.bandwidths[worker] for worker in workers])
             self.apart = False
         workload.open_next()
         self.calendar.at(begin_s, self._begin_epoch, Reminder(workers))
@@ -324,6 +363,7 @@ class Engine:
             self._join(workers)
 
     def _vacate(self, worker_state: WorkerState) -> None:
+        self.steps.lose_reports(worker_state)
         self.transport.leave_average(worker_state)
         self.steps.book(worker_state)
         if not (
@@ -343,6 +383,7 @@ class Engine:
     def close(self) -> None:
         """The end: drop what is in flight and what nobody combined."""
         for worker_state in self.worker_states.values():
+            self.steps.lose_reports(worker_state)
             self.steps.book(worker_state)
         self.numerics.void(self.ledger.finish())
         self.meter.policy_figures = self.driver.figures

@@ -1,10 +1,10 @@
 """Epochs whose end is a meeting point of all workers, as it is for real ones."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from polyrhythm.core.workload import SampleRange, Workload, even_share
+from polyrhythm.core.workload import SampleRange, Workload, divide, even_share
 
 
 @dataclass(slots=True)
@@ -34,13 +34,24 @@ class MeetingWorkload(Workload):
     members: set[int] = field(default_factory=set)
     steps: Counter[int] = field(default_factory=Counter)
     planned_from: int = 0
+    shared_out: dict[int, int] = field(default_factory=dict)
+    unplanned: bool = False
 
     def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` of the open epochs."""
+        share = self.shared_out.pop(worker, None)
         if not self.returned:
-            share = self._share(samples, worker) if self.even else samples
+            if share is None:
+                share = self._share(samples, worker) if self.even else samples
             samples = min(share, self._end - self.handed_out)
         return Workload.hand_out(self, samples, worker) if samples > 0 else None
+
+    def share_out(self, workers: Sequence[int], shares: Sequence[int]) -> None:
+        """A round in unequal shares; if less than a sample for each would be left after it, it is the last."""
+        left = self._end - self.handed_out
+        last = self.even and len(workers) <= left < sum(shares) + len(workers)
+        self.shared_out = dict(zip(workers, divide(left, shares) if last else shares, strict=True))
+        self.unplanned = True
 
     def join(self, workers: Iterable[int]) -> None:
         self.members.update(workers)
@@ -61,10 +72,12 @@ class MeetingWorkload(Workload):
 
     def _plan(self) -> None:
         self.steps.clear()
-        self.planned_from = self.handed_out
+        self.planned_from, self.unplanned = self.handed_out, False
 
     def _share(self, samples: int, worker: int) -> int:
         """Samples of a worker's next step: a whole mini-batch, its part of the rest, or none."""
+        if self.unplanned:  # rounds in unequal shares have come between
+            self._plan()
         step, index = self.steps[worker], sorted(self.members).index(worker)
         self.steps[worker] += 1
         return even_share(self._end - self.planned_from, len(self.members), samples, step, index)

@@ -42,15 +42,16 @@ class Feed:
 
     def draw(self, ticket: Ticket, sample_range: SampleRange) -> None:
         self._batches[ticket] = self._drawn[ticket.worker] = self.order.indices(sample_range)
-        self._fresh.append(ticket)
+        if self.injection is not None:
+            self._fresh.append(ticket)
 
     def mix(self) -> None:
         """Hand round what is shared in the steps that have begun; before any of them is computed."""
-        if self.injection is not None:
-            for ticket in self._fresh:
-                if ticket in self._batches:
-                    others = received(self.injection, ticket.number, ticket.worker, self._drawn, self.intake)
-                    self._batches[ticket] = torch.cat([self._batches[ticket], *others])
+        assert self.injection is not None, "asked for with injection only"
+        for ticket in self._fresh:
+            if ticket in self._batches:
+                others = received(self.injection, ticket.number, ticket.worker, self._drawn, self.intake)
+                self._batches[ticket] = torch.cat([self._batches[ticket], *others])
         self._fresh.clear()
 
     def samples(self, ticket: Ticket) -> int:

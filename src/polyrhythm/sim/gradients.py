@@ -97,7 +97,7 @@ class GradientStep:
     """A step in flight or a gradient that waits: what it read, and what it came to once it is computed."""
 
     ticket: Ticket
-    sample_range: SampleRange
+    samples: int
     worker: ComputingWorker
     parameters: Tensor
     version: int
@@ -123,6 +123,7 @@ class TrainedNumerics:
         self.train_samples = len(task.train)
         self.planned, self.seed = workers, seed
         self.compression = parse_compression(config.compression)
+        self.pulled = getattr(torch, self.compression.pulled)
         self.feed = Feed(task.train, config, workers, seed if config.data_seed is None else config.data_seed)
         self.shards, self.injected_bytes = self.feed.order.shards, self.feed.injected_bytes
         self.model = FlatModel(task.build(seed))
@@ -150,8 +151,9 @@ class TrainedNumerics:
         worker.move()
         parameters = self._read(worker) if ticket.exchange == "gradients" else self._replica(worker).vector
         version = self.server.version
+        samples = sample_range.stop - sample_range.start
         step = GradientStep(
-            ticket, sample_range, worker, parameters, version, self.samples, worker.lr_scale, worker.momentum
+            ticket, samples, worker, parameters, version, self.samples, worker.lr_scale, worker.momentum
         )
         self.steps[ticket] = self.ahead[ticket] = step
         self.feed.draw(ticket, sample_range)
@@ -162,13 +164,14 @@ class TrainedNumerics:
         Raises:
             DivergedError: when the loss is not finite or explodes; see `LossWatch`.
         """
-        self.feed.mix()
+        if self.feed.injection is not None:
+            self.feed.mix()
         step = self.steps[ticket]
         gradient = step.gradient or self._compute(step)
         if why := self.losses.see(gradient.loss):
             raise diverged(f"the loss of worker {ticket.worker} {why}", self.samples)
         step.reported = True
-        self.samples += step.sample_range.samples
+        self.samples += step.samples
         if ticket.exchange == "replicas":
             self._step_locally(step, gradient)
         else:
@@ -190,7 +193,7 @@ class TrainedNumerics:
             self.ahead.pop(step.ticket, None)
             self.feed.forget(step.ticket)
             self.wasted += step.gradient is not None and not step.reported
-            self.samples -= step.sample_range.samples if step.reported else 0
+            self.samples -= step.samples if step.reported else 0
 
     def leave(self, worker: int) -> None:
         """Forget the worker, its replica and the steps that only it holds; the last one's buffers stay."""
@@ -248,8 +251,8 @@ class TrainedNumerics:
             worker.replica = None
         self.readers[self.server.version] += 1
         parameters = self.server.read()
-        if self.compression.pulled != "float32":
-            parameters.copy_(parameters.to(getattr(torch, self.compression.pulled)))
+        if self.pulled is not torch.float32:
+            parameters.copy_(parameters.to(self.pulled))
         return parameters
 
     def _replica(self, worker: ComputingWorker) -> Replica:
@@ -282,8 +285,8 @@ class TrainedNumerics:
         worker = step.worker
         del self.steps[step.ticket]
         scale = self.schedule(step.samples_before) * step.lr_scale * self._counts(self.planned - len(self.gone))
-        worker.last = PendingLocalStep(gradient.vector, scale, step.momentum, step.sample_range.samples)
-        worker.local_samples += step.sample_range.samples
+        worker.last = PendingLocalStep(gradient.vector, scale, step.momentum, step.samples)
+        worker.local_samples += step.samples
         worker.drifted = True
 
     def _share_gradients(self, decision: Sync) -> None:
@@ -328,11 +331,11 @@ class TrainedNumerics:
     def _apply(self, steps: list[GradientStep], weights: tuple[float, ...] | None) -> None:
         """One update; the schedule stands where it stood before these mini-batches."""
         self._carry_state_back()
-        before = self.samples - sum([step.sample_range.samples for step in steps])
+        before = self.samples - sum([step.samples for step in steps])
         asked = sum([step.lr_scale for step in steps]) / len(steps)
-        scale = self.schedule(before) * asked * self._counts(len(steps))
         pushes = [self._push(step, weight) for step, weight in zip(steps, weights or [1.0] * len(steps), strict=True)]
-        self.server.apply(pushes, scale, steps[-1].momentum)
+        counts = self._counts(len(steps))
+        self.server.apply(pushes, self.schedule(before) * asked * counts, steps[-1].momentum)
         for step in steps:
             self._forget(step)
 

@@ -35,6 +35,9 @@ class EventRecorder:
     def write(self, event: Event, decisions: Decisions) -> None:
         self.entries.append((event, decisions))
 
+    def remark(self, text: str) -> None:
+        """What a policy remarks follows from the events."""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "EventRecorder":
         return EventRecorder(self.entries)
 
@@ -86,7 +89,7 @@ class Pause:
 
 
 @dataclass
-class Snapshot:
+class RunSnapshot:
     """A run that stands still, with all that it is made of."""
 
     engine: Engine
@@ -94,14 +97,14 @@ class Snapshot:
     pause: Pause
     recorder: EventRecorder
 
-    def copy(self) -> "Snapshot":
+    def copy(self) -> "RunSnapshot":
         """A run of its own that stands at the same moment; what never changes is shared."""
         job = self.engine.job
         shared = [getattr(job.numerics, name, None) for name in STATELESS]
         memo = {
             id(value): value for value in (*shared, job.policy, job.network, job.plan, job.cluster) if value is not None
         }
-        return Snapshot(*copy.deepcopy((self.engine, self.observer, self.pause, self.recorder), memo))
+        return RunSnapshot(*copy.deepcopy((self.engine, self.observer, self.pause, self.recorder), memo))
 
     @property
     def now_s(self) -> float:
@@ -133,7 +136,7 @@ class Prefix:
         self.kept = [self.live.copy()]
         self.finished: RunResult | None = None
 
-    def _start(self) -> Snapshot:
+    def _start(self) -> RunSnapshot:
         scenario, seed = self.scenario, self.seed
         job = build_job(scenario, self.policy, build_numerics(scenario, seed), seed)
         job.durations = [Durations(scenario, seed, worker) for worker in range(scenario.workers)]
@@ -141,7 +144,7 @@ class Prefix:
         engine = Engine(job, Meter(training.target_accuracy if training else None), recorder)  # type: ignore[arg-type]
         observer = Observer(engine, scenario, None)
         observer.attach()
-        return Snapshot(engine, observer, Pause(engine), recorder)
+        return RunSnapshot(engine, observer, Pause(engine), recorder)
 
     @property
     def spent_s(self) -> float:
@@ -193,12 +196,12 @@ class Prefix:
         reused_s = snapshot.now_s
         return complete(snapshot, self._blank(policy)), reused_s
 
-    def _latest(self, policy: Policy[Any]) -> Snapshot:
+    def _latest(self, policy: Policy[Any]) -> RunSnapshot:
         """A copy of the last kept moment to which this policy would have led as well, now led by it."""
         snapshot, state = self._agreed(policy)
         return led_by(snapshot.copy(), policy, state)
 
-    def _agreed(self, policy: Policy[Any]) -> tuple[Snapshot, Any]:
+    def _agreed(self, policy: Policy[Any]) -> tuple[RunSnapshot, Any]:
         first = policy.init(self.live.engine.job.cluster)
         state, seen, best = first, 0, (self.kept[0], first)
         for snapshot in self.kept[1:] if self._alike(policy) else ():
@@ -219,7 +222,7 @@ class Prefix:
         return blank_result(self.scenario, policy, self.seed, None)
 
 
-def led_by(snapshot: Snapshot, policy: Policy[Any], state: Any) -> Snapshot:
+def led_by(snapshot: RunSnapshot, policy: Policy[Any], state: Any) -> RunSnapshot:
     """The run goes on under this policy; at its start the engine is built anew, because traits may differ."""
     engine = snapshot.engine
     if not snapshot.recorder.entries:
@@ -230,15 +233,15 @@ def led_by(snapshot: Snapshot, policy: Policy[Any], state: Any) -> Snapshot:
     return snapshot
 
 
-def restarted(job: SimJob, policy: Policy[Any], snapshot: Snapshot) -> Snapshot:
+def restarted(job: SimJob, policy: Policy[Any], snapshot: RunSnapshot) -> RunSnapshot:
     job.policy = policy
     engine = Engine(job, snapshot.engine.meter, snapshot.recorder)  # type: ignore[arg-type]
     engine.mark, engine.at_mark = snapshot.pause.inner_mark, snapshot.pause.inner
     snapshot.observer.engine = engine
-    return Snapshot(engine, snapshot.observer, Pause(engine), snapshot.recorder)
+    return RunSnapshot(engine, snapshot.observer, Pause(engine), snapshot.recorder)
 
 
-def complete(snapshot: Snapshot, result: RunResult) -> RunResult:
+def complete(snapshot: RunSnapshot, result: RunResult) -> RunResult:
     started, trouble = time.perf_counter(), None
     try:
         if not snapshot.recorder.entries:
@@ -252,7 +255,7 @@ def complete(snapshot: Snapshot, result: RunResult) -> RunResult:
     return finished
 
 
-def finish(snapshot: Snapshot, result: RunResult, trouble: DivergedError | None) -> RunResult:
+def finish(snapshot: RunSnapshot, result: RunResult, trouble: DivergedError | None) -> RunResult:
     engine = snapshot.engine
     engine.close()
     try:

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core import Part, Policy, Stage
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import BSP, Switch
 from polyrhythm.policies._lib.relay import Relay
 from polyrhythm.policies._lib.roll import Roll
 from polyrhythm.policies.switch import SwitchState
 from polyrhythm.sim.assembly import blank_result
 from polyrhythm.sim.cluster.scenario import Scenario
-from polyrhythm.sim.prefix import Prefix, Snapshot, complete, led_by
+from polyrhythm.sim.prefix import Prefix, RunSnapshot, complete, led_by
 from polyrhythm.telemetry import EvalPoint, RunResult
 from polyrhythm.training.divergence import LossWatch
 
@@ -33,7 +34,15 @@ def rolled_back(scenario: Scenario, policy: Policy[Any], seed: int, target: floa
 
     Returns:
         A result with `rolled_back_samples` above 0 if the run has gone back; its message says from where to where.
+
+    Raises:
+        UsageError: for a policy whose workers go on without an answer: nobody can stop them for BSP to take over.
     """
+    if not policy.traits.waits:
+        raise UsageError(
+            f"training.rollback cannot bring the workers of {policy.spec} to a stop, which wait for no answer; "
+            "let them (esync: blocking=true), or set training.rollback = false"
+        )
     started = time.perf_counter()
     if target is not None and scenario.training is not None:
         training = msgspec.structs.replace(scenario.training, target_accuracy=target)
@@ -66,7 +75,7 @@ def gone_back(prefix: Prefix, lost: RunResult) -> RunResult:
     return result
 
 
-def handed_over(snapshot: Snapshot, policy: Policy[Any]) -> Snapshot:
+def handed_over(snapshot: RunSnapshot, policy: Policy[Any]) -> RunSnapshot:
     """A copy of a run that BSP takes over as soon as nobody runs."""
     if not snapshot.recorder.entries:
         return led_by(snapshot.copy(), BSP(), BSP().init(snapshot.engine.job.cluster))

@@ -16,7 +16,6 @@ from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.observer import Observer
-from polyrhythm.sim.rollback import rolled_back
 from polyrhythm.telemetry import Meter, RunResult
 
 
@@ -46,7 +45,7 @@ def simulate(
         UsageError: for a scenario or a policy that cannot run.
 
     Example:
-        >>> from polyrhythm.sim import Device, Scenario, TimingWorkload
+        >>> from polyrhythm import Device, Scenario, TimingWorkload
         >>> devices = [Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)]
         >>> scenario = Scenario(devices=devices, workload=TimingWorkload(samples=6400))
         >>> simulate(scenario, "bsp").idle_fraction
@@ -55,6 +54,8 @@ def simulate(
     started = time.perf_counter()
     scenario, policy = checked(scenario), parse_policy(policy) if isinstance(policy, str) else policy
     if scenario.training is not None and scenario.training.rollback and trace is None:
+        from polyrhythm.sim.rollback import rolled_back
+
         return rolled_back(scenario, policy, seed, target)
     numerics = build_numerics(scenario, seed)
     job = build_job(scenario, policy, numerics, seed)
@@ -99,6 +100,12 @@ def sweep(
 
     Returns:
         Results by policy, then by seed. A run that fails has status "failed" and its message; the others are kept.
+
+    >>> from polyrhythm import Device, TimingWorkload
+    >>> scenario = Scenario(devices=[Device(count=2)], workload=TimingWorkload(samples=640))
+    >>> results = sweep(scenario, ["bsp", "asp"], seeds=[0, 1], jobs=1)
+    >>> [(result.policy, result.seed) for result in results]
+    [('bsp', 0), ('bsp', 1), ('asp', 0), ('asp', 1)]
     """
     runs = [
         joblib.delayed(run_one)(index, scenario, policy, seed, target, trace_dir)
@@ -139,7 +146,7 @@ def compare(
         UsageError: for a policy that cannot be read.
 
     Example:
-        >>> from polyrhythm.sim import Device, Scenario, TimingWorkload
+        >>> from polyrhythm import Device, Scenario, TimingWorkload
         >>> devices = [Device(count=3, compute_s=1.0), Device(count=1, compute_s=4.0)]
         >>> scenario = Scenario(devices=devices, workload=TimingWorkload(samples=6400))
         >>> results = compare(scenario, ["bsp", "asp"], jobs=1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from polyrhythm.sim.clock import Calendar
 from polyrhythm.sim.transport import Transport
-from polyrhythm.sim.worker import WorkerState
+from polyrhythm.sim.worker import SentReport, WorkerState
 from polyrhythm.telemetry import Meter
 
 
@@ -15,11 +15,13 @@ class StepRunner:
         calendar, transport, meter: of the run.
         batch_size: samples of the mini-batch whose durations the worker states have.
         injected_bytes: what a worker sends to the others before it computes, on its own NIC; 0 is nothing.
-        arrived: called when a step is complete.
+        arrived: called when a step is complete and its report has come, with its seconds of computing and transfers.
+        go_on: called when a worker that does not wait for an answer is ready for its next step.
 
     Attributes:
         reports: whether a step that pushes nothing ends in a message.
         waits: whether its worker waits for the answer to that.
+        held_until_s: before this time no step starts.
     """
 
     def __init__(
@@ -29,12 +31,43 @@ class StepRunner:
         meter: Meter,
         batch_size: int,
         injected_bytes: float,
-        arrived: Callable[[WorkerState], None],
+        arrived: Callable[[WorkerState, float, float], None],
+        go_on: Callable[[WorkerState], None],
     ) -> None:
         self.calendar, self.transport, self.meter = calendar, transport, meter
-        self.batch_size, self.injected_bytes, self.arrived = batch_size, injected_bytes, arrived
-        transport.has_parameters, transport.has_gradient = self._inject, arrived
+        self.batch_size, self.injected_bytes = batch_size, injected_bytes
+        self.arrived, self.go_on = arrived, go_on
+        transport.has_parameters, transport.has_gradient = self._inject, self._complete
         self.reports, self.waits = False, True
+        self.held_until_s = 0.0
+
+    def begin(self, worker_state: WorkerState) -> None:
+        """The worker is released: it starts its next step, or waits for the results that the step needs."""
+        worker_state.started += 1
+        worker_state.part_sent = False
+        if self._may_start(worker_state):
+            worker_state.awaits_answer = self.transport.coordinated and self.waits
+            self._start(worker_state)
+        else:
+            worker_state.released = True
+
+    def take_up(self, worker_state: WorkerState) -> None:
+        """A result has come, for which a worker that is released may have waited."""
+        if worker_state.released and self._may_start(worker_state):
+            worker_state.released = False
+            self._start(worker_state)
+
+    def _may_start(self, worker_state: WorkerState) -> bool:
+        """Whether it has all results that its next step needs; `started` counts that step."""
+        if worker_state.averaging is not None or not worker_state.transfers:
+            return worker_state.averaging is None
+        return all(worker_state.started <= transfer.due for transfer in worker_state.transfers)
+
+    def _start(self, worker_state: WorkerState) -> None:
+        if self.held_until_s > self.calendar.now_s:
+            self.calendar.at(self.held_until_s, self.start, worker_state)
+        else:
+            self.start(worker_state)
 
     def start(self, worker_state: WorkerState) -> None:
         if worker_state.through_server:
@@ -46,7 +79,7 @@ class StepRunner:
             self._inject(worker_state)
 
     def _told(self, worker_state: WorkerState) -> None:
-        worker_state.end_transfer(self.calendar.now_s)
+        self.transport.end(worker_state)
         self._inject(worker_state)
 
     def interrupt(self, worker_state: WorkerState) -> None:
@@ -54,20 +87,22 @@ class StepRunner:
         self.transport.interrupt(worker_state)
         self.book(worker_state)
 
+    def lose_reports(self, worker_state: WorkerState) -> None:
+        """What travels comes to nobody; the time that it tells of was spent."""
+        for report in worker_state.sent:
+            report.serial += 1
+            self.meter.busy(worker_state.worker, report.compute_s, report.transfer_s)
+        worker_state.sent.clear()
+
     def book(self, worker_state: WorkerState) -> None:
         """Count the time since the last report, which no report will tell."""
         elapsed_s = self.calendar.now_s - worker_state.since_s
         if worker_state.phase == "compute":
-            worker_state.compute_s = elapsed_s if worker_state.ahead_s is None else worker_state.compute_s + elapsed_s
+            worker_state.compute_s = elapsed_s
         elif worker_state.phase == "transfer":
             worker_state.transfer_s += elapsed_s
         self.meter.busy(worker_state.worker, worker_state.compute_s, worker_state.transfer_s)
-        worker_state.phase, worker_state.compute_s, worker_state.transfer_s, worker_state.ahead_s = (
-            "wait",
-            0.0,
-            0.0,
-            None,
-        )
+        worker_state.phase, worker_state.compute_s, worker_state.transfer_s = "wait", 0.0, 0.0
 
     def _inject(self, worker_state: WorkerState) -> None:
         """Samples go from worker to worker; every worker waits for the senders' links."""
@@ -77,27 +112,22 @@ class StepRunner:
             self._compute(worker_state)
 
     def _injected(self, worker_state: WorkerState) -> None:
-        worker_state.end_transfer(self.calendar.now_s)
+        self.transport.end(worker_state)
         self._compute(worker_state)
 
     def _compute(self, worker_state: WorkerState) -> None:
         now_s = self.calendar.now_s
-        assert worker_state.sample_range is not None
         duration_s = next(worker_state.durations)
-        samples = worker_state.sample_range.stop - worker_state.sample_range.start
+        sample_range = worker_state.ahead[-1] if worker_state.ahead else worker_state.sample_range
+        assert sample_range is not None, "a step has been begun"
+        samples = sample_range.stop - sample_range.start
         if samples != self.batch_size:
             duration_s *= samples / self.batch_size
         if worker_state.slow:
             for slow in worker_state.slow_now(now_s):
                 duration_s = duration_s * slow.slowdown + slow.extra_compute_s
-        since_s = now_s if worker_state.ahead_s is None else worker_state.ahead_s
-        worker_state.phase, worker_state.since_s, worker_state.compute_s, worker_state.ahead_s = (
-            "compute",
-            since_s,
-            duration_s,
-            None,
-        )
-        self.calendar.at(max(now_s, since_s + duration_s), self._computed, worker_state)
+        worker_state.phase, worker_state.since_s, worker_state.compute_s = "compute", now_s, duration_s
+        self.calendar.at(now_s + duration_s, self._computed, worker_state)
 
     def _computed(self, worker_state: WorkerState) -> None:
         worker_state.phase = "wait"
@@ -106,15 +136,29 @@ class StepRunner:
         elif self.reports and self.waits:
             self.transport.signal(worker_state, self._signalled)
         elif self.reports:
-            worker_state.phase, worker_state.since_s, worker_state.ahead_s = (
-                "compute",
-                self.calendar.now_s,
-                self.calendar.now_s,
-            )
-            self.transport.post(worker_state, self.arrived)
+            self._report_and_go_on(worker_state)
         else:
-            self.arrived(worker_state)
+            self._complete(worker_state)
 
     def _signalled(self, worker_state: WorkerState) -> None:
-        worker_state.end_transfer(self.calendar.now_s)
-        self.arrived(worker_state)
+        self.transport.end(worker_state)
+        self._complete(worker_state)
+
+    def _complete(self, worker_state: WorkerState) -> None:
+        compute_s, transfer_s = worker_state.compute_s, worker_state.transfer_s
+        worker_state.compute_s = worker_state.transfer_s = 0.0
+        self.arrived(worker_state, compute_s, transfer_s)
+
+    def _report_and_go_on(self, worker_state: WorkerState) -> None:
+        """The report travels, after those before it, while the worker computes on."""
+        report = SentReport(worker_state, worker_state.compute_s, worker_state.transfer_s)
+        worker_state.compute_s = worker_state.transfer_s = 0.0
+        before_s = worker_state.sent[-1].arrives_s if worker_state.sent else 0.0
+        report.arrives_s = max(before_s, self.calendar.now_s + self.transport.latency_s(worker_state))
+        worker_state.sent.append(report)
+        self.calendar.at(report.arrives_s, self._came, report)
+        self.go_on(worker_state)
+
+    def _came(self, report: SentReport) -> None:
+        report.worker_state.sent.popleft()
+        self.arrived(report.worker_state, report.compute_s, report.transfer_s)

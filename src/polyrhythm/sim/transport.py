@@ -41,6 +41,7 @@ class Transport:
         ring: whether averages go round a ring instead of through the server.
         coordinated: whether somebody has to tell the workers when they average.
         has_parameters, has_gradient: called when a pull has come to its worker, and a push to the servers; see `Steps`.
+        has_part: called when the part of a worker that stops has come to the servers.
         served_s: when the server is done with all pushes that have come.
     """
 
@@ -57,6 +58,7 @@ class Transport:
         self.has_average, self.compression = has_average, compression
         self.has_parameters: Callable[[WorkerState], None]
         self.has_gradient: Callable[[WorkerState], None]
+        self.has_part: Callable[[WorkerState], None]
         self.served_s = 0.0
         self.push_bytes = network.message_bytes * compression.ratio
         self.pull_bytes = network.message_bytes * compression.pull_ratio
@@ -73,7 +75,7 @@ class Transport:
         self._send(worker_state, self.ingress, self.push_bytes, self._serve if self.network.service_s else self._pushed)
 
     def _pulled(self, worker_state: WorkerState) -> None:
-        worker_state.end_transfer(self.calendar.now_s)
+        self.end(worker_state)
         self.meter.bytes_pulled += self.pull_bytes
         self.has_parameters(worker_state)
 
@@ -83,21 +85,31 @@ class Transport:
         self.calendar.at(self.served_s, self._pushed, worker_state)
 
     def _pushed(self, worker_state: WorkerState) -> None:
-        worker_state.end_transfer(self.calendar.now_s)
+        self.end(worker_state)
         self.meter.bytes_pushed += self.push_bytes
         self.has_gradient(worker_state)
 
     def signal(self, worker_state: WorkerState, then: EventHandler) -> None:
-        worker_state.begin("transfer", self.calendar.now_s)
+        self.begin(worker_state)
         self._arrives(worker_state, then)
 
-    def post(self, worker_state: WorkerState, then: EventHandler) -> None:
-        """A message without a body for which the worker does not wait."""
-        self._arrives(worker_state, then)
+    def tell(self, worker_state: WorkerState, then: EventHandler) -> None:
+        """Words to a worker that goes on meanwhile."""
+        self.calendar.at(self.calendar.now_s + self.latency_s(worker_state), then, worker_state)
+
+    def push_part(self, worker_state: WorkerState) -> None:
+        """A worker that stops pushes its part of the next average; `has_part` when it has come."""
+        worker_state.part_sent = True
+        self._send(worker_state, self.ingress, self.push_bytes, self._part_came)
+
+    def _part_came(self, worker_state: WorkerState) -> None:
+        self.end(worker_state)
+        self.meter.bytes_pushed += self.push_bytes
+        self.has_part(worker_state)
 
     def between(self, worker_state: WorkerState, size: float, then: EventHandler) -> None:
         """So many bytes among the workers, past the servers."""
-        worker_state.begin("transfer", self.calendar.now_s)
+        self.begin(worker_state)
         self._arrives(worker_state, then, size / worker_state.bandwidth)
 
     def settle(self) -> None:
@@ -119,21 +131,30 @@ class Transport:
         members = [worker_states[worker] for worker in dict.fromkeys((*sync.workers, *sorted(adopters)))]
         carriers = [self._carrier(worker_state, sync.delay) for worker_state in members]
         share = 1 / sync.fragment[1] if sync.fragment else 1.0
-        average = Average(carriers, set(sync.workers), adopters, share)
+        missing = {worker for worker in sync.workers if not worker_states[worker].part_sent}
+        average = Average(carriers, missing, adopters, share)
         for carrier in carriers:
             carrier.averaging = average
+        for worker in sync.workers:
+            worker_states[worker].part_sent = False
         if self.ring:
             self._go_round(average)
+            return
+        if not missing:
+            self._hand_out(average)
             return
         for carrier in carriers:
             if carrier.worker in average.missing:
                 self._tell(carrier)
 
-    def meeting_s(self, bandwidths: Sequence[float]) -> float:
-        """How long it takes to make the replicas of workers with such links equal while they all stand."""
+    def meet(self, bandwidths: Sequence[float]) -> float:
+        """Charge what it takes to make the replicas of workers with such links equal while all stand; its seconds."""
         network, members = self.network, len(bandwidths)
         if self.ring:
+            self._charge_ring(members)
             return self._ring_s(bandwidths, network.latency_s)
+        self.meter.bytes_pushed += members * self.push_bytes
+        self.meter.bytes_pulled += members * self.pull_bytes
         rate = min(*bandwidths, network.server_bytes_per_s / members)
         return (self.push_bytes + self.pull_bytes) / rate + 2 * network.latency_s
 
@@ -151,7 +172,6 @@ class Transport:
             worker_state.transfers.append(transfer)
             return transfer
         self._abandon(worker_state)
-        worker_state.ahead_s = None
         return worker_state
 
     def _abandon(self, carrier: Carrier) -> None:
@@ -162,20 +182,20 @@ class Transport:
         carrier.serial += 1
         self.interrupt(carrier)
         if carrier.phase == "transfer":
-            carrier.end_transfer(self.calendar.now_s)
+            self.end(carrier)
         if carrier.worker in average.missing:
             self._part_settled(carrier, average)
 
     def _tell(self, carrier: Carrier) -> None:
         """An arbiter has to tell that it is time; then the worker pushes its part."""
         if self.coordinated:
-            carrier.begin("transfer", self.calendar.now_s)
+            self.begin(carrier)
             self._arrives(carrier, self._told)
         else:
             self._push_part(carrier)
 
     def _told(self, carrier: Carrier) -> None:
-        carrier.end_transfer(self.calendar.now_s)
+        self.end(carrier)
         self._push_part(carrier)
 
     def _push_part(self, carrier: Carrier) -> None:
@@ -185,19 +205,22 @@ class Transport:
     def _go_round(self, average: Average) -> None:
         """A ring: nobody has the result before everybody has."""
         carriers = average.carriers
-        # Half of the traffic reduces, as pushes do, and half gathers, as pulls do.
-        size = average.share * self._ring_bytes(len(carriers))
-        self.meter.bytes_pushed += (len(carriers) - 1) * size
-        self.meter.bytes_pulled += (len(carriers) - 1) * size
+        self._charge_ring(len(carriers), average.share)
         average.missing.clear()
         for carrier in carriers:
-            carrier.begin("transfer", self.calendar.now_s)
-        latency_s = max(self._latency_s(carrier) for carrier in carriers)
+            self.begin(carrier)
+        latency_s = max(self.latency_s(carrier) for carrier in carriers)
         duration_s = self._ring_s([carrier.bandwidth for carrier in carriers], latency_s, average.share)
         if duration_s > 0:
             self.calendar.at(self.calendar.now_s + duration_s, self._went_round, average)
         else:
             self._went_round(average)
+
+    def _charge_ring(self, members: int, share: float = 1.0) -> None:
+        """Half of the traffic reduces, as pushes do, and half gathers, as pulls do."""
+        size = share * self._ring_bytes(members)
+        self.meter.bytes_pushed += (members - 1) * size
+        self.meter.bytes_pulled += (members - 1) * size
 
     def _ring_s(self, bandwidths: Sequence[float], latency_s: float, share: float = 1.0) -> float:
         """How long such a share of the replicas of workers with such links goes round."""
@@ -213,13 +236,13 @@ class Transport:
     def _went_round(self, average: Average) -> None:
         for carrier in average.carriers:
             if carrier.averaging is average:
-                carrier.end_transfer(self.calendar.now_s)
+                self.end(carrier)
                 self._complete(carrier)
 
     def _part_pushed(self, carrier: Carrier) -> None:
         average = carrier.averaging
         assert average is not None
-        carrier.end_transfer(self.calendar.now_s)
+        self.end(carrier)
         self.meter.bytes_pushed += average.share * self.push_bytes
         if carrier.worker not in average.adopters:
             self._complete(carrier)
@@ -228,15 +251,17 @@ class Transport:
     def _part_settled(self, carrier: Carrier, average: Average) -> None:
         """One part less to wait for; after the last one everybody who adopts the result pulls."""
         average.missing.remove(carrier.worker)
-        if average.missing:
-            return
+        if not average.missing:
+            self._hand_out(average)
+
+    def _hand_out(self, average: Average) -> None:
         for each in average.carriers:
             if each.averaging is average:
                 self._send(each, self.egress, average.share * self.network.message_bytes, self._part_pulled)
 
     def _part_pulled(self, carrier: Carrier) -> None:
         assert carrier.averaging is not None
-        carrier.end_transfer(self.calendar.now_s)
+        self.end(carrier)
         self.meter.bytes_pulled += carrier.averaging.share * self.network.message_bytes
         self._complete(carrier)
 
@@ -249,10 +274,11 @@ class Transport:
             self.has_average(carrier)
 
     def _send(self, carrier: Carrier, link: SharedLink[Addressee] | None, size: float, then: EventHandler) -> None:
-        now_s = self.calendar.now_s
-        carrier.begin("transfer", now_s)
+        self.begin(carrier)
         if link is not None:
-            carrier.flow = link.add(now_s, size, carrier.bandwidth, Addressee(carrier, carrier.serial, then))
+            carrier.flow = link.add(
+                self.calendar.now_s, size, carrier.bandwidth, Addressee(carrier, carrier.serial, then)
+            )
         else:
             self._arrives(carrier, then, size / carrier.bandwidth)
 
@@ -263,13 +289,20 @@ class Transport:
                 self._arrives(worker_state, then)
 
     def _arrives(self, worker_state: Carrier, then: EventHandler, sending_s: float = 0.0) -> None:
-        delay_s = sending_s + self._latency_s(worker_state)
+        delay_s = sending_s + self.latency_s(worker_state)
         if delay_s > 0:
             self.calendar.at(self.calendar.now_s + delay_s, then, worker_state)
         else:
             then(worker_state)
 
-    def _latency_s(self, worker_state: Carrier) -> float:
+    def begin(self, carrier: Carrier) -> None:
+        carrier.phase, carrier.since_s = "transfer", self.calendar.now_s
+
+    def end(self, carrier: Carrier) -> None:
+        carrier.transfer_s += self.calendar.now_s - carrier.since_s
+        carrier.phase = "wait"
+
+    def latency_s(self, worker_state: Carrier) -> float:
         if not worker_state.slow:
             return self.network.latency_s
         return self.network.latency_s + sum(slow.extra_latency_s for slow in worker_state.slow_now(self.calendar.now_s))

@@ -34,7 +34,9 @@ class WorkerState:
         transfers: its parts in exchanges that travel while it goes on.
         released: a step waits for a result.
         awaits_answer: somebody has to tell it that it may start the step.
-        ahead_s: since when it computes on without an answer to its report; None if it waits for one.
+        ahead: mini-batches of steps that it has begun without an answer, oldest first; the newest is being computed.
+        sent: its reports that travel while it goes on, oldest first.
+        part_sent: its part of the next average has come with the word that it has stopped.
         finished: there was no mini-batch left for it.
     """
 
@@ -59,25 +61,24 @@ class WorkerState:
     transfers: "list[Transfer]" = field(default_factory=list)
     released: bool = False
     awaits_answer: bool = False
-    ahead_s: float | None = None
+    ahead: deque[SampleRange] = field(default_factory=deque)
+    sent: "deque[SentReport]" = field(default_factory=deque)
+    part_sent: bool = False
     finished: bool = False
-
-    @property
-    def may_start(self) -> bool:
-        """Whether it has all results that its next step needs; `started` counts that step."""
-        if self.averaging is not None or not self.transfers:
-            return self.averaging is None
-        return all(self.started <= transfer.due for transfer in self.transfers)
-
-    def begin(self, phase: WorkerActivity, now_s: float) -> None:
-        self.phase, self.since_s = phase, now_s
-
-    def end_transfer(self, now_s: float) -> None:
-        self.transfer_s += now_s - self.since_s
-        self.phase = "wait"
 
     def slow_now(self, now_s: float) -> Iterator[Slow]:
         return (slow for slow in self.slow if slow.holds(now_s, self.started - 1))
+
+
+@dataclass(slots=True, eq=False)
+class SentReport:
+    """The report of a step whose worker has gone on; void once its worker is gone."""
+
+    worker_state: WorkerState
+    compute_s: float
+    transfer_s: float
+    arrives_s: float = 0.0
+    serial: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +89,8 @@ class Transfer:
         worker_state: of the worker.
         due: steps that the worker may have started before it needs the result.
         averaging: the exchange, until the worker has its result.
-        serial, flow: as those of a worker state.
+        serial, flow, phase, since_s: as those of a worker state.
+        transfer_s: how long it has taken; none of it is the worker's time.
     """
 
     worker_state: WorkerState
@@ -96,6 +98,9 @@ class Transfer:
     averaging: "Average | None" = None
     serial: int = 0
     flow: Flow[Any] | None = None
+    phase: WorkerActivity = "wait"
+    since_s: float = 0.0
+    transfer_s: float = 0.0
 
     @property
     def worker(self) -> int:
@@ -109,17 +114,6 @@ class Transfer:
     @property
     def slow(self) -> tuple[Slow, ...]:
         return self.worker_state.slow
-
-    @property
-    def phase(self) -> WorkerActivity:
-        """A transfer takes none of the worker's time."""
-        return "wait"
-
-    def begin(self, phase: WorkerActivity, now_s: float) -> None:
-        """It takes none of the worker's time."""
-
-    def end_transfer(self, now_s: float) -> None:
-        pass
 
     def slow_now(self, now_s: float) -> Iterator[Slow]:
         return self.worker_state.slow_now(now_s)

@@ -26,6 +26,12 @@ class RunResult(msgspec.Struct, kw_only=True):
     workers drew themselves; by data injection they received `injected_samples` more, from source to receiver.
     `server_busy_s` is processor time of the process that decides and holds the parameters.
     Everything but `wall_s` is a function of the scenario, the policy and the seed when `where` is "simulated".
+
+    >>> from polyrhythm import Device, Scenario, TimingWorkload, simulate
+    >>> devices = [Device(compute_s=0.5), Device(compute_s=1.0)]
+    >>> result = simulate(Scenario(devices=devices, workload=TimingWorkload(samples=640)), "bsp")
+    >>> result.status, result.compute_fraction, result.idle_fraction
+    ('ok', 0.75, 0.25)
     """
 
     scenario: str

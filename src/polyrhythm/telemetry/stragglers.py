@@ -67,6 +67,7 @@ class Totals:
     streak: int = 0
     late_share: float = 0.0
     spells: int = 0
+    samples: int = 0
 
 
 @dataclass(slots=True)
@@ -91,7 +92,6 @@ class Stragglers:
     tell: Callable[[str], None] | None = None
     records: dict[int, Totals] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
-    samples: int = 0
     limits: WindowLimits = field(default_factory=WindowLimits)
     due: int = 0
 
@@ -123,9 +123,9 @@ class Stragglers:
         record.transfer_s += report.transfer_s
         record.wait_s += report.wait_s or max(0.0, report.time_s - record.since_s - arrival_s)
         record.since_s = report.time_s
-        if report.samples < self.samples:
-            return  # the rest of an epoch; quicker than other mini-batches
-        self.samples = report.samples
+        smaller, record.samples = report.samples < record.samples, report.samples
+        if smaller:
+            return  # the rest of an epoch, quicker than other mini-batches, or the first step of a smaller share
         record.window_steps += 1
         record.window_s += arrival_s
         if record.window_steps >= self.detector.window:

@@ -65,6 +65,7 @@ def scripts(
         faults=draw(faults(count, most_faults)),
         arrivals=draw(arrivals(most_arrivals)),
         alarm_delay_s=draw(st.sampled_from([0.0, 0.7])),
+        latency_s=draw(st.sampled_from([0.0, 0.4, 2.5])),
     )
 
 

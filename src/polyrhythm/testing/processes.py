@@ -25,7 +25,7 @@ PRELOAD = (
     "pytest",
     "polyrhythm.testing.processes",
     "polyrhythm.runtime.worker.session",
-    "polyrhythm.runtime.coordinator.server",
+    "polyrhythm.runtime.coordinator.process",
 )
 
 

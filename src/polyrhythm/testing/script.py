@@ -43,6 +43,7 @@ class ClusterScript:
         faults: who leaves.
         arrivals: who joins later.
         alarm_delay_s: how late every alarm is.
+        latency_s: how long reports and words travel between the coordinator and workers that do not wait for answers.
     """
 
     workers: int = 2
@@ -53,6 +54,7 @@ class ClusterScript:
     faults: tuple[Fault, ...] = ()
     arrivals: tuple[LateJoin, ...] = ()
     alarm_delay_s: float = 0.0
+    latency_s: float = 0.0
 
     def duration_s(self, worker: int, step: int) -> float:
         """Seconds of a step."""

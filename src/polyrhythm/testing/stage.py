@@ -1,6 +1,7 @@
 """A cluster without tensors: plays a script under a policy, in virtual time, with the ledger as referee."""
 
 import heapq
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,14 +32,16 @@ Decide: TypeAlias = Callable[[Any, Event], tuple[Any, Decisions]]
 EventObserver: TypeAlias = Callable[["ScriptPlayer", Event], None]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ScriptedStep:
-    """A step in flight."""
+    """A step that its worker has begun and nobody has heard of yet; void once it is abandoned."""
 
-    ticket: Ticket
+    worker: int
     sample_range: SampleRange
     duration_s: float
     version: int
+    complete: bool = False
+    void: bool = False
 
 
 class ScriptPlayer:
@@ -75,6 +78,10 @@ class ScriptPlayer:
         self.ledger = self.driver.ledger
         self._version = 0
         self._steps: dict[int, ScriptedStep] = {}
+        """The step of each worker that the policy has let proceed."""
+        self._ahead: defaultdict[int, deque[ScriptedStep]] = defaultdict(deque)
+        """Those after it, which workers that do not wait have begun by themselves."""
+        self._begun: defaultdict[int, int] = defaultdict(int)
         self._gradients: dict[Ticket, SampleRange] = {}
         self._replicas: dict[int, list[SampleRange]] = {}
         self._batch_sizes: dict[int, int] = {}
@@ -142,17 +149,24 @@ class ScriptPlayer:
         worker = ticket.worker
         if decision.settings:
             self._batch_sizes[worker] = decision.settings.batch_size or self.script.batch_size
-        sample_range = self.workload.hand_out(self._batch_sizes.get(worker, self.script.batch_size))
-        if sample_range is None:
+        step = self._ahead[worker].popleft() if self._ahead[worker] else self._begin(worker, decision.share(worker))
+        if step is None:
             self.driver.finish(worker)
         else:
-            self._start(worker, ticket, sample_range)
-        return sample_range is not None
+            self._steps[worker] = step
+        return step is not None
 
     def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Give the samples back."""
         for ticket in tickets:
             self._void(ticket)
+
+    def stop(self, workers: tuple[int, ...]) -> None:
+        """The word travels, and the answer."""
+        for worker in workers:
+            self._at(
+                self.now_s + self.script.latency_s, partial(self._told_to_stop, self.ledger.accounts[worker], worker)
+            )
 
     def wake(self, time_s: float) -> None:
         """Plan an alarm."""
@@ -171,21 +185,40 @@ class ScriptPlayer:
         else:
             self.lost += steps
         self.cancel((worker,), tickets)
+        for step in self._ahead.pop(worker, ()):
+            self._abandon(step)
         self._batch_sizes.pop(worker, None)
 
-    def _start(self, worker: int, ticket: Ticket, sample_range: SampleRange) -> None:
-        duration_s = self.script.duration_s(worker, ticket.number)
-        step = self._steps[worker] = ScriptedStep(ticket, sample_range, duration_s, self._version)
-        self._at(self.now_s + duration_s, partial(self._report, worker, step))
+    def _begin(self, worker: int, share: int | None = None) -> ScriptedStep | None:
+        sample_range = self.workload.hand_out(share or self._batch_sizes.get(worker, self.script.batch_size))
+        if sample_range is None:
+            return None
+        number, self._begun[worker] = self._begun[worker], self._begun[worker] + 1
+        step = ScriptedStep(worker, sample_range, self.script.duration_s(worker, number), self._version)
+        self._at(self.now_s + step.duration_s, partial(self._complete, step))
         account = self.ledger.accounts[worker]
         for fault in self.script.faults:
-            if (fault.worker, fault.step) == (worker, ticket.number):
-                self._at(self.now_s + fault.at * duration_s, partial(self._fail, worker, account, fault.reason))
+            if (fault.worker, fault.step) == (worker, number):
+                self._at(self.now_s + fault.at * step.duration_s, partial(self._fail, worker, account, fault.reason))
+        return step
 
-    def _report(self, worker: int, step: ScriptedStep) -> None:
-        if self._steps.get(worker) is not step:
+    def _complete(self, step: ScriptedStep) -> None:
+        """Report at once, or send the report and go on."""
+        if step.void:
             return
-        del self._steps[worker]
+        step.complete = True
+        if self.policy.traits.waits:
+            self._report(step)
+            return
+        self._at(self.now_s + self.script.latency_s, partial(self._report, step))
+        if (following := self._begin(step.worker)) is not None:
+            self._ahead[step.worker].append(following)
+
+    def _report(self, step: ScriptedStep) -> None:
+        if step.void:
+            return
+        worker = step.worker
+        assert self._steps.pop(worker) is step, "reports come in order"
         clock, ticket = self.ledger.report(worker)
         if ticket.exchange == "gradients":
             self._gradients[ticket] = step.sample_range
@@ -202,13 +235,27 @@ class ScriptPlayer:
             self.deaths += 1
             self.driver.leave(worker, self.now_s, reason)
 
+    def _told_to_stop(self, account: object, worker: int) -> None:
+        """The newest step is abandoned; its samples come back with the answer, after all reports."""
+        if self.ledger.accounts.get(worker) is account:
+            newest = self._ahead[worker][-1] if self._ahead[worker] else self._steps.get(worker)
+            if newest is not None and not newest.complete:
+                newest.void = True
+            self._at(self.now_s + self.script.latency_s, partial(self._has_stopped, account, worker))
+
+    def _has_stopped(self, account: object, worker: int) -> None:
+        if self.ledger.accounts.get(worker) is account:
+            self.driver.stopped(worker, self.now_s)
+
+    def _abandon(self, step: ScriptedStep) -> None:
+        step.void = True
+        self.workload.give_back(step.sample_range)
+
     def _void(self, ticket: Ticket) -> None:
-        step = self._steps.get(ticket.worker)
-        if step is not None and step.ticket is ticket:
-            del self._steps[ticket.worker]
-            self.workload.give_back(step.sample_range)
-        else:
+        if ticket in self._gradients:
             self.workload.give_back(self._gradients.pop(ticket))
+        else:
+            self._abandon(self._steps.pop(ticket.worker))
 
     def _arrive(self, workers: int) -> None:
         free = (worker for worker in count() if worker not in self.ledger.accounts)

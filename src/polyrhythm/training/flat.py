@@ -7,7 +7,8 @@ Two ways to use them:
   channels-last layout is lost.
 - `FlatLayout.gather` and `FlatLayout.scatter` copy, for scripts whose tensors must stay where they are.
 
-Only float32, on one device. Frozen parameters are left out; a parameter that is shared by several modules (tied) is
+On one device. A vector is float64 if a tensor is, and float32 otherwise: float16 and bfloat16 are rounded when they are
+copied back. Frozen parameters are left out; a parameter that is shared by several modules (tied) is
 there once. Parameters of one group stand side by side, so a parameter group is a slice.
 """
 
@@ -39,17 +40,18 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """Places of named tensors in one vector of `size` elements, in groups that stand side by side."""
+    """Places of named tensors in one vector of `size` elements of `dtype`, in groups that stand side by side."""
 
     groups: tuple[tuple[Segment, ...], ...]
     size: int
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, *groups: Named) -> "FlatLayout":
         """Layout of the tensors of each group, in their order.
 
         Raises:
-            UsageError: for a tensor that is not float32, or tensors on several devices.
+            UsageError: for a tensor of no real floating-point type, or tensors on several devices.
 
         Example:
             >>> layout = FlatLayout.of({"w": torch.zeros(2, 3)}, {"b": torch.zeros(2)})
@@ -62,7 +64,9 @@ class FlatLayout:
         segments = iter(
             [Segment(name, t.shape, stop - t.numel(), stop) for (name, t), stop in zip(named, stops, strict=True)]
         )
-        return cls(tuple(tuple(next(segments) for _ in group) for group in groups), sum(t.numel() for _, t in named))
+        dtype = torch.float64 if any(t.dtype == torch.float64 for _, t in named) else torch.float32
+        places = tuple(tuple(next(segments) for _ in group) for group in groups)
+        return cls(places, sum(tensor.numel() for _, tensor in named), dtype)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -91,11 +95,11 @@ class FlatLayout:
                 tensor.add_(view)
 
 
-def check_tensors(named: Iterable[tuple[str, Tensor]]) -> None:
-    """All float32 and on one device."""
+def check_tensors(named: Iterable[tuple[str, Tensor]], only: torch.dtype | None = None) -> None:
+    """All floating-point, on request of one type, and on one device."""
     devices: dict[torch.device, str] = {}
     for name, tensor in named:
-        if tensor.dtype != torch.float32:
+        if not tensor.is_floating_point() or (only is not None and tensor.dtype != only):
             raise UsageError(f"{name} is {tensor.dtype}; flat vectors hold torch.float32: convert the model first")
         devices.setdefault(tensor.device, name)
     if len(devices) > 1:
@@ -147,7 +151,7 @@ class FlatModel:
         self.module = module
         self.layout = FlatLayout.of(*grouped(named, groups))
         self.buffer_layout = FlatLayout.of(floating)
-        check_tensors([*named.items(), *floating.items()])
+        check_tensors([*named.items(), *floating.items()], torch.float32)
         self.tensors = [named[segment.name] for segment in self.layout.segments]
         self.parameters = repoint(self.layout, self.tensors)
         self.buffers = repoint(self.buffer_layout, list(floating.values()))

@@ -90,6 +90,9 @@ class FlatOptimizer:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.momenta = [momentum_of(group) for group in self.optimizer.param_groups]
         self.applied: tuple[float, float | None] = (1.0, None)
+        self.idle: frozenset[int] = frozenset()
+        """Numbers of groups whose tensors stay as they are in the next steps."""
+        self._group_of = [number for number, group in enumerate(segments) for _ in group]
 
     def on(self, parameters: Tensor) -> "FlatOptimizer":
         """A new optimizer of the same kind, without state, on another vector."""
@@ -113,8 +116,8 @@ class FlatOptimizer:
                 return
             self.tensors[0].grad = gradient
         else:
-            for tensor, segment in zip(self.tensors, self.segments, strict=True):
-                tensor.grad = segment.view(gradient)
+            for tensor, segment, group_number in zip(self.tensors, self.segments, self._group_of, strict=True):
+                tensor.grad = None if group_number in self.idle else segment.view(gradient)
         self._step()
 
     def _apply(self, lr_scale: float, momentum: float | None) -> None:
@@ -129,10 +132,11 @@ class FlatOptimizer:
 
     def state(self) -> OptimizerState:
         """A copy of the state; empty before the first step and after `reset`."""
-        states = [self.optimizer.state[tensor] for tensor in self.tensors]
+        states = [self.optimizer.state.get(tensor, {}) for tensor in self.tensors]
         vectors, numbers = {}, {}
-        for key in states[0]:
-            values = [state[key] for state in states]
+        for key in dict.fromkeys(key for state in states for key in state):
+            known = next(state[key] for state in states if key in state)
+            values = [state.get(key, fresh(known, tensor)) for state, tensor in zip(states, self.tensors, strict=True)]
             if isinstance(values[0], Tensor):
                 joint = torch.cat([value.reshape(-1) for value in values])
                 vectors[key] = StateVector(joint, tuple(value.shape for value in values))
@@ -153,6 +157,13 @@ class FlatOptimizer:
     def reset(self) -> None:
         """Forget the state, as if no step had been made."""
         self.optimizer.state.clear()
+
+
+def fresh(entry: Any, tensor: Tensor) -> Any:
+    """What an entry such as this is for a tensor that has made no step yet."""
+    if isinstance(entry, Tensor):
+        return torch.zeros_like(entry) if entry.dim() == 0 else torch.zeros_like(tensor)
+    return 0 if isinstance(entry, (int, float)) else None
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
@@ -271,7 +282,8 @@ def descend(step: Callable[[Optimizer], Any], optimizer: Optimizer) -> None:
         return
     for group in optimizer.param_groups:
         for tensor in group["params"]:
-            tensor.add_(tensor.grad, alpha=-group["lr"])
+            if tensor.grad is not None:
+                tensor.add_(tensor.grad, alpha=-group["lr"])
 
 
 def is_elementwise(kind: type[Optimizer], options: Options) -> bool:

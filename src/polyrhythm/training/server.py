@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyrhythm.training.combine import total_of, weighted_mean
+from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.optimizer import FlatOptimizer
 
@@ -83,8 +83,8 @@ class GlobalParameters:
             lr_scale: further factor on the optimizer's rate, for this step.
             momentum: momentum of this step; None is the optimizer's own.
         """
-        gradient, factor = self._mean(pushes)
         self._outdate()
+        gradient, factor = self._mean(pushes)
         self.optimizer.step(gradient, lr_scale * factor, momentum)
 
     @property
@@ -106,11 +106,11 @@ class GlobalParameters:
             scales = self.compensation.scales_rate
             factor = push.weight * self.compensation.lr_scale(push.staleness) / push.weight if scales else 1.0
             return self._corrected(push), factor
-        scaled = weights = [push.weight for push in pushes]
-        total = total_of(weights)
-        if self.compensation.scales_rate:
-            scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
-        return weighted_mean([self._corrected(push) for push in pushes], scaled), sum(scaled) / total
+        corrected, weights = [self._corrected(push) for push in pushes], [push.weight for push in pushes]
+        if not self.compensation.scales_rate:
+            return weighted_mean(corrected, weights), 1.0
+        scaled = [push.weight * self.compensation.lr_scale(push.staleness) for push in pushes]
+        return weighted_mean(corrected, scaled), sum(scaled) / sum(weights)
 
     def _corrected(self, push: Push) -> Tensor:
         if not self.compensation.needs_backup:

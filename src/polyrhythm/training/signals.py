@@ -14,5 +14,6 @@ def squared_norm(gradients: Iterable[Tensor]) -> float:
     >>> squared_norm([torch.tensor([3.0]), torch.tensor([[0.0, 4.0]])])
     25.0
     """
-    tensors = list(gradients)
+    dense = (each.coalesce().values() if each.is_sparse else each for each in gradients)
+    tensors = [each if each.dtype in (torch.float32, torch.float64) else each.float() for each in dense]
     return float(torch.stack(torch._foreach_norm(tensors)).square_().sum()) if tensors else 0.0

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from polyrhythm.cli.app import app
 from polyrhythm_experiments.reproduce import PAPERS
+from polyrhythm_experiments.reproduce.lab import Lab
 
 
 @pytest.fixture
@@ -53,3 +54,15 @@ def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_
     (tmp_path / "file").write_text("")
     done = call("tiny", "--out", "file")
     assert (done.exit_code, done.stderr) == (2, "polyrhythm: --out 'file/runs' cannot be made: Not a directory\n")
+
+
+def test_ctrl_c_is_one_line(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(lab: Lab) -> None:
+        lab.tell(3, 9)
+        lab.tell(1, 4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tests.experiments.reproduce.conftest.page", stop)
+    done = call("tiny")
+    said = "polyrhythm: interrupted: 4 finished runs are in reproduction-tiny/runs; the same command goes on\n"
+    assert (done.exit_code, done.stderr) == (130, said)

@@ -61,12 +61,17 @@ def moves(worker: int, step: int, size: int) -> Tensor:
 
 def among_workers(rank: int, port: int, servers: dict[str, list[str]]) -> dict[tuple[str, str], Tensor]:
     """The replica of this worker at the end, its buffers after it, by way and `Sync`."""
-    generation = Generation(TCPStore("127.0.0.1", port, is_master=False), "all", ALL, rank)
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    generation = Generation(store, "all", ALL, rank)
     averager.BLOCK = 1000  # several blocks of these few parameters
-    threads = {way: SumThread(Address(first, "job"), rank, others) for way, (first, *others) in servers.items()}
+    addresses = {way: (Address(first, "job", "secret"), others) for way, (first, *others) in servers.items()}
+    threads = {way: SumThread(first, rank, others) for way, (first, others) in addresses.items()}
     launches: dict[str, LaunchSum] = {"ring": launch_sum}
     launches |= {way: thread.launch for way, thread in threads.items()}
     found = {(way, name): replicate(generation, SYNCS[name], launches[way]) for way in WAYS for name in SYNCS}
+    if store.add("through", 1) == SIZE:  # the end of a member is a death for whom still waits
+        store.set("all", "through")
+    store.wait(["all"])
     for thread in threads.values():
         thread.stop()
     return found
@@ -128,7 +133,7 @@ def found() -> Iterator[Found]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with summing_servers("unix") as one, summing_servers("unix", "unix") as two, summing_servers("tcp", "tcp") as tcp:
         servers = dict(zip(WAYS[1:], (one, two, tcp), strict=True))
-        yield run_workers(among_workers, SIZE, store.port, servers)
+        yield run_workers(among_workers, SIZE, store.port, servers, timeout_s=180.0)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,17 +1,30 @@
 """Records that members of a generation exchange at once, over the connections between every two of them."""
 
+import os
+import socket
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from polyrhythm.runtime.collectives.peer_sockets import RANK_BYTES, SECRET_BYTES, PeerSockets, store_key
-from polyrhythm.runtime.wire.connection import ADDRESS, connect
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.collectives.peer_sockets import RANK_BYTES, PeerSockets, answer, know_token, store_key
+from polyrhythm.runtime.wire import credentials
+from polyrhythm.runtime.wire.connection import ADDRESS, address_of, connect, listen
+from polyrhythm.runtime.wire.credentials import NONCE_BYTES, PROOF_BYTES
 from tests.runtime.members import together
 
 SIZE = 3
 LIMIT = timedelta(seconds=20)
+
+
+@pytest.fixture(autouse=True)
+def token() -> Iterator[None]:
+    know_token("secret")
+    yield
+    know_token("")
 
 
 def meshes() -> list[PeerSockets]:
@@ -51,7 +64,7 @@ def test_who_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stranger_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 hears from somebody who does not know the secret before it hears from the others."""
+    """Rank 0 hears from somebody who knows all that is on the store before it hears from the others."""
     monkeypatch.setenv(ADDRESS, "127.0.0.1")
     store, shown = HashStore(), threading.Event()
 
@@ -66,12 +79,60 @@ def test_a_stranger_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     assert together(act, SIZE) == [[b"\0", b"\1", b"\2"]] * SIZE
 
 
+def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one host nobody needs a token: the kernel says whose process it is."""
+    asked: list[socket.socket] = []
+
+    def peer_user(sock: socket.socket) -> int:
+        asked.append(sock)
+        return os.geteuid() + (len(asked) == 1)
+
+    monkeypatch.setattr(credentials, "peer_user", peer_user)
+    with listen("unix:@polyrhythm-test-peers") as acceptor, connect("unix:@polyrhythm-test-peers", 5.0) as stranger:
+        stranger.sendall(bytes(RANK_BYTES))
+        sock, rank = answer(acceptor)
+        assert rank == -1
+        sock.close()
+
+
 def strange(store: HashStore, shown: threading.Event) -> None:
-    """Once, call rank 0 with a wrong secret, and wait to be hung up on."""
+    """Once, call rank 0 without knowing the token, and wait to be hung up on."""
     if shown.is_set():
         return
     shown.set()
-    address, _ = store.get(store_key(0)).decode().split(" ")
-    with connect(address, LIMIT.total_seconds()) as sock:
-        sock.sendall(bytes(SECRET_BYTES + RANK_BYTES))
-        assert not sock.recv(1)
+    with connect(store.get(store_key(0)).decode(), LIMIT.total_seconds()) as sock:
+        sock.sendall(bytes(NONCE_BYTES + RANK_BYTES + PROOF_BYTES))
+        while sock.recv(NONCE_BYTES):
+            pass
+
+
+def test_one_in_the_place_of_a_member_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has put its own address on the store in the place of rank 0."""
+    monkeypatch.setenv(ADDRESS, "127.0.0.1")
+    store = HashStore()
+    with listen("tcp:127.0.0.1:0") as impostor:
+        impostor.settimeout(LIMIT.total_seconds())
+        store.set(store_key(0), address_of(impostor))
+
+        def act(rank: int) -> None:
+            if rank:
+                with pytest.raises(UsageError, match="does not know the token of the job"):
+                    PeerSockets(store, 1, 2, LIMIT)
+                return
+            sock, _ = impostor.accept()
+            sock.sendall(bytes(NONCE_BYTES))
+            said = sock.recv(4096)
+            assert b"secret" not in said
+            sock.sendall(bytes(PROOF_BYTES))
+            sock.close()
+
+        together(act)
+
+
+def test_nothing_secret_is_on_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    store = HashStore()
+    for member in together(lambda rank: PeerSockets(store, rank, SIZE, LIMIT), SIZE):
+        member.close()
+    assert all(store.get(store_key(rank)).decode().startswith("unix:@polyrhythm-peers-") for rank in range(SIZE))
+    assert all(" " not in store.get(store_key(rank)).decode() for rank in range(SIZE))

@@ -25,7 +25,7 @@ def store() -> TCPStore:
 def lose_one(rank: int, port: int, servers: list[str]) -> tuple[str, list[float]]:
     """The last rank dies while the others wait for it in their second sum; what these two then sum up."""
     store = TCPStore("127.0.0.1", port, is_master=False)
-    thread = SumThread(Address(servers[0], "job"), rank, servers[1:])
+    thread = SumThread(Address(servers[0], "job", "secret"), rank, servers[1:])
     generation, numbers = Generation(store, "one", range(3), rank), torch.ones(5)
     thread.launch(generation, numbers).wait()
     if rank == 2:
@@ -52,7 +52,7 @@ def test_without_a_server_there_is_no_sum(store: TCPStore) -> None:
     """Neither for whom it takes by surprise nor for whom comes later."""
     first, second = (Generation(store, name, (0,), 0) for name in ("one", "two"))
     with summing_servers("unix") as servers:
-        thread = SumThread(Address(servers[0], "job"), 0)
+        thread = SumThread(Address(servers[0], "job", "secret"), 0)
         numbers = torch.ones(3)
         thread.launch(first, numbers).wait()
     for generation in (first, second):

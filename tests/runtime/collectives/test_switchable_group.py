@@ -16,8 +16,7 @@ import polyrhythm.runtime.collectives.switchable_group
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
-from polyrhythm.runtime.collectives.shm_allreduce import CHUNK
-from polyrhythm.runtime.collectives.shm_work import SharedSum
+from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.ddp_models import Branches, Trainer, digest, equal, network
@@ -84,22 +83,24 @@ def test_bsp_has_the_bits_of_plain_ddp(store: TCPStore, size: int) -> None:
 
 
 def sums_worker(rank: int, size: int, port: int) -> list[bool]:
-    """Whether sums of vectors of several lengths have the bits of gloo's."""
+    """Whether sums of vectors of several lengths and types have the bits of gloo's."""
     _, group = connect(rank, size, port)
-    equal_bits = []
-    for length in (1, 2, 7, 17, 1000, 4097, CHUNK + 1, 1_000_003):
-        own = torch.randn(length, generator=torch.Generator().manual_seed(rank))
-        gloos = own.clone()
-        group.allreduce([own]).wait()
-        dist.all_reduce(gloos)
-        equal_bits.append(torch.equal(own, gloos))
     assert group.generation is not None
-    return [group.generation.sums is not None, *equal_bits]
+    generator, equal_bits = torch.Generator().manual_seed(rank), []
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64):
+        for length in (1, 2, 7, 17, 1000, 4097, 131_073, 1_000_003):
+            own = (100 * torch.randn(length, generator=generator)).to(dtype)
+            gloos = own.clone()
+            assert group.generation.in_memory("allreduce", [own], None)
+            group.allreduce([own]).wait()
+            dist.all_reduce(gloos)
+            equal_bits.append(torch.equal(own, gloos))
+    return equal_bits
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4, 9])
 def test_sums_in_shared_memory_have_the_bits_of_gloo(store: TCPStore, size: int) -> None:
-    assert run_workers(sums_worker, size, size, store.port) == [[True] * 9] * size
+    assert run_workers(sums_worker, size, size, store.port) == [[True] * 40] * size
 
 
 def phases_worker(rank: int, size: int, port: int) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def last_of_a_step(rank: int, size: int, port: int) -> list[float | None]:
         for _ in range(2):
             tensor = torch.ones(1)
             work = group.allreduce([tensor])
-            seen.append(None if isinstance(work, GuardedWork | SharedSum) else tensor.item())
+            seen.append(None if isinstance(work, GuardedWork | SharedWork) else tensor.item())
             work.wait()
             assert tensor.item() == size
         group.step()

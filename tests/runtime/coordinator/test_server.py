@@ -4,17 +4,22 @@ import logging
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 from polyrhythm.errors import UsageError
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
+from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import start_coordinator
 from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
-from polyrhythm.runtime.wire.protocol import Address, Cut
-from polyrhythm.runtime.worker.client import HeartbeatThread
+from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Role
 from tests.runtime.jobs import job
+from tests.runtime.wire.test_connection import Log
 
 
 def make_server(**settings: Any) -> CoordinatorServer:
@@ -26,12 +31,13 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp:127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UsageError, match=rf"cannot listen on {address}: the port is in use; choose another"):
-            start_coordinator(JobConfig(job="coordinator-taken", listen=(address,)))
+            start_coordinator(JobConfig(job="coordinator-taken", listen=(address,), token="secret"))
 
 
-def test_beyond_this_host_only_with_a_token() -> None:
-    with pytest.raises(UsageError, match=r"tcp:0\.0\.0\.0:0 can be reached from other hosts; give the job a token"):
-        start_coordinator(JobConfig(job="coordinator-open", listen=("tcp:0.0.0.0:0",)))
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_over_tcp_only_with_a_token(host: str) -> None:
+    with pytest.raises(UsageError, match=rf"tcp:{host}:0 can be reached by others; give the job a token"):
+        start_coordinator(JobConfig(job="coordinator-open", listen=(f"tcp:{host}:0",)))
 
 
 def test_a_hub_to_which_nobody_comes_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,17 +51,32 @@ def idle(rank: int) -> None:
 
 
 def test_visitors() -> None:
-    with job(idle, 1, name="visited", token="secret") as running:
-        state = steer.status(steer.at("visited", token="secret"))
+    with job(idle, 1, name="visited") as running:
+        state = steer.status(steer.at("visited"))
         assert (state.policy, state.phase, state.epoch, state.members) == ("bsp", 0, -1, ())
-        assert steer.switch(steer.at("visited", token="secret"), "asp").switching_to == "asp"
-        with pytest.raises(UsageError, match="the token is wrong"):
-            steer.status(steer.at("visited"))
-        with pytest.raises(UsageError, match=r"rank 0 is not part of this job, or its heartbeat is here already"):
-            HeartbeatThread(Address(coordinator_address("visited"), "visited", "secret"), 0, 1.0, ignore)
-        steer.absent(steer.at("visited", token="secret"), 0)
+        assert steer.switch(steer.at("visited"), "asp").switching_to == "asp"
+        with pytest.raises(UsageError, match=r"rank 0 is not part of this job"):
+            join_as("heartbeat", "visited")
+        with pytest.raises(UsageError, match=r"rank 0 is not part of this job"):
+            join_as("sums", "visited")
+        with pytest.raises(UsageError, match=r"this is the coordinator"):
+            join_as("coordinator", "visited")
+        steer.absent(steer.at("visited"), 0)
         running.join()
 
 
-def ignore(message: Cut) -> None:
-    """Nobody cuts here."""
+def test_a_switch_before_the_first_worker_is_not_forgotten() -> None:
+    server = make_server(patience_s=0.0)
+    server.switch("asp", nobody, "a test")
+    server._adopt(server.config)
+    assert server.coordinator.next_policy == parse_policy("asp")
+    server.run()
+
+
+def join_as(role: Role, name: str) -> None:
+    loop = Loop()
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Rejected)
+    try:
+        join(loop, coordinator_address(name), Hello(name, role, 0), decoder, Log())
+    finally:
+        loop.close()

@@ -1,7 +1,10 @@
-"""Sequences of policies on real workers: each in a phase of its own, at the right sample, with nothing lost."""
+"""Sequences of policies on real workers: each in a phase of its own, at the right sample, with nothing lost; and
+which policy a job switches to.
+"""
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyrhythm
-from polyrhythm.core import Cluster
-from polyrhythm.policies import parse_policy
+from polyrhythm.core import Cluster, Policy
+from polyrhythm.core.workload import Workload
+from polyrhythm.errors import PolicyError
+from polyrhythm.policies import is_built_in, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member, workload_of
-from polyrhythm.runtime.coordinator.stages import Stages
-from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.coordinator.stages import PolicyChoice, Stages
+from polyrhythm.runtime.wire.protocol import Confirmed, Ready
+from tests import wrong_policies
 from tests.runtime.coordinator.test_coordinator import EPOCHS, processed_once
 from tests.runtime.fake_job import FakeJob
 from tests.runtime.jobs import Numbered, Seen, flat, make_model, make_optimizer, run_job, step
@@ -147,3 +153,109 @@ def test_on_the_servers_everyone_starts_from_the_parameters_of_the_lowest_rank()
     first, second = run_job(first_parameters, 2, policy="asp")
     assert torch.equal(first, second)
     assert torch.equal(first, flat(make_model(seed=0)))
+
+
+class Workers:
+    """Workers that are asked about policies and answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str]] = []
+        self.changed: list[tuple[str, bool]] = []
+        self.told: list[str] = []
+
+    def propose(self, number: int, policy: str) -> None:
+        self.asked.append((number, policy))
+
+    def note(self, policy: Policy[Any], at_once: bool) -> None:
+        self.changed.append((policy.spec, at_once))
+
+
+OWN = parse_policy(f"{wrong_policies.__name__}:Raises")
+
+
+@pytest.fixture
+def asked() -> Workers:
+    return Workers()
+
+
+def choice(asked: Workers, first: str = "bsp") -> PolicyChoice:
+    """Of a job with two workers, under a policy that has begun."""
+    job = Job(2, asked, lambda: 0.0)  # type: ignore[arg-type]
+    job.workload, job.epoch = Workload(100, 100), 0
+    job.members = {rank: Member(Ready(0, 100, batch_size=2)) for rank in range(2)}
+    made = PolicyChoice(parse_policy(first), 1, job, asked.note)
+    made.phase = 1
+    made.begin(parse_policy(first))
+    return made
+
+
+def test_a_built_in_policy_is_taken_at_once(asked: Workers) -> None:
+    choice(asked).propose(parse_policy("asp"), asked.told.append)
+    assert (asked.asked, asked.changed, asked.told) == ([], [("asp", False)], [""])
+
+
+def test_one_of_ones_own_is_taken_when_all_have_it(asked: Workers) -> None:
+    made = choice(asked)
+    made.propose(OWN, asked.told.append)
+    made.propose(OWN, asked.told.append)
+    assert asked.asked == [(1, OWN.spec)]
+    made.confirmed(0, Confirmed(1))
+    made.confirmed(0, Confirmed(1))
+    assert not asked.changed
+    made.lost(1)
+    assert (asked.changed, asked.told) == ([(OWN.spec, False)], ["", ""])
+
+
+def test_one_worker_is_enough_to_refuse(asked: Workers) -> None:
+    made = choice(asked)
+    made.propose(OWN, asked.told.append)
+    made.confirmed(1, Confirmed(1, "no such file"))
+    made.confirmed(0, Confirmed(1))
+    assert asked.told == [*made.notices] == [f"the switch to {OWN.spec} is refused: rank 1: no such file"]
+    assert not asked.changed
+    assert made.stages.policy.spec == "bsp"
+
+
+def test_a_later_wish_comes_before_an_earlier_one(asked: Workers) -> None:
+    made = choice(asked)
+    made.propose(OWN, asked.told.append)
+    made.propose(parse_policy("asp"), asked.told.append)
+    made.confirmed(0, Confirmed(1, "an answer to what is over"))
+    assert asked.told == [f"the switch to {OWN.spec} is refused: asp was asked for before all had answered", ""]
+    assert asked.changed == [("asp", False)]
+
+
+@pytest.mark.parametrize("spec", ["nonsense", "./nowhere.py:Mine"])
+def test_a_script_that_wants_what_is_not_there_is_told_in_the_log(asked: Workers, spec: str) -> None:
+    made = choice(asked)
+    made.propose_for(1, spec)
+    (notice,) = made.notices
+    assert notice.startswith(f"the switch to {spec} that rank 1 has asked for is refused: ")
+
+
+def test_what_fails_gives_way_once_to_what_has_begun(asked: Workers) -> None:
+    made = choice(asked, "asp")
+    made.propose(parse_policy("bsp"), asked.told.append)  # which never begins
+    made.propose(parse_policy("ssp:2"), asked.told.append)
+    made.phase = 2
+    made.begin(parse_policy("ssp:2"))
+    for _ in range(3):
+        made.fail(PolicyError("oops"))
+    assert asked.changed[2:] == [("asp", True)]
+    assert [*made.notices] == ["oops; ssp:2 is out of force, and asp goes on"]
+    made.phase = 3
+    with pytest.raises(PolicyError, match="oops"):
+        made.fail(PolicyError("oops"))
+
+
+def test_the_first_policy_has_none_before_it(asked: Workers) -> None:
+    with pytest.raises(PolicyError, match="oops"):
+        choice(asked).fail(PolicyError("oops"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "built_in"),
+    [("bsp", True), ("switch:bsp@0.5,asp", True), (OWN.spec, False), (f"switch:bsp@0.5,({OWN.spec})", False)],
+)
+def test_what_is_built_in_needs_no_answer(spec: str, built_in: bool) -> None:
+    assert is_built_in(parse_policy(spec)) == built_in

@@ -57,7 +57,7 @@ def test_a_worker_hands_its_whole_config_to_the_job_that_it_starts(
     monkeypatch.delenv(COORDINATOR, raising=False)
     monkeypatch.setattr(os, "execve", execve)
     with pytest.raises(SystemExit):
-        launch(["--policy", "ssp:3", "--epochs", "4", "--shards", "2", "--on-divergence", "end", "train.py"])
+        launch(["--policy", "ssp:3", "--epochs", "4", "--shards", "2", "--on-divergence", "end", __file__])
     assert capsys.readouterr().err == "polyrhythm: epochs 4 of --epochs holds; 3 of POLYRHYTHM_EPOCHS is overruled\n"
     for name, value in became.items():
         monkeypatch.setenv(name, value)

@@ -67,15 +67,14 @@ WRONG = {
     "policy = {name = 'spp'}": "policy in .*job.toml: unknown policy 'spp': did you mean ssp?",
     "policy = {name = 'ssp', t = 3}": "policy in .*job.toml: ssp has no parameter 't'",
     "policy = {name = 'ssp', s = 'x'}": "s must be a number but got 'x'",
-    "max-restarts = 3": "max_restarts = 3 in .*job.toml has no meaning here: a job goes on without workers that die",
     "on-divergence = 'end'\non_divergence = 'end'": "gives on-divergence twice; leave one out",
     "policy = ": "job file .*job.toml is not TOML: ",
     "when = 2026-99-99": "job file .*job.toml is not TOML: ",
-    "job = " + "[" * 5000 + "]" * 5000: "job file .*job.toml is nested too deeply",
+    "job = " + "[" * 5000 + "]" * 5000: "job file .*job.toml is not TOML: it is nested too deeply",
     "policy = "
     + "{name = 'tuned', policy = " * 3000
     + "'asp'"
-    + "}" * 3000: "job file .*job.toml is nested too deeply",
+    + "}" * 3000: "job file .*job.toml is not TOML: it is nested too deeply",
 }
 
 

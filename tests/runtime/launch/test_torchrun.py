@@ -1,46 +1,21 @@
 """``polyrhythm run`` as a user starts it: switches from outside, workers that fail, and nothing left behind."""
 
-import os
+import re
 import signal
 import socket
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 
 from polyrhythm.core import Trace, replay
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.launch.torchrun import read_command, worker_environment
+from polyrhythm.runtime.launch.control_client import jobs_here
+from polyrhythm.runtime.launch.run_flags import make_parser
+from polyrhythm.runtime.launch.torchrun import launch, read_command, worker_environment
 from tests import wrong_policies
-
-MARK = "POLYRHYTHM_TEST_MARK"
-LIMIT_S = 120.0
-
-HEAD = """
-import os, signal, subprocess, sys
-import torch
-import polyrhythm
-
-rank = int(os.environ["RANK"])
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.ones(40, 3), torch.ones(40, 1))
-
-def step(x, y):
-    optimizer.zero_grad()
-    (model(x) - y).square().mean().backward()
-    optimizer.step()
-
-def call(*words):
-    done = subprocess.run([sys.executable, "-m", "polyrhythm", *words], capture_output=True, text=True)
-    return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
-"""
+from tests.ends import await_ends
+from tests.runtime.places import LIMIT_S, Place
 
 STEERED = """
 answers = []
@@ -52,7 +27,7 @@ with polyrhythm.session(model, optimizer) as session:
                 answers.append(call("ctl", job, "switch", "asp"))
                 answers.append(call("ctl", job, "switch", "apx"))
                 answers.append(call("ctl", "nobody"))
-                answers.append(call("run", "--job", job, "train.py"))
+                answers.append(call("run", "--job", job, sys.argv[0]))
             step(x, y)
     if rank == 0:
         print(session.policy, session.metrics["phase"], *answers, sep="\\n")
@@ -123,49 +98,6 @@ with polyrhythm.session(model, optimizer) as session:
 """
 
 
-class Place:
-    """A folder to run in, and an environment that all processes of a run inherit."""
-
-    def __init__(self, folder: Path, temporary: Path) -> None:
-        self.folder, self.temporary, self.mark = folder, temporary, uuid.uuid4().hex
-        (folder / "work").mkdir()
-
-    def run(self, script: str, *flags: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        path = self.folder / "script.py"
-        path.write_text(HEAD + script, encoding="utf-8")
-        ours = {MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "polyrhythm", "run", *flags, str(path), *arguments],
-            cwd=self.folder / "work",
-            env={**os.environ, **ours},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
-
-    def files(self) -> list[str]:
-        """What is left, but for torch's own cache, and sockets of its loaders, which leave them if they are killed."""
-        left = [str(path) for folder in (self.folder / "work", self.temporary) for path in folder.rglob("*")]
-        return [path for path in left if "torchinductor" not in path and "pymp-" not in path]
-
-    def processes(self) -> Iterator[int]:
-        """Those that live and have our mark in their environment."""
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if self.mark.encode() in path.read_bytes():
-                    yield int(path.parent.name)
-            except OSError:  # ended meanwhile, or another user's
-                continue
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    # Not below tmp_path: the sockets of torch's loaders have names there, which must not be long.
-    with TemporaryDirectory() as temporary:
-        yield Place(tmp_path, Path(temporary))
-
-
 def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
     traces = place.folder / "traces"
     flags = ("--nproc-per-node", "2", "--policy", "bsp", "--job", f"t{place.mark}", "--trace", str(traces))
@@ -204,6 +136,16 @@ def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None
     assert "polyrhythm: rank 0: the loss of rank 0 is nan: diverged after 4 samples" in done.stderr
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4", "esync"])
+def test_a_loss_that_is_no_number_is_said_once_without_a_rule(place: Place, policy: str) -> None:
+    done = place.run(DIVERGING, "--nproc-per-node", "2", "--policy", policy)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if " is nan" in line]
+    assert len(said) == 1, done.stderr
+    assert re.search(r"coordinator: the loss of rank [01] is nan in its step \d+, and the others", said[0])
+    assert "--on-divergence end" in said[0]
+
+
 @pytest.mark.parametrize("name", ["Raises", "RaisesByTheClock", "RaisesOnAlarm", "SaysGo", "StartsBadly"])
 def test_a_wrong_policy_ends_the_job_with_one_line(place: Place, name: str) -> None:
     """Whether the coordinator or every rank runs it."""
@@ -238,10 +180,8 @@ def test_a_port_that_is_given_is_used_or_refused(place: Place) -> None:
 def test_nothing_outlives_the_launcher(place: Place, how: str, status: int) -> None:
     done = place.run(ORPHANED, "--nproc-per-node", "2", "--policy", "asp", arguments=how.split())
     assert done.returncode == status, done.stderr
-    deadline = time.monotonic() + LIMIT_S
-    while list(place.processes()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert list(place.processes()) == []
+    while pids := list(place.processes()):  # and what they have started meanwhile
+        assert await_ends(pids, LIMIT_S)
     assert place.files() == []
 
 
@@ -259,19 +199,25 @@ WRONG = {
         "a.py",
     ): "host 'no.such.host.invalid', which cannot be",
     ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "a.py"): "set POLYRHYTHM_TOKEN to the same value on each",
+    ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "a.py"): "set POLYRHYTHM_TOKEN to the same value on each",
     ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--node-rank", "2", "a.py"): "--node-rank must be from 0 to 1",
     ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:x", "a.py"): "is '127.0.0.1:x'",
     ("--nnodes", "2", "--rdzv-backend", "etcd", "a.py"): "--rdzv-backend etcd is not known here; leave it out",
-    ("--max-restarts", "3", "a.py"): "--max-restarts 3 has no meaning here: a job goes on without workers that die",
     ("--tee", "3", "a.py"): "--tee 3 has no meaning here: what workers print comes out here as it is; leave it out",
     ("--log-dir", "logs", "a.py"): "--log-dir logs has no meaning here",
     ("--virtual-local-rank", "a.py"): "--virtual-local-rank has no meaning here",
+    ("--shards", "1000000", "a.py"): "--shards 1000000 is more than 32 processes for each of",
+    ("--nproc-per-node", "1000000", "a.py"): "--nproc-per-node 1000000 is more than 32 processes for each of",
     ("--shards", "0", "a.py"): "--shards must be at least 1 but got 0",
     ("--hang-after", "0", "a.py"): "--hang-after must be more than 0 seconds but got 0",
     ("--delta-rate", "nan", "a.py"): "--delta-rate must be positive and finite but got nan",
     ("--compensation", "dc", "a.py"): "compensation",
     ("--compensation", "dc-asgd", "--full-duplex", "a.py"): "--full-duplex and --compensation dc-asgd exclude each",
     ("--policy", "asp"): "no script given",
+    ("--polcy", "asp", "a.py"): "unknown flag --polcy: did you mean --policy\\?",
+    ("--zzz", "a.py"): "unknown flag --zzz: see polyrhythm run --help",
+    ("--job-family=x", "a.py"): "--job-family goes with --policy sync-switch, and the policy is another one",
+    ("--shards", "x", "a.py"): "argument --shards: invalid int value: 'x'; see polyrhythm run --help",
 }
 
 
@@ -281,7 +227,24 @@ def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> N
         read_command(arguments)
 
 
-def test_the_ranks_of_a_host() -> None:
+def test_a_script_that_is_not_there_is_told_before_anything_starts() -> None:
+    with pytest.raises(PolyrhythmError, match="cannot find the script nowhere"):
+        launch(["nowhere/train.py"])
+
+
+def test_a_host_without_gpus_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(PolyrhythmError, match="--nproc-per-node gpu finds no GPU on this host"):
+        read_command(["--nproc-per-node", "gpu", "a.py"])
+
+
+def test_our_flags_come_first_in_the_help() -> None:
+    text = make_parser().format_help()
+    assert text.index("flags of polyrhythm") < text.index("--policy SPEC  ") < text.index("flags of torchrun")
+
+
+def test_the_ranks_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
     where = ["--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:4000", "--rdzv-id", "j"]
     plan = read_command([*where, "--nproc-per-node", "2", "a.py"])
     assert (plan.ranks, plan.config.workers, plan.config.job) == (range(2, 4), 6, "j")
@@ -313,3 +276,9 @@ def test_the_script_keeps_its_own_flags() -> None:
     assert (plan.processes, plan.config.policy) == (2, "ssp:3")
     assert plan.command[-5:] == ("a.py", "--policy", "x", "--n", "5")
     assert read_command(["-m", "package.train"]).command[-2:] == ("-m", "package.train")
+
+
+def test_jobs_of_this_host_are_listed() -> None:
+    with socket.socket(socket.AF_UNIX) as coordinator:
+        coordinator.bind("\0polyrhythm-listed")
+        assert "listed" in jobs_here()

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.script.bootstrap import main
+from polyrhythm.runtime.script.bootstrap import execute, main
 from polyrhythm.testing import cuda
 from polyrhythm.testing.processes import workers
 from tests.runtime.jobs import LIMIT_S, job
@@ -84,11 +84,12 @@ def try_adapted(
     return Run(folder, [outcome.value for outcome in outcomes])
 
 
-def plain(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Run:
+def plain(folder: Path, script: str, *arguments: str, ranks: int = 2, stand_in: bool = True) -> Run:
     """The same script as torchrun starts it."""
     folder.mkdir(exist_ok=True)
     store = meeting_point()
-    with workers(play, ranks, folder, ranks, store.port, stand_in, (str(SCRIPTS / script), *arguments)) as running:
+    start = partial(run_without_us, cuda.main if stand_in else run_bare)
+    with workers(play, ranks, folder, ranks, store.port, start, (str(SCRIPTS / script), *arguments)) as running:
         outcomes = running.join(LIMIT_S)
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
     return Run(folder, [0] * ranks)
@@ -128,7 +129,11 @@ def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, 
     return main(command)
 
 
-def stand_in(command: tuple[str, ...]) -> int:
+def run_bare(*command: str) -> None:
+    execute(command)
+
+
+def run_without_us(run: Callable[..., None], command: tuple[str, ...]) -> int:
     """Run a script without us.
 
     Its group outlives it: the destructor of torch's own, at the end of the script's main function, may wait for ever
@@ -141,7 +146,7 @@ def stand_in(command: tuple[str, ...]) -> int:
         destroy(group)
 
     dist.destroy_process_group = keep_and_destroy
-    cuda.main(*command)
+    run(*command)
     return 0
 
 

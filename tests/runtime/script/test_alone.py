@@ -20,3 +20,4 @@ def test_its_data_are_shared_out(tmp_path: Path, policy: str, order: str) -> Non
     assert weights[0] == weights[1]
     assert len(run.stdout(0)) == 3
     assert run.stdout(1) == []
+    assert (tmp_path / "whole.pt").stat().st_size > 0

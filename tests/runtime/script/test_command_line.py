@@ -12,6 +12,23 @@ from tests.runtime.script.runs import SCRIPTS, Run
 SAMPLES, EPOCHS, LIMIT_S = 192, 3, 120.0
 
 
+def test_a_refusal_is_said_once_and_is_the_exit_status(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "polyrhythm", "run", "--nproc-per-node", "2", str(SCRIPTS / "odd.py"), "FSDP"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if "FullyShardedDataParallel shards parameters" in line]
+    assert len(said) == 1, done.stderr
+    assert "odd.py:" in said[0]
+    assert "failed with exit code" not in done.stderr
+
+
 def run(folder: Path, plan: dict[int, dict[str, str]]) -> "subprocess.CompletedProcess[str]":
     """Two workers in a job of the folder's name, with a trace of each phase."""
     flags = ("--nproc-per-node", "2", "--job", folder.name, "--trace", str(folder / "traces"))
@@ -46,7 +63,7 @@ def test_bsp_to_asp_to_bsp_by_ctl(tmp_path: Path) -> None:
     traces = phases(tmp_path)
     assert [trace.header.policy for trace in traces] == ["bsp", "asp", "bsp"]
     assert counted(traces) == EPOCHS * SAMPLES
-    assert len([line for line in done.stdout.splitlines() if "loss" in line]) == EPOCHS
+    assert len([line for line in done.stdout.splitlines() if "right" in line]) == EPOCHS  # others are from ctl
 
 
 def test_a_killed_worker_is_named_and_the_other_finishes(tmp_path: Path) -> None:

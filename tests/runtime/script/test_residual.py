@@ -8,8 +8,6 @@ import torch
 
 from tests.runtime.script.runs import Run, adapted, plain
 
-EVERY = list(range(96))
-
 
 def saved(run: Run, rank: int) -> dict[str, Any]:
     made: dict[str, Any] = torch.load(run.folder / f"end.{rank}")
@@ -27,7 +25,15 @@ def equal(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize(
     "flags",
-    [("--workers", "2"), ("--accumulate", "3"), ("--branches",), ("--per-step", "--log-every", "1")],
+    [
+        ("--workers", "2"),
+        ("--accumulate", "3"),
+        ("--accumulate", "3", "--samples", "128"),
+        ("--accumulate", "3", "--samples", "128", "--rest", "--per-step"),
+        ("--accumulate", "4", "--samples", "250", "--rest", "--drop-last", "--workers", "1"),
+        ("--branches",),
+        ("--per-step", "--log-every", "1"),
+    ],
     ids=" ".join,
 )
 def test_bsp_is_what_torchrun_does(tmp_path: Path, flags: tuple[str, ...]) -> None:
@@ -35,7 +41,10 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, flags: tuple[str, ...]) -> No
     for rank in range(2):
         assert ours.epochs_of(rank) == theirs.epochs_of(rank)
         assert equal(saved(ours, rank)["optimizer"], saved(theirs, rank)["optimizer"])
-        assert equal(saved(ours, rank)["model"], saved(theirs, rank)["model"])
+        a, b = saved(ours, rank)["model"], saved(theirs, rank)["model"]
+        # Torch hands out buffers after a pass that ended in an exchange, we at the end of each epoch.
+        names = [name for name in b if rank == 0 or "running" not in name]
+        assert all(torch.equal(a[name], b[name]) for name in names)
     assert ours.stdout(0) == theirs.stdout(0)
 
 
@@ -44,13 +53,14 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, flags: tuple[str, ...]) -> No
     [
         ("asp", ("--workers", "2")),
         ("ssp:1", ("--accumulate", "3")),
-        ("asp", ("--per-step",)),
+        ("asp", ("--accumulate", "3", "--samples", "128", "--rest")),
+        ("asp", ("--per-step", "--whole")),
         ("local:4", ("--branches", "--rebuild")),
     ],
 )
 def test_other_policies_see_every_sample_once_and_agree(tmp_path: Path, policy: str, flags: tuple[str, ...]) -> None:
     run = adapted(tmp_path, "residual.py", *flags, policy=policy)
-    assert run.seen == [EVERY] * 3
+    assert run.seen == [list(range(128 if "--rest" in flags else 96))] * 3
     first, second = (saved(run, rank)["model"] for rank in range(2))
     parameters = [name for name in first if "norm." not in name]
     assert all(torch.equal(first[name], second[name]) for name in parameters)

@@ -83,7 +83,9 @@ def test_what_changes_while_it_is_handed_over_is_refused() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     shard = make_shard()
-    with pytest.raises(PolyrhythmError, match="no setting 'learning_rate': "):
-        shard.apply([Push(torch.ones(SIZE))], settings=({"learning_rate": 0.1},))
-    with pytest.raises(PolyrhythmError, match="settings are for 2 groups but the model has 1"):
-        shard.apply([Push(torch.ones(SIZE))], settings=({"lr": 0.1}, {"lr": 0.1}))
+    with pytest.raises(PolyrhythmError, match="no setting 'learning_rate' of rank 3: "):
+        shard.check_settings(({"learning_rate": 0.1},), "rank 3")
+    with pytest.raises(PolyrhythmError, match="settings of rank 3 are for 2 groups but the model has 1"):
+        shard.check_settings(({"lr": 0.1}, {"lr": 0.1}), "rank 3")
+    with pytest.raises(PolyrhythmError, match=r"setting 'lr' of rank 3 is \(0.1,\), where the optimizer has"):
+        shard.check_settings(({"lr": (0.1,)},), "rank 3")

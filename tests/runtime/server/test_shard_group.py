@@ -43,8 +43,10 @@ def bench(process: ShardProcess) -> Iterator[Bench]:
 def test_a_shard_process_works_dies_and_is_missed(bench: Bench, process: ShardProcess) -> None:
     with pytest.raises(PolyrhythmError, match="is a job with the same id running"):
         ShardProcess(SETTINGS, process.addresses[0])
-    with pytest.raises(UsageError, match="the token is wrong"):
-        ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "worker", 2, "guess"), CLIENT)
+    with pytest.raises(UsageError, match="this is a parameter server, not for a control"):
+        ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "control", 2), CLIENT)
+    with pytest.raises(UsageError, match="this is a parameter server, not for a coordinator"):
+        ShardClient(bench.loop, 2, print).connect(process.addresses[0], Hello("job", "coordinator", 2), CLIENT)
     worker = bench.worker(3)
     worker.upload(torch.zeros(bench.size), OptimizerState({}, {}), version=0)
     gradient = torch.arange(float(bench.size))
@@ -71,7 +73,7 @@ from polyrhythm.runtime.wire.shard_protocol import Hello
 from tests.runtime.shard_bench import CLIENT, SIZES_LAYOUT, SGD
 
 client = ShardClient(Loop(), 5, print)
-client.connect(sys.argv[1], Hello("job", "worker", 5), CLIENT)
+client.connect(sys.argv[1], Hello("job", "worker", 5), CLIENT, "secret")
 client.open(SIZES_LAYOUT, SGD)
 client.push(0, torch.ones(64))
 child = os.fork()  # as a loader worker is

@@ -1,5 +1,6 @@
 """Channels and the loop: order, backpressure, descriptors, ends, timers."""
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -265,14 +266,23 @@ def test_a_name_in_use_points_to_the_other_job() -> None:
     listen(address).close()
 
 
-def test_nothing_listens_beyond_this_host_without_a_token() -> None:
-    with pytest.raises(PolyrhythmError, match="give the job a token"):
-        listen("tcp:0.0.0.0:0")
-    listen("tcp:0.0.0.0:0", token="secret").close()
-
-
 def test_nobody_there_is_one_clear_line() -> None:
     with pytest.raises(
         PolyrhythmError, match=r"cannot connect to unix:@polyrhythm-test-nobody: .*; is the job running"
     ):
         connect("unix:@polyrhythm-test-nobody", 1.0)
+
+
+class Trouble(Log):
+    """Meets an error of this host in what it does with a message."""
+
+    def received(self, message: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_an_error_of_this_host_is_not_the_end_of_the_peer(pair: Pair) -> None:
+    trouble = Trouble()
+    pair.loop.add(pair.right, trouble)
+    pair.left.send(Pull(1))
+    pair.until(lambda: trouble.reasons)
+    assert trouble.reasons == ["what rank 1 sent could not be handled here: [Errno 24] Too many open files"]

@@ -42,7 +42,7 @@ class Reader:
 
 
 MESSAGES: list[tuple[ShardMessage, bytes]] = [
-    (Hello("job", "worker", 3, "secret"), b""),
+    (Hello("job", "worker", 3), b""),
     (PushGradient(1), bytes(range(200)) * 4),
     (Pull(5, 1), b""),
     (Apply((WeightedGradient(1, 2, 0.5, 3),), 0.1, ({"lr": 0.1, "betas": (0.9, 0.99)},)), b""),

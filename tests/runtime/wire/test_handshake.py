@@ -1,42 +1,50 @@
 """Who is let in."""
 
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import msgspec
 import pytest
 
 from polyrhythm.errors import UnreachableError, UsageError
+from polyrhythm.runtime.wire import credentials
 from polyrhythm.runtime.wire.connection import Channel, address_of, connect, listen
+from polyrhythm.runtime.wire.credentials import make_nonce, prove
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import MAX_HELLO, Payload, encode
-from polyrhythm.runtime.wire.handshake import PATIENCE_S, Acceptor, join
-from polyrhythm.runtime.wire.shard_protocol import Hello, Pull, PushGradient, Rejected, Welcome
+from polyrhythm.runtime.wire.frames import ENCODER, MAX_HELLO, FrameParser, Payload, encode
+from polyrhythm.runtime.wire.handshake import MOST_NEWCOMERS, PATIENCE_S, Acceptor, join
+from polyrhythm.runtime.wire.shard_protocol import Challenge, Hello, Proof, Pull, PushGradient, Rejected, Welcome
 from tests.runtime.wire.test_connection import Log
 
-SERVER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Hello | PushGradient | Pull)
-CLIENT: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Welcome | Rejected | Pull)
-HELLO = Hello("job", "worker", 3, "secret")
+SERVER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(PushGradient | Pull)
+CLIENT: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(Rejected | Pull)
+HELLO = Hello("job", "worker", 3)
+NAMES = count()
 
 
 class House:
-    """A acceptor with a token; rank 13 is refused by the one who admits."""
+    """An acceptor with a token; rank 13 is refused by the one who admits."""
 
-    def __init__(self) -> None:
+    def __init__(self, carrier: str = "tcp") -> None:
         self.now = 0.0
         self.loop = Loop(clock=lambda: self.now)
         self.log = Log()
         self.guests: list[Hello] = []
         self.channels: list[Channel] = []
-        listener = listen("tcp:127.0.0.1:0")
+        listener = listen(
+            "tcp:127.0.0.1:0" if carrier == "tcp" else f"unix:@polyrhythm-test-{os.getpid()}-{next(NAMES)}"
+        )
         self.address = address_of(listener)
         Acceptor(self.loop, listener, "job", "secret", SERVER, self.admit)
 
     def admit(self, channel: Channel, hello: Hello) -> Log:
         if hello.rank == 13:
             raise UsageError("rank 13 is already part of this job")
-        self.guests.append(hello)
+        self.guests.append(msgspec.structs.replace(hello, nonce=b""))
         self.channels.append(channel)
         return self.log
 
@@ -67,7 +75,7 @@ def house() -> Iterator[House]:
 
 def test_the_right_hello_is_welcome_and_both_sides_can_talk(house: House) -> None:
     log = Log()
-    channel = join(house.loop, house.address, HELLO, CLIENT, log)
+    channel = join(house.loop, house.address, HELLO, CLIENT, log, token="secret")
     assert house.guests == [HELLO]
     channel.send(Pull(1))
     house.channels[0].send(Pull(2))
@@ -78,18 +86,94 @@ def test_the_right_hello_is_welcome_and_both_sides_can_talk(house: House) -> Non
 
 
 @pytest.mark.parametrize(
-    ("hello", "reason"),
+    ("hello", "token", "reason"),
     [
-        (Hello("job", "worker", 3, "wrong"), "the token is wrong; use the token of the job"),
-        (Hello("job", "worker", 3), "the token is wrong"),
-        (Hello("other", "worker", 3, "secret"), "this is job 'job', not 'other'"),
-        (Hello("job", "worker", 13, "secret"), "rank 13 is already part of this job"),
+        (HELLO, "wrong", "the token is wrong; use the token of the job"),
+        (HELLO, "", "over TCP the token of the job is needed; set POLYRHYTHM_TOKEN"),
+        (Hello("other", "worker", 3), "secret", "this is job 'job', not 'other'"),
+        (Hello("job", "worker", 13), "secret", "rank 13 is already part of this job"),
     ],
 )
-def test_a_wrong_hello_is_refused_with_the_reason(house: House, hello: Hello, reason: str) -> None:
+def test_a_wrong_hello_is_refused_with_the_reason(house: House, hello: Hello, token: str, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"worker {hello.rank} cannot join job '{hello.job}' at .*: {reason}"):
-        join(house.loop, house.address, hello, CLIENT, Log())
+        join(house.loop, house.address, hello, CLIENT, Log(), token=token)
     assert house.guests == []
+
+
+def test_on_this_host_the_kernel_vouches_for_the_same_user() -> None:
+    house = House("unix")
+    join(house.loop, house.address, HELLO, CLIENT, Log())
+    assert house.guests == [HELLO]
+    house.loop.close()
+
+
+@pytest.mark.parametrize("stranger", ["client", "server"])
+def test_another_user_is_turned_away(stranger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Abstract names have no permissions: anybody may connect to one, or have taken it."""
+    house, asked = House("unix"), []
+
+    def other(sock: socket.socket) -> int:
+        asked.append(sock)
+        return os.geteuid() + 7 if (len(asked) == 1) == (stranger == "server") else os.geteuid()
+
+    monkeypatch.setattr(credentials, "peer_user", other)
+    with pytest.raises(UsageError, match=r"belongs to user \d+, not to \d+; run both as one user"):
+        join(house.loop, house.address, HELLO, CLIENT, Log())
+    assert house.guests == []
+    house.loop.close()
+
+
+def test_what_was_overheard_opens_nothing(house: House) -> None:
+    """A Hello and its Proof, sent once more: the number of the server is another one."""
+    hello, first, replayed = msgspec.structs.replace(HELLO, nonce=make_nonce()), house.raw(), house.raw()
+    proof = Proof(prove("secret", "join", ENCODER.encode(hello), challenge(house, first, hello)))
+    challenge(house, replayed, hello)
+    replayed.send(encode(proof))
+    assert house.closes(replayed)
+    first.send(encode(proof))
+    assert house.loop.run_until(lambda: house.guests, 5.0)
+    first.close()
+
+
+def challenge(house: House, sock: socket.socket, hello: Hello) -> bytes:
+    """Say hello; the number that the server answers with."""
+    sock.send(encode(hello))
+    sock.setblocking(False)
+    data = b""
+    while not data:
+        house.loop.step(0.01)
+        with suppress(BlockingIOError):
+            data = sock.recv(4096)
+    (message,) = FrameParser("server", msgspec.msgpack.Decoder(Challenge), refuse).feed(data)
+    nonce: bytes = message.nonce
+    return nonce
+
+
+def refuse(message: Any, payload: Payload) -> memoryview:
+    raise AssertionError
+
+
+def test_the_token_is_never_sent_nor_a_server_trusted_that_does_not_know_it() -> None:
+    """One that lets everybody in, to be handed gradients."""
+    loop, said, channels = Loop(), Log(), list[Channel]()
+    listener = listen("tcp:127.0.0.1:0")
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | Proof)
+
+    class Impostor(Log):
+        def received(self, message: Any) -> None:
+            said.messages.append(message)
+            channels[0].send(Challenge(b"1") if isinstance(message, Hello) else Welcome(bytes(32)))
+
+    def accept(sock: socket.socket) -> None:
+        channels.append(Channel(sock, decoder, "victim"))
+        loop.add(channels[0], Impostor())
+
+    loop.listen(listener, accept)
+    with pytest.raises(UsageError, match="the token is wrong"):
+        join(loop, address_of(listener), HELLO, CLIENT, Log(), token="secret")
+    assert [type(message) for message in said.messages] == [Hello, Proof]
+    assert b"secret" not in b"".join(map(encode, said.messages))
+    loop.close()
 
 
 def test_a_foreign_peer_is_turned_away(house: House) -> None:
@@ -112,7 +196,7 @@ def test_no_tensor_is_taken_before_the_handshake(house: House) -> None:
 
 def test_a_long_hello_is_not_read(house: House) -> None:
     sock = house.raw()
-    sock.send(bytes(encode(Hello("x" * MAX_HELLO, "worker", 0, "secret"))))
+    sock.send(encode(Hello("x" * MAX_HELLO, "worker", 0)))
     assert house.closes(sock)
 
 
@@ -123,12 +207,55 @@ def test_who_says_nothing_is_shown_the_door(house: House) -> None:
     assert house.closes(sock)
 
 
-def test_messages_right_behind_hello_are_not_lost(house: House) -> None:
+def test_who_proves_nothing_is_shown_the_door(house: House) -> None:
     sock = house.raw()
-    sock.send(bytes(encode(HELLO)) + bytes(encode(Pull(7))))
+    challenge(house, sock, HELLO)
+    house.now = PATIENCE_S + 1
+    assert house.closes(sock)
+
+
+def test_a_second_hello_ends_the_connection(house: House) -> None:
+    channel = join(house.loop, house.address, HELLO, CLIENT, Log(), token="secret")
+    channel.send(HELLO)
+    assert house.loop.run_until(lambda: house.log.reasons, 5.0)
+    assert "sent a message that cannot be read" in house.log.reasons[0]
+    sock = house.raw()
+    house.guests.clear()
+    challenge(house, sock, HELLO)
+    sock.send(encode(HELLO))
+    assert house.closes(sock)
+
+
+def test_messages_right_behind_hello_are_not_lost() -> None:
+    house = House("unix")
+    sock = house.raw()
+    sock.send(encode(HELLO) + encode(Pull(7)))
     assert house.loop.run_until(lambda: house.log.messages, 5.0)
     assert house.log.messages == [Pull(7)]
     sock.close()
+    house.loop.close()
+
+
+def test_of_those_who_say_nothing_the_oldest_are_dropped(house: House) -> None:
+    """However many there are, little memory is taken, and who has something to say is heard."""
+    socks = [house.raw() for _ in range(3 * MOST_NEWCOMERS)]
+    channel = join(house.loop, house.address, HELLO, CLIENT, Log(), token="secret")
+    gone = [is_closed(sock) for sock in socks]
+    assert gone == sorted(gone, reverse=True)
+    assert gone.count(False) <= MOST_NEWCOMERS
+    waiting = [each for each in house.loop._channels.values() if each not in (channel, house.channels[0])]
+    assert len(waiting) <= MOST_NEWCOMERS
+    assert all(len(each.parser.buffer()) < 2 * MAX_HELLO for each in waiting)
+    for sock in socks:
+        sock.close()
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:

@@ -6,8 +6,10 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.job_file import IDLE, KEYS, REFUSED, SYNC_SWITCH
+from polyrhythm.runtime.launch.rendezvous import job_of
 from polyrhythm.runtime.launch.run_flags import ABOUT_THE_CALL, make_parser
 from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, Given, JobConfig, converted, make_config
 
@@ -98,3 +100,22 @@ def test_a_config_travels_whole() -> None:
 
 def test_workers_are_not_told_the_secret() -> None:
     assert JobConfig(job="j", token="secret").public == JobConfig(job="j")
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", ".x", "a b", "a:b", "é", "x" * 65, "a\n", "\0"])
+def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    """Jobs name sockets and the files of traces."""
+    with pytest.raises(
+        UsageError, match=r"^--job must be of letters, digits, dots, dashes and underscores, at most 64"
+    ):
+        JobConfig(job=name, given={"job": "--job"})
+    with pytest.raises(UsageError, match=r"^JOB must be of letters"):
+        steer.at(name)
+    with pytest.raises(UsageError, match=r"^the job's name, of TORCHELASTIC_RUN_ID, .* must be of letters"):
+        job_of({"TORCHELASTIC_RUN_ID": name, "MASTER_PORT": "1"})
+
+
+@pytest.mark.parametrize("name", ["fruit", "a.b-c_d", "x" * 64, "-", "7"])
+def test_other_names_are_taken(name: str) -> None:
+    assert JobConfig(job=name).job == name
+    assert steer.at(name).job == name

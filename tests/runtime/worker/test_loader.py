@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
@@ -23,6 +24,8 @@ class Script:
         self.begun: list[tuple[int, int, int, int]] = []
         self.starts: list[int] = []
         self.lasts: list[bool] = []
+        self.parts: list[float] = []
+        self.weight: float | None = None
         self.skipped: list[int] = []
 
     def begin_epoch(self, ready: Ready) -> None:
@@ -31,10 +34,14 @@ class Script:
 
     def draw(self) -> DrawnBatch | None:
         granted = next(self.turn, None)
-        return None if granted is None else DrawnBatch((SampleRange(0, *granted),), self.generation)
+        if granted is None:
+            return None
+        start, stop = granted
+        return DrawnBatch((SampleRange(0, start, stop),), start, 1, stop - start, self.generation, self.weight)
 
-    def dealt(self, draw: DrawnBatch) -> None:
+    def dealt(self, draw: DrawnBatch, part: float) -> None:
         self.starts.append(draw.sample_ranges[0].start)
+        self.parts.append(part)
 
     def end_epoch(self) -> bool:
         self.left -= 1
@@ -64,10 +71,18 @@ def test_an_epoch_may_take_several_turns() -> None:
     assert script.starts == [0, 4, 12]
 
 
+def test_samples_cannot_be_injected_into_unequal_shares() -> None:
+    script = Script([[(0, 4)]])
+    script.weight = 0.5
+    with pytest.raises(UsageError, match="injection needs mini-batches of one size"):
+        indices(loader(script, inject=lambda batch, epoch: batch))
+
+
 def test_parts_of_a_step_are_as_equal_as_can_be() -> None:
     script = Script([[(0, 4), (4, 7), (7, 8)]])
     assert indices(loader(script, accumulate=2)) == [[0, 1], [2, 3], [4], [5, 6], [7]]
     assert script.lasts == [False, True, False, True, True]
+    assert script.parts == pytest.approx([1, 1, 2 / 3, 4 / 3, 2])
     assert script.skipped == [4, 3, 1], "this script makes no steps"
 
 

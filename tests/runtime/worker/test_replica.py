@@ -3,13 +3,15 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from msgspec.msgpack import decode, encode
 from torch import Tensor, nn
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
-from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.runtime.worker.replica import JointOptimizer, ScriptReplica
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.server import Push
 from tests.runtime.jobs import make_model, make_optimizer
@@ -54,6 +56,14 @@ def make_steps(replica: ScriptReplica, steps: range) -> None:
 
 def parameters(replica: ScriptReplica) -> Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in replica.parameters])
+
+
+def test_rates_of_numpy_are_told_as_numbers() -> None:
+    replica = made("AdamW amsgrad")
+    replica.optimizer.param_groups[0].update(lr=np.float64(0.5), betas=(np.float32(0.5), torch.tensor(0.25)))
+    (settings,) = replica.settings()
+    assert decode(encode(settings)) == settings | {"betas": [0.5, 0.25]}
+    assert replica.spec().groups[0]["lr"] == 0.5
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -138,13 +148,58 @@ def test_models_and_optimizers_that_do_not_fit() -> None:
         ScriptReplica(model, torch.optim.SGD(next(model.children()).parameters(), lr=0.1))
     with pytest.raises(PolyrhythmError, match="parameters that are not in the model"):
         ScriptReplica(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1))
-    with pytest.raises(PolyrhythmError, match=r"is torch\.float64"):
-        ScriptReplica(model.double(), torch.optim.SGD(model.parameters(), lr=0.1))
     frozen = nn.Linear(2, 2).requires_grad_(False)
     linear = nn.Linear(3, 2)
-    with pytest.raises(PolyrhythmError, match="Adafactor keeps row_var in another shape than its parameter"):
-        ScriptReplica(linear, torch.optim.Adafactor(linear.parameters()))
-    with pytest.raises(PolyrhythmError, match="optimizer LBFGS cannot be used here"):
+    with pytest.raises(PolyrhythmError, match="optimizer LBFGS computes gradients within its step"):
         ScriptReplica(linear, torch.optim.LBFGS(linear.parameters()))
     with pytest.raises(PolyrhythmError, match="no parameter with requires_grad=True"):
         ScriptReplica(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1))
+
+
+def test_what_servers_cannot_hold_is_found_out() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    sgd = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    adam = torch.optim.Adam(model[1].parameters())
+    assert "Adam and SGD are of several kinds" in ScriptReplica(model, JointOptimizer([sgd, adam])).unservable
+    assert "row_var in another shape" in ScriptReplica(model, torch.optim.Adafactor(model.parameters())).unservable
+    assert "SparseAdam cannot be used" in ScriptReplica(model, torch.optim.SparseAdam(model.parameters())).unservable
+    assert "Own is none of torch.optim" in ScriptReplica(model, Own(model.parameters())).unservable
+    assert "float64" in ScriptReplica(model.double(), torch.optim.SGD(model.parameters())).unservable
+    with pytest.raises(PolyrhythmError, match="LBFGS computes gradients within its step"):
+        ScriptReplica(model, torch.optim.LBFGS(model.parameters()))
+
+
+class Own(torch.optim.SGD):
+    """An optimizer that only its script knows."""
+
+
+def test_servers_step_in_float32_and_workers_round() -> None:
+    model = nn.Linear(2, 1).bfloat16()
+    replica = ScriptReplica(model, torch.optim.Adam(model.parameters()))
+    flat = torch.tensor([1.0, 1.001, 2.0])
+    replica.scatter_parameters(flat)
+    assert model.weight.tolist() == [[1.0, 1.0]]
+    model(torch.ones(1, 2).bfloat16()).sum().backward()
+    out = torch.empty(replica.layout.size)
+    replica.gather_gradients(out)
+    assert out.tolist() == [1.0, 1.0, 1.0]
+    replica.optimizer.step()
+    state = replica.export_state()
+    assert state.vectors["exp_avg"].values.dtype == torch.float32
+    replica.import_state(state)
+    assert replica.optimizer.state[model.weight]["exp_avg"].dtype == torch.bfloat16
+
+
+def test_an_idle_group_of_a_server_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    parts = [torch.optim.Adam(layer.parameters(), lr=0.1) for layer in model]
+    replica = ScriptReplica(model, JointOptimizer(parts))
+    shard = ParameterShard(replica.wire_layout, 0, 1, replica.spec(), parse_compensation("none"))
+    shard.load(torch.zeros(2), replica.export_state(), 0)
+    replica.idle = frozenset({1})
+    shard.apply([Push(torch.tensor([1.0, 0.0]))], settings=replica.settings())
+    assert shard.vector.tolist() == pytest.approx([-0.1, 0.0])
+    replica.idle = frozenset()
+    shard.apply([Push(torch.tensor([1.0, 1.0]))], settings=replica.settings())
+    replica.import_state(shard.state())
+    assert shard.vector.tolist() == pytest.approx([-0.2, -0.1])

@@ -20,6 +20,7 @@ EVERY_POLICY = [
     "post-local:2",
     "k-batch-sync:3",
     "k-async:2",
+    "ringmaster:1",
     "bsp",
     "k-batch-async:2",
     "backup:1",

@@ -20,7 +20,7 @@ def explode(rank: int, doomed: str) -> dict[str, Any]:
     """Under the policy that is doomed, one worker sees no numbers in a step of the second epoch."""
     model = make_model()
     optimizer = make_optimizer(model, lr=0.05, momentum=0.9)
-    starts, seen, losses = [], Counter[int](), list[float]()
+    starts, seen, losses, backward = [], Counter[int](), list[float](), torch.Tensor.backward
     with polyrhythm.session(model, optimizer) as session:
         for epoch in range(EPOCHS):
             starts.append(flat(model))
@@ -35,7 +35,8 @@ def explode(rank: int, doomed: str) -> dict[str, Any]:
                 seen.update(index.tolist())
                 if policy == "bsp":
                     losses.append(loss)
-    return {"starts": starts, "end": flat(model), "seen": seen, "losses": losses, "policy": session.policy}
+    found = {"starts": starts, "end": flat(model), "seen": seen, "losses": losses, "policy": session.policy}
+    return {**found, "backward is torch's": torch.Tensor.backward is backward}
 
 
 @pytest.mark.parametrize("doomed", ["asp", "local:4", "esync"])
@@ -66,9 +67,10 @@ def test_the_job_ends_for_everyone_and_says_what_it_has_cost(doomed: str) -> Non
     assert least <= samples <= most
 
 
-def test_without_the_rule_nothing_is_watched() -> None:
+def test_without_a_rule_the_job_goes_on_and_torch_is_left_as_it_was() -> None:
     first, _ = run_job(explode, WORKERS, "bsp", policy="bsp", epochs=EPOCHS)
     assert not torch.isfinite(first["end"]).any()
+    assert first["backward is torch's"]
 
 
 def test_a_rule_that_is_none_is_refused() -> None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.wire.protocol import Status
+from polyrhythm.runtime.wire.control_protocol import Status
 from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job
 
 SAMPLES = 48

@@ -20,7 +20,7 @@ def train(rank: int, batch_size: int, optimizer: dict[str, Any], switches: dict[
     """Train under what `switches` names by epoch and step of this worker; the last parameters."""
     model = make_model(seed=rank)
     made = make_optimizer(model, **optimizer)
-    with polyrhythm.session(model, made) as session:
+    with polyrhythm.session(model, made, epochs=EPOCHS) as session:
         for epoch in range(EPOCHS):
             for number, (x, y, _) in enumerate(session.loader(Numbered(SAMPLES), batch_size, shuffle=False)):
                 step(model, made, x, y)

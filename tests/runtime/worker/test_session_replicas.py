@@ -2,6 +2,7 @@
 
 import os
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,7 +17,7 @@ import polyrhythm
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.wire.protocol import Status
+from polyrhythm.runtime.wire.control_protocol import Status
 from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job, step
 from tests.runtime.worker.test_session_parity import MOMENTUM, PLAIN, close, train, train_alone
 from tests.runtime.worker.test_session_switch import switch_in_every_epoch
@@ -32,7 +33,7 @@ POLICIES = [
     "selsync:0.01",
     "selsync:0.01,aggregate=gradients",
     "esync",
-    "esync:blocking=False",
+    "tests.runtime.abandoning:Abandoning",
 ]
 
 
@@ -50,7 +51,7 @@ def test_the_tour_has_every_direction_once() -> None:
 
 def test_switches_between_any_two_lose_and_double_no_sample() -> None:
     policies = tour(POLICIES)
-    by_rank = run_job(switch_in_every_epoch, 3, policies, {}, policy=policies[0])
+    by_rank = run_job(switch_in_every_epoch, 3, policies, {}, policy=policies[0], allow_policy_files=True)
     for number, (before, after) in enumerate(pairwise(policies)):
         epoch = [ranks[number] for ranks in by_rank]
         assert {seen.policy for seen in epoch} == {parse_policy(after).spec}, f"{before} -> {after}"
@@ -61,14 +62,29 @@ def test_switches_between_any_two_lose_and_double_no_sample() -> None:
         assert cancels or set(counts.values()) == {1}, f"{before} -> {after}"
 
 
+def test_switches_to_workers_that_wait_for_nobody_and_back() -> None:
+    """They may be through with the epoch before the word reaches them; what a halt abandons is computed again."""
+    free = "esync:blocking=false"
+    policies = [policy for other in ("bsp", "asp", "local:3", "esync") for policy in (free, other)]
+    by_rank = run_job(switch_in_every_epoch, 3, [*policies, free], {}, policy=free)
+    for number in range(len(policies)):
+        epoch = [ranks[number] for ranks in by_rank]
+        assert {seen.policy for seen in epoch} <= {
+            parse_policy(policy).spec for policy in [*policies, free][number:][:2]
+        }
+        assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch)
+        assert {index for seen in epoch for index in seen.indices} == set(range(SAMPLES))
+
+
 def test_one_worker_is_a_plain_loop_whatever_is_switched() -> None:
     switches = {
         (0, 2): "selsync:0.1",
         (0, 6): "diloco:3,lr=1,momentum=0,overlap=1,fragments=2",
         (1, 0): "esync",
+        (1, 2): "esync:blocking=false",
         (1, 5): "selsync:0,aggregate=gradients",
         (1, 9): "fedavg:1,e=0.2",
-        (2, 3): "esync:blocking=False",
+        (2, 3): "tests.runtime.abandoning:Abandoning",
         (2, 8): "local:2",
     }
     close(run_job(train, 1, 4, MOMENTUM, switches), train_alone(4, MOMENTUM))
@@ -167,13 +183,15 @@ def die(rank: int, name: str) -> tuple[Tensor, Status | None]:
         ("selsync:0.01", "ring"),
         ("selsync:0.01", "server"),
         ("esync", "ring"),
-        ("esync:blocking=False", "server"),
+        ("esync:blocking=false", "ring"),
+        ("esync:blocking=false", "server"),
+        ("tests.runtime.abandoning:Abandoning", "server"),
         ("diloco:4,overlap=2,fragments=2", "ring"),
         ("diloco:4,overlap=2,fragments=2", "server"),
     ],
 )
 def test_the_others_finish_when_one_dies(policy: str, averaging: str) -> None:
-    name = f"dying-{os.getpid()}-{policy}-{averaging}"
+    name = f"dying-{uuid.uuid4().hex}"
     with job(die, 3, name, name=name, policy=policy, averaging=averaging) as running:
         first, second, _ = running.join()
     assert first.ok, first.traceback

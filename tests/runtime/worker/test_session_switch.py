@@ -1,5 +1,6 @@
 """Switches in the middle of an epoch, loops that are left early, and jobs that are resumed, on real workers."""
 
+import uuid
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 import polyrhythm
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.wire.protocol import Status
+from polyrhythm.runtime.wire.control_protocol import Status
 from tests.runtime.jobs import Numbered, Seen, flat, job, make_model, make_optimizer, run_job, step
 
 SAMPLES = 90
@@ -82,7 +83,7 @@ def leave_early(rank: int, name: str, leavers: tuple[int, ...]) -> tuple[list[li
 @pytest.mark.parametrize("leavers", [(0, 1, 2), (1,)], ids=["all", "one"])
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp"])
 def test_a_loop_may_be_left_early(policy: str, leavers: tuple[int, ...]) -> None:
-    name = f"early-{policy}-{len(leavers)}-{torch.initial_seed()}"
+    name = f"early-{uuid.uuid4().hex}"
     with job(leave_early, 3, name, leavers, name=name, policy=policy) as running:
         outcomes = running.join()
     assert all(outcome.ok for outcome in outcomes), "\n".join(outcome.traceback for outcome in outcomes)
@@ -142,6 +143,12 @@ def test_a_resumed_job_goes_on_as_if_it_had_never_stopped(policy: str, workers: 
         torch.testing.assert_close(rest["model"][key], expected)
 
 
+def test_a_resumed_job_heeds_the_policy_that_its_command_names() -> None:
+    half = run_job(resume, 1, "bsp", 1, None)[0]
+    assert run_job(resume, 1, "bsp", 1, half, policy="asp")[0]["session"] == {"epoch": 1, "policy": "asp"}
+    assert run_job(resume, 1, "asp", 1, half)[0]["session"] == {"epoch": 1, "policy": "bsp"}
+
+
 def switch_to_mine(rank: int, spec: str) -> str:
     """What happens to a worker whose user's own policy breaks the contract while the job runs."""
     model = make_model()
@@ -171,20 +178,22 @@ class Replicas(Eager):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "told"),
-    [
-        ("Eager", (0, 1), "broke its contract: Proceed names worker 0, which is still running"),
-        ("Replicas", (0,), "coordinator decisions about steps on gradients and on replicas have no placement there"),
-    ],
-)
-def test_policies_of_ones_own_that_cannot_run(tmp_path: Path, name: str, ranks: tuple[int, ...], told: str) -> None:
+def test_a_policy_of_ones_own_without_a_placement_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MINE, encoding="utf-8")
-    with job(switch_to_mine, 2, f"{path}:{name}", policy="asp") as running:
+    with job(switch_to_mine, 2, f"{path}:Replicas", policy="asp", allow_policy_files=True) as running:
+        refused, other = running.join()
+    told = "coordinator decisions about steps on gradients and on replicas have no placement there"
+    assert told in refused.traceback.strip().split("\n")[-1]
+    assert other.ok, other.traceback
+
+
+def test_a_policy_of_ones_own_that_breaks_its_contract_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE, encoding="utf-8")
+    with job(switch_to_mine, 2, f"{path}:Eager", policy="asp", allow_policy_files=True) as running:
         outcomes = running.join()
-    failed = [outcome.rank for outcome in outcomes if told in outcome.traceback.strip().split("\n")[-1]]
-    assert failed == list(ranks), [outcome.traceback for outcome in outcomes]
+    assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
 
 
 def join_late(rank: int, name: str) -> tuple[list[list[int]], Tensor]:
@@ -207,7 +216,7 @@ def join_late(rank: int, name: str) -> tuple[list[list[int]], Tensor]:
 
 @pytest.mark.parametrize("policy", ["bsp", "local:4", "asp"])
 def test_a_worker_that_comes_late_takes_its_part(policy: str) -> None:
-    name = f"late-{policy}-{torch.initial_seed()}"
+    name = f"late-{uuid.uuid4().hex}"
     (ours, parameters), (theirs, others) = run_job(join_late, 2, name, name=name, workers=1, policy=policy)
     assert torch.equal(parameters, others)
     assert len(theirs[0]) >= 3, "the rest of the first epoch is shared"

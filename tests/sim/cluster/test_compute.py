@@ -96,3 +96,19 @@ def test_a_trace_must_have_steps_of_everyone(tmp_path: Path) -> None:
     missing = Scenario(devices=[Device()], compute=Compute(distribution="trace", trace="nowhere.jsonl"))
     with pytest.raises(TraceError, match=r"cannot read trace 'nowhere\.jsonl'"):
         simulate(missing, parse_policy("bsp"))
+
+
+def test_measured_runs_keep_their_order_and_begin_at_one_place() -> None:
+    times = [[float(step) for step in range(1, 41)], [float(step) for step in range(101, 141)]]
+    config = Compute(distribution="measured", measured_s=times, consecutive=10)
+    first, second = draw(config, [9.0, 9.0], count=1000)
+    assert (second - first == 100).all()
+    steps = np.diff(first.reshape(-1, 10), axis=1)
+    assert set(steps.ravel()) <= {1.0, -39.0}
+    assert len(set(first[::10])) > 10
+    assert (draw(config, [9.0, 9.0], seed=1, count=1000)[0] != first).any()
+
+
+def test_runs_are_of_measured_times() -> None:
+    with pytest.raises(ScenarioError, match=r"compute.consecutive goes with measured_s"):
+        Compute(consecutive=3)

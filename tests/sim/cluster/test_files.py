@@ -191,3 +191,23 @@ def innermost(kind: object) -> tuple[type[msgspec.Struct] | None, bool]:
         if isinstance(option, msgspec.inspect.ListType) and isinstance(option.item_type, msgspec.inspect.StructType):
             return option.item_type.cls, True
     return None, False
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x = " + "[" * 5000 + "]" * 5000, "scenario 'mine' is not TOML: it is nested too deeply"),
+        ("a." * 50_000 + "a = 1", "scenario 'mine' is not TOML: it has a key of more than 50 parts at line 1"),
+    ],
+    ids=["nested", "long key"],
+)
+def test_what_a_parser_cannot_take_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(ScenarioError, match=f"^{line}$"):
+        load_scenario(saved(tmp_path, text))
+
+
+def test_an_override_that_a_parser_cannot_take_is_one_line() -> None:
+    with pytest.raises(ScenarioError, match="a key has at most 50 parts"):
+        load_scenario("uniform", {"a." * 50_000 + "a": "1"})
+    with pytest.raises(ScenarioError):
+        load_scenario("uniform", {"seed": "[" * 5000})

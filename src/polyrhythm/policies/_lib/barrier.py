@@ -12,6 +12,8 @@ class Barrier:
     >>> barrier = Barrier().join(2).arrive(1)
     >>> barrier.holds(2), barrier.arrive(0).holds(2), barrier.leave(0).holds(2)
     (False, True, True)
+    >>> barrier.arrive(0).release(2)[1], barrier.release(2) == (barrier, ())
+    ((0, 1), True)
     """
 
     live: int = 0
@@ -30,4 +32,8 @@ class Barrier:
         return Barrier(self.live)
 
     def holds(self, quota: int) -> bool:
-        return bool(self.waiting) and len(self.waiting) >= min(quota, self.live)
+        return 0 < self.waiting.size >= min(quota, self.live)
+
+    def release(self, quota: int) -> "tuple[Barrier, tuple[int, ...]]":
+        """The open barrier and those who waited, once so many or all who are live do; else itself, and nobody."""
+        return (Barrier(self.live), tuple(self.waiting)) if self.holds(quota) else (self, ())

@@ -2,7 +2,7 @@
 
 What counts is the time to the synchronization point, computing and transfers, without what a worker waits there: a
 barrier makes everyone look as slow as the slowest. A worker's time is averaged over a **window** of its steps; each
-window is judged against the latest ones of all live workers.
+window is judged against the latest ones of all live workers. Windows follow one another, or slide by one step.
 """
 
 import math
@@ -22,14 +22,6 @@ METHODS = ("robust", "sigma")
 
 
 @dataclass(frozen=True, slots=True)
-class StepWindow:
-    """Steps of one worker so far in its present window, and their seconds."""
-
-    steps: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class WindowLimits:
     """Seconds above which a window is slow, and up to which one is healthy again; judged until `due` more windows."""
 
@@ -44,7 +36,7 @@ class DetectorState:
     """What a detector knows.
 
     Args:
-        windows: the present window of each worker.
+        windows: seconds of each worker's steps in its present window.
         means: seconds of a step in the latest complete window of each worker.
         streaks: windows in a row that speak for a change of the verdict.
         stragglers: who is one.
@@ -52,7 +44,7 @@ class DetectorState:
         samples: size of the mini-batches that count; smaller ones, as at the end of an epoch, do not.
     """
 
-    windows: WorkerMap[StepWindow] = field(default_factory=WorkerMap)
+    windows: WorkerMap[tuple[float, ...]] = field(default_factory=WorkerMap)
     means: WorkerMap[float] = field(default_factory=WorkerMap)
     streaks: WorkerMap[int] = field(default_factory=WorkerMap)
     stragglers: WorkerMap[bool] = field(default_factory=WorkerMap)
@@ -88,8 +80,10 @@ class Detector:
         patience: windows in a row before a verdict changes.
         floor: how much later than the median anyone must be.
         deviations: how many deviations later.
+        sliding: whether every step ends a window of the `window` steps up to it, as in the paper. Windows in a row then
+            overlap: a straggler is named within fewer steps, and so is a healthy worker, more often.
 
-    Source: Sync-Switch (Li et al. 2021), section IV-B2. Differs: the default method; windows do not overlap.
+    Source: Sync-Switch (Li et al. 2021), section IV-B2: ``method="sigma"`` with ``sliding``. Differs: the defaults.
 
     Example:
         >>> detector, watch = Detector(window=1, patience=1), DetectorState()
@@ -104,6 +98,7 @@ class Detector:
     patience: int = 2
     floor: float = 0.25
     deviations: float = 4.0
+    sliding: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(1, window=self.window, patience=self.patience)
@@ -118,12 +113,12 @@ class Detector:
             case Report(worker=worker, samples=samples):
                 if samples < watch.samples:
                     return watch
-                window = watch.windows.get(worker) or StepWindow()
-                window = StepWindow(window.steps + 1, window.seconds + event.step_s + event.transfer_s)
-                if window.steps < self.window:
+                window = (*(watch.windows.get(worker) or ()), event.step_s + event.transfer_s)
+                if len(window) < self.window:
                     return replace(watch, windows=watch.windows.set(worker, window), samples=samples)
-                watch = replace(watch, windows=watch.windows.remove(worker), samples=samples)
-                return self.judge(watch, worker, window.seconds / window.steps, live)
+                kept = window[1:] if self.sliding else ()
+                watch = replace(watch, windows=watch.windows.set(worker, kept), samples=samples)
+                return self.judge(watch, worker, sum(window) / self.window, live)
             case Left(worker=worker):
                 return watch.forget(worker)
             case _:

@@ -48,10 +48,22 @@ class Catalogue(Mapping[str, type[Policy[Any]]]):
         return len({**self._built_in, **self._registered})
 
 
+class LoadedCatalogue(Catalogue):
+    """The same without files and modules that would have to be run first."""
+
+    def __getitem__(self, name: str) -> type[Policy[Any]]:
+        place = name.rpartition(":")[0]
+        if place and (module_of_file(place) if place.endswith(".py") else place) not in sys.modules:
+            raise SpecError(
+                f"policy {name!r} is code that this job does not run yet; start the job with --allow-policy-files"
+            )
+        return super().__getitem__(name)
+
+
 def load_registered(entry: EntryPoint) -> type[Policy[Any]]:
     try:
         found = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(f"policy {entry.name!r} of {entry.value} cannot be loaded: {error!r}") from error
     return checked(found, entry.name)
 
@@ -87,16 +99,20 @@ def is_policy(value: object) -> TypeGuard[type[Policy[Any]]]:
 def load_module(name: str) -> ModuleType:
     try:
         return import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(
             f"policy module {name!r} cannot be imported: {error!r}; give its file as './name.py'"
         ) from error
 
 
+def module_of_file(path: str) -> str:
+    """Under which name a file is loaded."""
+    return f"{GROUP}.user.{Path(path).resolve()}"
+
+
 def load_file(path: str) -> ModuleType:
     """A Python file as a module; the same file is loaded once, so that its classes are the same every time."""
-    file = Path(path).resolve()
-    name = f"{GROUP}.user.{file}"
+    file, name = Path(path).resolve(), module_of_file(path)
     if name in sys.modules:
         return sys.modules[name]
     if not file.is_file():
@@ -108,7 +124,7 @@ def load_file(path: str) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SpecError(f"policy file {path!r} cannot be loaded: {error!r}") from error
     return module

@@ -40,13 +40,16 @@ class Relay:
     def start(policy: Policy[Any], cluster: Cluster, drops: bool = False) -> "Relay":
         return Relay(cluster, policy, policy.init(cluster), Roll(processed=cluster.processed_samples), drops=drops)
 
-    def decide(self, event: Event, choose: Callable[[int], Policy[Any] | None]) -> tuple["Relay", Decisions]:
+    def decide(
+        self, event: Event, choose: Callable[[int], Policy[Any] | None], at_rest: bool = False
+    ) -> tuple["Relay", Decisions]:
         """What the policy in force decides, or what a hand-over makes of it.
 
         Args:
             event: what has happened.
             choose: the policy that is to follow now, given the samples whose gradients were applied; None is no change.
                 It is asked after a report, and whenever something was combined.
+            at_rest: ask only where nobody runs but for what the policy in force has just decided, as at a barrier.
         """
         roll, view = self.roll.after(event), self.view.follow(event, self.roll)
         if self.following is not None:
@@ -55,10 +58,11 @@ class Relay:
         inner, decisions = self.policy.decide(self.inner, view.seen(event))
         after = roll.carry_out(decisions)
         progress = isinstance(event, Report) or any(isinstance(d, Sync) for d in decisions)
+        combined = tuple(d for d in decisions if not isinstance(d, Proceed | Wake))
+        progress = progress and not (at_rest and roll.carry_out(combined).running)
         following = choose(after.processed) if progress else None
         if following is None:
             return Relay(self.cluster, self.policy, inner, after, view, None, self.drops, self.switches), decisions
-        combined = tuple(d for d in decisions if not isinstance(d, Proceed | Wake))
         stopped = replace(self, inner=None, roll=roll.carry_out(combined), view=view, following=following)
         return stopped._stop(event.time_s, combined)
 

@@ -6,7 +6,7 @@ It counts as `polyrhythm.core.Ledger` does, in samples, from the events and deci
 
 from dataclasses import dataclass, field, replace
 
-from polyrhythm.core import Cancel, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core import Cancel, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Stopped, Sync
 from polyrhythm.core.worker_map import WorkerMap
 
 
@@ -65,6 +65,8 @@ class Roll:
                 return self._reported(event)
             case Left():
                 return self._left(event)
+            case Stopped(worker=worker):
+                return self.carry_out((Cancel((worker,)),))
             case _:
                 return self
 

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from polyrhythm.core import (
     Alarm,
@@ -18,6 +17,8 @@ from polyrhythm.core import (
     Traits,
 )
 from polyrhythm.policies._lib.barrier import Barrier
+
+ON_REPLICAS = Traits(placement="clock", exchanges=frozenset({"replicas"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class Rounds(Policy[RoundState]):
     parameters at the smallest clock of the live workers and completes the round with them.
     """
 
-    traits: ClassVar[Traits] = Traits(placement="clock", exchanges=frozenset({"replicas"}))
+    @property
+    def traits(self) -> Traits:
+        """Everyone knows from clocks when a round is over."""
+        return ON_REPLICAS
 
     @abstractmethod
     def length(self, state: RoundState) -> int:
@@ -81,10 +85,9 @@ class Rounds(Policy[RoundState]):
 
     def exchange_if_complete(self, state: RoundState) -> tuple[RoundState, Decisions]:
         """Exchange once every live worker has completed the round, and start the next one."""
-        barrier = state.barrier
-        if not barrier.holds(barrier.live):
+        barrier, workers = state.barrier.release(state.barrier.live)
+        if not workers:
             return state, ()
-        workers = tuple(barrier.waiting)
         decisions = (self.exchange(state, workers), Proceed(workers, "replicas"))
-        state = replace(state, barrier=barrier.open(), number=state.number + 1)
+        state = replace(state, barrier=barrier, number=state.number + 1)
         return replace(state, end=state.end + self.length(state)), decisions

@@ -7,6 +7,7 @@ from typing import Any
 from polyrhythm.core import Event, Joined, Left, Policy, Report, Traits
 from polyrhythm.core.policy import Placement
 from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.roll import Roll
 
 PLACEMENTS: tuple[Placement, ...] = ("clock", "every_rank", "coordinator")
@@ -28,7 +29,17 @@ def joint_traits(policies: Iterable[Policy[Any]]) -> Traits:
         cancels=any(traits.cancels for traits in each),
         waits=all(traits.waits for traits in each),
         reads_early=all(traits.reads_early for traits in each),
+        shares=any(traits.shares for traits in each),
     )
+
+
+def require_waiting(wrapper: str, policy: Policy[Any]) -> None:
+    """Refuse a policy whose workers go on without an answer: nobody can start others in their place."""
+    if not policy.traits.waits:
+        raise SpecError(
+            f"{wrapper} needs workers that wait for an answer to their reports, and those of {policy.spec!r} do not; "
+            f"give for example {wrapper}:(switch:bsp@0.25,asp)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

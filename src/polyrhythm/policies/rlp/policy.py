@@ -77,7 +77,7 @@ class RLP(Policy[RLPState]):
         >>> policy = RLP(only="h")
         >>> state, decisions = policy.decide(policy.init(Cluster(workers=2)), Joined((0, 1), time_s=0.0))
         >>> decisions
-        (Proceed(workers=(0, 1), exchange='gradients', settings=None),)
+        (Proceed(workers=(0, 1), exchange='gradients', settings=None, shares=None),)
 
     Source: *Learning efficient parameter server synchronization policies for distributed SGD*, section 3.
     Differs from it: "nobody" while everyone is idle means all; the loss is the running mean of the mini-batches' own;

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.runtime.collectives.membership import Generation
-from polyrhythm.runtime.collectives.ops import InFlight, all_reduce, launch
+from polyrhythm.runtime.collectives.ops import InFlight, all_reduce, give_gradients, launch, used_and_joined
 from polyrhythm.training.codecs import Compressor, as_bytes, as_numbers, decode, encode
 
 
@@ -91,16 +91,9 @@ def mean_compressed_gradients(
     Raises:
         GroupError: when a member is lost; the gradients are unchanged then.
     """
-    used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-    flat = torch.cat([torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters])
-    gathering = launch_gathering(generation, compressor, shares, flat, flat[:0])
+    used, flat = used_and_joined(parameters)
+    gathering = launch_gathering(generation, compressor, shares, flat.float(), flat[:0].float())
     all_reduce(generation, used)
     gathering.wait()
-    if not adopts:
-        return
-    parts = gathering.sums()[0].split_with_sizes([p.numel() for p in parameters])
-    for parameter, part, users in zip(parameters, parts, used.tolist(), strict=True):
-        if parameter.grad is not None:
-            parameter.grad.copy_(part.view_as(parameter))
-        elif users:
-            parameter.grad = part.view_as(parameter).clone()
+    if adopts:
+        give_gradients(parameters, gathering.sums()[0], used)

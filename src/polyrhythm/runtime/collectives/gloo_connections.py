@@ -94,6 +94,13 @@ def find_devices() -> Devices:
     return _make_devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), os.environ.get(ADDRESS, ""))
 
 
+def leave_devices() -> None:
+    """Build further groups on new devices: a group that is given up while it is built may go on connecting with these,
+    and nothing tells its connections from those of the next group.
+    """
+    _make_devices.cache_clear()
+
+
 @cache
 def _make_devices(interfaces: str, address: str) -> Devices:
     before = _descriptors()
@@ -108,6 +115,15 @@ def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.D
     if address:
         return [dist.ProcessGroupGloo.create_device(hostname=address)]
     return [dist.ProcessGroupGloo.create_default_device()]
+
+
+def shut_down_to(host: str, port: int) -> None:
+    """End this process's connections to there, such as that to torch's store, in which a call may wait for ever."""
+    for _, found in _sockets(_descriptors()):
+        with found, suppress(OSError):
+            peer = found.getpeername()
+            if (peer[0].removeprefix("::ffff:"), peer[1]) == (host, port):
+                found.shutdown(socket.SHUT_RDWR)
 
 
 def _descriptors() -> set[int]:

@@ -7,21 +7,23 @@ see each other's keys, and a group that has lost a member is never repaired but 
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, ReduceOp, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import GroupError, PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
-from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, find_devices
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, find_devices, leave_devices
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
-from polyrhythm.runtime.collectives.shm_allreduce import can_add_up, form_shared_buffers
-from polyrhythm.runtime.collectives.shm_work import SharedSums
+from polyrhythm.runtime.collectives.shared.buffers import form_shared_buffers
+from polyrhythm.runtime.collectives.shared.exchanges import Offer, SharedExchanges
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
 
@@ -46,6 +48,7 @@ class Generation:
         worker: which of them this process is.
         timeout: limit of one collective.
         connect_timeout: limit for all members to meet.
+        gathers: whether they will `gather`; then they are connected for it, too.
 
     Raises:
         UsageError: if this worker is not a member.
@@ -60,6 +63,7 @@ class Generation:
         worker: int,
         timeout: timedelta = DEFAULT_TIMEOUT,
         connect_timeout: timedelta = CONNECT_TIMEOUT,
+        gathers: bool = False,
     ) -> None:
         self.prefix, self.members, self.worker = prefix, tuple(members), worker
         if worker not in self.members:
@@ -69,7 +73,9 @@ class Generation:
         self._nccl: dist.ProcessGroupNCCL | None = None
         self._peer_sockets: PeerSockets | None = None
         self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)
-        self.sums = self._share_memory(connect_timeout) if self.size > 1 else None
+        self.shared = self._share_memory(connect_timeout) if self.size > 1 else None
+        if gathers:
+            self.open_peer_sockets(connect_timeout)
 
     @property
     def failure(self) -> str | None:
@@ -81,9 +87,9 @@ class Generation:
         assert group is not None, f"generation {self.prefix!r} is closed"
         return group
 
-    def sums_for(self, tensors: list[torch.Tensor], op: ReduceOp.RedOpType) -> SharedSums | None:
-        """What combines these in memory that the members share, if that can be done; all of them answer the same."""
-        return self.sums if self.sums and op == ReduceOp.SUM and can_add_up(tensors) else None
+    def in_memory(self, name: str, tensors: list[torch.Tensor], options: Any) -> Offer | None:
+        """That collective in memory that the members share, if it can be had; all of them answer the same."""
+        return self.shared.offer(name, tensors, options) if self.shared else None
 
     def open_peer_sockets(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Connect the members for `gather`; all of them call this.
@@ -125,8 +131,8 @@ class Generation:
         if self._gloo is not None and self.failure is None:
             self._watch.say_goodbye()
         self._stop_watch()
-        if self.sums is not None:
-            self._stop_sums()
+        if self.shared is not None:
+            self._stop_sharing()
         if self._peer_sockets is not None:
             self.health.end(self._peer_sockets)
             self._peer_sockets.close()
@@ -158,7 +164,7 @@ class Generation:
         _connected.add(self._watch)
         return group
 
-    def _share_memory(self, connect_timeout: timedelta) -> SharedSums | None:
+    def _share_memory(self, connect_timeout: timedelta) -> SharedExchanges | None:
         # Members on one host need no gloo to sum up.
         try:
             buffers = form_shared_buffers(self._store, self.rank, self.size, connect_timeout, self._timeout)
@@ -166,10 +172,10 @@ class Generation:
             self._give_up(f"no memory could be shared: {first_line(error)}")
         if buffers is None:
             return None
-        sums = SharedSums(buffers, self.health)
-        self._stop_sums = weakref.finalize(self, sums.close)
-        _connected.add(sums)
-        return sums
+        shared = SharedExchanges(buffers, self.health)
+        self._stop_sharing = weakref.finalize(self, shared.close)
+        _connected.add(shared)
+        return shared
 
     def _nccl_group(self) -> "dist.ProcessGroupNCCL":
         """Built with the first CUDA tensor; NCCL itself connects with the first collective."""
@@ -182,7 +188,61 @@ class Generation:
         return self._nccl
 
 
-_connected: "weakref.WeakSet[DeathWatch | SharedSums]" = weakref.WeakSet()
+class Building:
+    """A generation that is being built, in a thread: whoever waits for it can be let go when a member is gone.
+
+    gloo itself waits for such a member until its limit. What goes on in the thread then ends by itself, and holds the
+    store's connection until it does.
+
+    Args:
+        prefix, members: of the generation.
+        make: builds it, in the thread.
+    """
+
+    def __init__(self, prefix: str, members: Sequence[int], make: Callable[[], Generation]) -> None:
+        self.prefix, self._members = prefix, tuple(members)
+        self._built: Future[Generation] = Future()
+        threading.Thread(target=build, args=(self._built, make), daemon=True, name="polyrhythm-building").start()
+
+    def wait(self) -> Generation:
+        """The generation.
+
+        Raises:
+            UsageError, GroupError: as of `Generation`, or if it was aborted.
+        """
+        try:
+            return self._built.result()
+        finally:
+            del self  # it has the error, whose traceback has this frame and all that the group holds open
+
+    def abort(self, reason: str) -> None:
+        """Give up, from any thread: whoever waits, waits no more."""
+        if self._built.done():
+            return
+        leave_devices()
+        error = GroupError(f"generation {self.prefix!r} among {self._members} was given up before it stood: {reason}")
+        with suppress(InvalidStateError):
+            self._built.set_exception(error)
+            GroupHealth.failures += 1
+
+
+def build(built: "Future[Generation]", make: Callable[[], Generation]) -> None:
+    """Body of the thread; a generation that nobody waits for any more is closed."""
+    try:
+        generation = make()
+    except BaseException as error:  # whatever it is, somebody waits
+        with suppress(InvalidStateError):
+            built.set_exception(error)
+        del built  # as above
+        return
+    try:
+        built.set_result(generation)
+    except InvalidStateError:
+        generation.abort("it was given up before it stood")
+        generation.close()
+
+
+_connected: "weakref.WeakSet[DeathWatch | SharedExchanges]" = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:

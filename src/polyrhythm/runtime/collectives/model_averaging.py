@@ -4,8 +4,9 @@ The arithmetic is that of `polyrhythm.training.averaging`: every member holds th
 the outer optimizer, and comes to the same result by itself once the contributions are summed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -73,25 +74,36 @@ class Averager:
     Where one raises `GroupError`, because a member is lost, the module is unchanged.
 
     Args:
-        module: float32, not wrapped; its tensors stay where they are.
+        module: not wrapped; its tensors stay where they are.
         compressor: what its differences from what it took over last go through; None sends everything in full.
         launch: sums up what is not compressed.
+        parameters: those that are averaged; None are all that are trainable.
+        moving: further floating-point tensors of the module, treated as its buffers are.
 
     Attributes:
         reached: steps since `start` whose contributions everyone has.
         velocity: of the outer optimizer, if it has a momentum.
     """
 
-    def __init__(self, module: nn.Module, compressor: Compressor | None = None, launch: LaunchSum = launch_sum) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        compressor: Compressor | None = None,
+        launch: LaunchSum = launch_sum,
+        parameters: Mapping[str, Tensor] | None = None,
+        moving: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         self._compressor, self._launch = compressor, launch
         self._common = False
         floating, counters = split_buffers(module)
-        parameters = trainable_parameters(module)
+        floating |= moving
+        parameters = trainable_parameters(module) if parameters is None else parameters
         self._layout = FlatLayout.of(parameters, floating)
         self._tensors = [*parameters.values(), *floating.values()]
         self._floating, self._counters = list(floating.values()), list(counters.values())
         self._size = sum(parameter.numel() for parameter in parameters.values())
         self._device = self._tensors[0].device
+        self._dtype = self._layout.dtype
         self._global = self._origin = torch.empty(0, device=self._device)
         self._free: list[Tensor] = []
         self._in_flight: list[AverageInFlight] = []
@@ -145,7 +157,9 @@ class Averager:
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _take(self) -> Tensor:
-        return self._free.pop() if self._free else torch.empty(self._layout.size, device=self._device)
+        return (
+            self._free.pop() if self._free else torch.empty(self._layout.size, device=self._device, dtype=self._dtype)
+        )
 
     def _give_back(self, *vectors: Tensor | None) -> None:
         self._free += [vector for vector in vectors if vector is not None and len(vector) == self._layout.size]
@@ -186,6 +200,7 @@ class Averager:
             return None
         width = end - first
         delta, rest = contribution[:width] - self._origin[first:end], contribution[width:]
+        delta, rest = delta.float(), rest.float()
         shares_ = [ContributionWeight.of(sync, member).share for member in generation.members]
         return launch_gathering(generation, self._compressor, shares_, delta, rest, first)
 
@@ -225,7 +240,7 @@ class Averager:
         """The global parameters after the outer optimizer's step, in the place of the mean delta."""
         outer = one.weight.sync.outer or PLAIN
         if outer.momentum and self.velocity is None:
-            self.velocity = torch.zeros(self._size, device=delta.device)
+            self.velocity = torch.zeros(self._size, device=delta.device, dtype=delta.dtype)
         parameters = self._global[one.first : one.end]
         velocity = self.velocity[one.first : one.end] if self.velocity is not None else None
         for block in blocks(len(delta), delta.device):

@@ -5,6 +5,7 @@ whole vector; cutting it in chunks made gloo slower at every size (two and four 
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol, TypeAlias
 
 import torch
@@ -24,19 +25,20 @@ def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = 
     Raises:
         GroupError: when a member is lost; the content of `tensor` is undefined then.
     """
-    if sums := generation.sums_for([tensor], op):
-        sums.sum_now([tensor])
-        expect_success(generation, "allreduce")
-    else:
-        launch_reduction(generation, tensor, op).wait()
+    finish(generation, "allreduce", [tensor], reduction(op))
 
 
 def launch_reduction(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "InFlight":
-    if sums := generation.sums_for([tensor], op):
-        return InFlight(generation, "allreduce", sums.start([tensor]))
+    if offer := generation.in_memory("allreduce", [tensor], reduction(op)):
+        return InFlight(generation, "allreduce", offer.start())
+    return launch(generation, "allreduce", [tensor], [tensor], reduction(op))
+
+
+@cache
+def reduction(op: ReduceOp.RedOpType) -> dist.AllreduceOptions:
     options = dist.AllreduceOptions()
     options.reduceOp = ReduceOp(op)
-    return launch(generation, "allreduce", [tensor], [tensor], options)
+    return options
 
 
 class UnderWay(Protocol):
@@ -79,7 +81,7 @@ def broadcast(generation: Generation, tensor: Tensor, source: int = 0) -> None:
     """
     options = dist.BroadcastOptions()
     options.rootRank = source
-    finish(generation, "broadcast", [tensor], [tensor], options)
+    finish(generation, "broadcast", [tensor], options)
 
 
 class InFlight:
@@ -122,9 +124,13 @@ def expect_success(generation: Generation, collective: str) -> None:
         )
 
 
-def finish(generation: Generation, collective: str, outputs: list[Tensor], *arguments: object) -> None:
-    """Run a collective that writes into `outputs` to its end; a failure ends the generation."""
-    launch(generation, collective, outputs, *arguments).wait()
+def finish(generation: Generation, collective: str, tensors: list[Tensor], options: object) -> None:
+    """Run a collective in the place of these tensors to its end; a failure ends the generation."""
+    if offer := generation.in_memory(collective, tensors, options):
+        offer.run_now()
+        expect_success(generation, collective)
+    else:
+        launch(generation, collective, tensors, tensors, options).wait()
 
 
 def mean_gradients(
@@ -143,17 +149,40 @@ def mean_gradients(
     Raises:
         GroupError: when a member is lost; the gradients are unchanged then.
     """
-    used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-    flat = torch.cat([torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters])
+    used, flat = used_and_joined(parameters)
     mean(generation, flat, share)
     all_reduce(generation, used)
-    if not adopts:
-        return
+    if adopts:
+        give_gradients(parameters, flat, used)
+
+
+def used_and_joined(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """Which parameters have a gradient, 1 or 0 each, and all gradients as one vector, in which they can be added up.
+
+    Those of low precision are float32 in it.
+    """
+    used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+    joined = torch.cat([gradient_of(p).reshape(-1) for p in parameters])
+    return used, joined if joined.dtype == torch.float64 else joined.float()
+
+
+def give_gradients(parameters: Sequence[nn.Parameter], flat: Tensor, used: Tensor) -> None:
+    """The reverse; what nobody used keeps None."""
     start = 0
     for parameter, users in zip(parameters, used.tolist(), strict=True):
         part = flat[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-        if parameter.grad is not None:
+        if parameter.grad is None:
+            parameter.grad = part.to(parameter.dtype, copy=True) if users else None
+        elif parameter.grad.is_sparse:
+            parameter.grad = part.to(parameter.dtype).to_sparse(parameter.grad.sparse_dim())
+        else:
             parameter.grad.copy_(part)
-        elif users:
-            parameter.grad = part.clone()
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """Dense; zeros if it has none."""
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    return gradient.to_dense() if gradient.is_sparse else gradient

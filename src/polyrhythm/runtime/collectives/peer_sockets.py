@@ -11,10 +11,23 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.connection import ADDRESS, address_of, connect, listen
+from polyrhythm.runtime.wire.credentials import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    check_user,
+    make_nonce,
+    prove,
+    proves,
+)
 
-SECRET_BYTES = 16
 RANK_BYTES = 4
+
+CALL_S = 2.0
+"""How long a caller may take to say who it is, while others wait."""
+
+_token = ""
 
 
 class PeerSockets:
@@ -32,6 +45,7 @@ class PeerSockets:
     Raises:
         RuntimeError: as the store does, if a member does not come.
         OSError, UnreachableError: if one cannot be reached.
+        UsageError: if a stranger is in the place of one.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -63,17 +77,29 @@ class PeerSockets:
             peer.close()
 
 
+def know_token(token: str) -> None:
+    """That of the job of this process, which peers on other hosts must know, too."""
+    global _token
+    _token = token
+
+
 def meet(store: Store, rank: int, size: int, timeout: timedelta) -> dict[int, socket.socket]:
-    """Connections to all other members: each calls those of lower rank, and shows what they have put on the store."""
-    secret = os.urandom(SECRET_BYTES)
+    """Connections to all other members: each calls those of lower rank, whose addresses are on the store.
+
+    Anybody may read the store, so both sides show who they are: see `polyrhythm.runtime.wire.credentials`.
+    """
     host = os.environ.get(ADDRESS, "")
     own = f"tcp:{host}:0" if host else f"unix:@polyrhythm-peers-{os.urandom(8).hex()}"
-    with listen(own, token=secret.hex()) as acceptor:
+    with listen(own) as acceptor:
         acceptor.settimeout(timeout.total_seconds())
-        store.set(store_key(rank), f"{address_of(acceptor)} {secret.hex()}")
+        store.set(store_key(rank), address_of(acceptor))
         peers = {other: call(store.get(store_key(other)).decode(), rank, timeout) for other in range(rank)}
         while len(peers) < size - 1:
-            peers |= answer(acceptor, secret, timeout)
+            sock, other = answer(acceptor)
+            if rank < other < size and other not in peers:
+                peers[other] = sock
+            else:
+                sock.close()
     return dict(sorted(peers.items()))
 
 
@@ -81,22 +107,44 @@ def store_key(rank: int) -> str:
     return f"peers/{rank}"
 
 
-def call(listing: str, rank: int, timeout: timedelta) -> socket.socket:
-    address, secret = listing.split(" ")
+def call(address: str, rank: int, timeout: timedelta) -> socket.socket:
     sock = connect(address, timeout.total_seconds())
-    sock.sendall(bytes.fromhex(secret) + rank.to_bytes(RANK_BYTES, "little"))
+    own = rank.to_bytes(RANK_BYTES, "little")
+    if sock.family == socket.AF_UNIX:
+        check_user(sock)
+        sock.sendall(own)
+        return ready(sock)
+    said = receive(sock, NONCE_BYTES), make_nonce(), own
+    sock.sendall(said[1] + own + prove(_token, "call", *said))
+    if not proves(receive(sock, PROOF_BYTES), _token, "answer", *said):
+        sock.close()
+        raise UsageError(f"the process at {address} does not know the token of the job; it is no member of it")
     return ready(sock)
 
 
-def answer(acceptor: socket.socket, secret: bytes, timeout: timedelta) -> dict[int, socket.socket]:
+def answer(acceptor: socket.socket) -> tuple[socket.socket, int]:
+    """The next who calls and its rank; -1 if it is a stranger."""
     sock, _ = acceptor.accept()
-    sock.settimeout(timeout.total_seconds())
-    with suppress(OSError):
-        shown = receive(sock, SECRET_BYTES + RANK_BYTES)
-        if shown[:SECRET_BYTES] == secret:
-            return {int.from_bytes(shown[SECRET_BYTES:], "little"): ready(sock)}
-    sock.close()
-    return {}
+    sock.settimeout(CALL_S)
+    with suppress(OSError, UsageError):
+        if (rank := rank_of(sock)) >= 0:
+            return ready(sock), rank
+    return sock, -1
+
+
+def rank_of(sock: socket.socket) -> int:
+    """Who calls; -1 if it does not know the token."""
+    if sock.family == socket.AF_UNIX:
+        check_user(sock)
+        return int.from_bytes(receive(sock, RANK_BYTES), "little")
+    nonce = make_nonce()
+    sock.sendall(nonce)
+    shown = receive(sock, NONCE_BYTES + RANK_BYTES + PROOF_BYTES)
+    said = nonce, shown[:NONCE_BYTES], shown[NONCE_BYTES:-PROOF_BYTES]
+    if not proves(shown[-PROOF_BYTES:], _token, "call", *said):
+        return -1
+    sock.sendall(prove(_token, "answer", *said))
+    return int.from_bytes(said[2], "little")
 
 
 def ready(sock: socket.socket) -> socket.socket:

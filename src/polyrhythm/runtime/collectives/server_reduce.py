@@ -5,8 +5,8 @@ part of the vector; between processes of one host it goes through a socket as we
 """
 
 import threading
-from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from torch import Tensor
 from polyrhythm.errors import FrameError, GroupError
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.event_loop import LoopThread
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.protocol import Address
@@ -74,7 +74,7 @@ class Summing:
             self._tensor.copy_(self._host)
 
 
-class SumThread(threading.Thread):
+class SumThread(LoopThread):
     """Sends contributions to the servers and receives sums.
 
     Args:
@@ -87,18 +87,15 @@ class SumThread(threading.Thread):
     """
 
     def __init__(self, address: Address, rank: int, shards: Sequence[str] = ()) -> None:
-        super().__init__(name="polyrhythm-sums", daemon=True)
-        self._loop = Loop(spin_s=0.0)  # the worker computes meanwhile
-        self._new: deque[Summing] = deque()
+        super().__init__("polyrhythm-sums")
         self._under_way: dict[tuple[str, int], Summing] = {}
         self._generation, self._number = "", 0
         self._reason = ""
-        self._stopping = False
-        hello = Hello(address.job, "sums", rank, address.token)
+        hello, token = Hello(address.job, "sums", rank), address.token
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Summed)
         addresses = (address.coordinator, *shards)
         self._channels: list[Channel] = [
-            join(self._loop, at, hello, decoder, SumPort(self, index)) for index, at in enumerate(addresses)
+            join(self.loop, at, hello, decoder, SumPort(self, index), token=token) for index, at in enumerate(addresses)
         ]
         self.start()
 
@@ -108,21 +105,8 @@ class SumThread(threading.Thread):
             self._generation, self._number = generation.prefix, 0
         one = Summing(generation, self._number, tensor, len(self._channels), zero)
         self._number += 1
-        self._new.append(one)
-        self._loop.wake()
+        self.loop.call_from_thread(partial(self._send, one))
         return one
-
-    def run(self) -> None:
-        while not self._stopping:
-            self._loop.step()
-            while self._new:
-                self._send(self._new.popleft())
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._loop.wake()
-        self.join()
-        self._loop.close()
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 

@@ -17,17 +17,18 @@ the generation returns at once, and the owner drops the step and sets the next g
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import ReduceOp, Store
+from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.group_health import first_line
-from polyrhythm.runtime.collectives.membership import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Generation
+from polyrhythm.runtime.collectives.membership import CONNECT_TIMEOUT, DEFAULT_TIMEOUT, Building, Generation
 from polyrhythm.runtime.collectives.nonraising_work import FinishedWork, guard, wait_for
-from polyrhythm.runtime.collectives.shm_work import SharedSums
+from polyrhythm.runtime.collectives.shared.exchanges import Offer
 
 BACKEND = "polyrhythm"
 
@@ -60,6 +61,8 @@ class SwitchGroup(dist.ProcessGroup):
         self.store, self.worker, self.timeout = store, worker, timeout
         self.members = tuple(members)
         self.generation: Generation | None = None
+        self._building: Building | None = None
+        self._aborted = "", ""
         self.launched_s = 0.0
         self.meanwhile: Callable[[], None] | None = None
         self._launched = self._usual = 0
@@ -75,14 +78,25 @@ class SwitchGroup(dist.ProcessGroup):
         prefix: str,
         timeout: timedelta | None = None,
         connect_timeout: timedelta = CONNECT_TIMEOUT,
+        gathers: bool = False,
     ) -> Generation:
         """Run collectives among `members` from now on; all of them call this with the same arguments.
 
+        `gathers` says that they will `Generation.gather`.
+
         Raises:
-            GroupError: if they do not all arrive; the group is local then.
+            GroupError: if they do not all arrive, or the generation is aborted before; the group is local then.
         """
         self.set_local(members)
-        self.generation = Generation(self.store, prefix, members, self.worker, timeout or self.timeout, connect_timeout)
+        limits = timeout or self.timeout, connect_timeout
+        make = partial(Generation, self.store, prefix, members, self.worker, *limits, gathers)
+        self._building = Building(prefix, members, make)
+        self._end_if_aborted()
+        try:
+            self.generation = self._building.wait()
+        finally:
+            self._building = None
+        self._end_if_aborted()
         return self.generation
 
     def set_local(self, members: Sequence[int] | None = None) -> None:
@@ -103,11 +117,20 @@ class SwitchGroup(dist.ProcessGroup):
 
         Args:
             reason: what `failure` will say.
-            prefix: which generation; None is the current one. Who hears of a loss late must not end the next one.
+            prefix: which generation, also if it is yet to be built; None is the current one. Who hears of a loss late
+                must not end the next one.
         """
-        generation = self.generation
-        if generation and prefix in (None, generation.prefix):
-            generation.abort(reason)
+        if prefix is None:
+            prefix = self.generation.prefix if self.generation else ""
+        self._aborted = prefix, reason
+        self._end_if_aborted()
+
+    def _end_if_aborted(self) -> None:
+        # Called after what it looks at has changed, in each of two threads: one of them sees both changes.
+        prefix, reason = self._aborted
+        for one in (self._building, self.generation):
+            if one is not None and one.prefix == prefix:
+                one.abort(reason)
 
     def step(self) -> None:
         """A step is over. The next is likely to launch as many collectives, and has nothing to do after the last."""
@@ -182,6 +205,22 @@ class SwitchGroup(dist.ProcessGroup):
         own = inputs[0][self.rank()] if inputs else outputs[0]
         return self._run("scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
 
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        own = inputs[self.rank()]
+        return self._run("alltoall", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+
+    def alltoall_base(
+        self, output: torch.Tensor, tensor: torch.Tensor, outputs: list[int], inputs: list[int], opts: Any = None
+    ) -> dist.Work:
+        fill = lambda: _repeat(tensor, [output])  # noqa: E731
+        return self._run("alltoall_base", [output], fill, output, tensor, outputs, inputs, opts=opts)
+
+    all_to_all_single = alltoall_base
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier: who does not come is known to the job."""
+        self.barrier().wait()
+
     def barrier(self, opts: Any = None) -> dist.Work:
         return self._run("barrier", [torch.empty(0)], None, opts=opts)
 
@@ -199,8 +238,8 @@ class SwitchGroup(dist.ProcessGroup):
             if fill:
                 fill()
             return FinishedWork(outputs)
-        if name == "allreduce" and (sums := generation.sums_for(outputs, opts.reduceOp if opts else ReduceOp.SUM)):
-            return self._sum(sums, outputs)
+        if offer := generation.in_memory(name, outputs, opts):
+            return self._exchange(offer)
         try:
             work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
@@ -211,11 +250,11 @@ class SwitchGroup(dist.ProcessGroup):
             return wait_for(work, generation.health, outputs)
         return guard(work, generation.health, outputs)
 
-    def _sum(self, sums: SharedSums, tensors: Tensors) -> dist.Work:
+    def _exchange(self, offer: Offer) -> dist.Work:
         if self._launched != self._usual:
-            return sums.start(tensors)
-        sums.sum_now(tensors, self._do_meanwhile)
-        return FinishedWork(tensors)
+            return offer.start()
+        offer.run_now(self._do_meanwhile)
+        return FinishedWork(offer.tensors)
 
     def _do_meanwhile(self) -> None:
         """What has waited for a short time in which this worker waits for others."""
@@ -236,8 +275,9 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> SwitchGrou
 
 
 def _repeat(source: torch.Tensor, targets: Tensors) -> None:
-    for target in targets:
-        target.copy_(source)
+    with torch.no_grad():
+        for target in targets:
+            target.copy_(source)
 
 
 def _nobody() -> None:

@@ -1,17 +1,28 @@
 """What the parts of the coordinator share: the members of the job, its ledger and workload, and the way out."""
 
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from polyrhythm.core import Cluster, Decisions, Event, Ledger, Policy, Ticket
+import msgspec
+
+from polyrhythm.core import Cluster, Decisions, Event, Ledger, LeftReason, Policy, Ticket
 from polyrhythm.core.shards import ShardedWorkload, Shards
-from polyrhythm.core.workload import SampleRange, Workload
-from polyrhythm.runtime.wire.protocol import Ready, StateFlow, ToWorker
+from polyrhythm.core.workload import UNKNOWN, SampleRange, Workload
+from polyrhythm.errors import PolicyError
+from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
+from polyrhythm.runtime.coordinator.agreement import disagreement
+from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow, ToWorker
+from polyrhythm.runtime.wire.shard_protocol import GroupSettings
+
+log = logging.getLogger(__name__)
 
 Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
+
+Ranks: TypeAlias = tuple[int, ...]
 
 WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
 """How the log calls the ways in which a worker can leave."""
@@ -22,8 +33,10 @@ class CoordinatorEffects(Protocol):
 
     def send(self, worker: int, message: ToWorker) -> None: ...
 
-    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
-        """Make one optimizer step on the servers with the weighted mean of these gradients."""
+    def apply(
+        self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
+    ) -> None:
+        """Make one optimizer step on the servers with the weighted mean of these gradients, under these settings."""
 
     def drop(self, tickets: Sequence[Ticket]) -> None: ...
 
@@ -34,10 +47,22 @@ class CoordinatorEffects(Protocol):
         They will say that they are `CollectiveFailed`.
         """
 
-    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
-        """A new phase starts; what is recorded from now on belongs to it."""
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
+        """A new phase starts, perhaps with the policy in this state; what is recorded from now on belongs to it."""
+
+    def propose(self, number: int, policy: str) -> None:
+        """Ask all workers whether they can run this policy."""
+
+    def give_up(self, reason: str) -> None:
+        """End the job for everyone, with one line."""
+
+    def keep(self, snapshot: JobSnapshot) -> None:
+        """All stand at a checkpoint, which a worker is writing: keep what belongs to it."""
 
     def record(self, event: Event, decisions: Decisions) -> None: ...
+
+    def remark(self, text: str) -> None:
+        """What a policy remarks about the event that is recorded next."""
 
     def wake(self, time_s: float) -> None: ...
 
@@ -59,20 +84,31 @@ def flow_of(home: Home, on_servers: bool) -> StateFlow:
     return "upload" if on_servers else "pull"
 
 
+def reraise(error: PolicyError) -> None:
+    raise error
+
+
+def overlook(policy: Policy[Any], event: Event, decisions: Decisions) -> None:
+    """Nobody watches."""
+
+
 @dataclass(slots=True)
 class Member:
     """One live worker. `sample_ranges` are granted to it and not yet processed, oldest first; `step` is the one in
-    flight.
+    flight, `granted` the last one that it was given.
 
-    `batch_size` is what a policy has set; None is what the worker asked for.
+    `batch_size` is what a policy has set; None is what the worker asked for. One that is `out` has no data of its own
+    left for steps that all make together, and waits for the end of the epoch.
     """
 
     ready: Ready | None = None
     step: int | None = None
+    granted: int = -1
     sample_ranges: deque[SampleRange] = field(default_factory=deque)
     read_version: int = 0
     at_end: bool = False
     batch_size: int | None = None
+    out: bool = False
 
 
 @dataclass(slots=True)
@@ -85,12 +121,17 @@ class Job:
         clock: seconds since the job's start, the only clock that a decision sees.
 
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
-    the job has diverged, and `rolled_back_samples` counts what was lost when it went back.
+    the job has diverged, and `rolled_back_samples` counts what was lost when it went back. `runs_policy_files` says
+    whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
+    policy in force has failed; it raises the error if no other can take its place. `observe` is shown all that the
+    policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
     """
 
     planned: int
     effects: CoordinatorEffects
     clock: Callable[[], float]
+    awaited: set[int] = field(init=False)
+    """Planned workers that have not joined yet."""
     members: dict[int, Member] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     workload: Workload = field(init=False)
@@ -101,13 +142,37 @@ class Job:
     skipped_samples: int = 0
     rolled_back_samples: int = 0
     trouble: str = ""
+    runs_policy_files: bool = True
+    policy_failed: Callable[[PolicyError], None] = reraise
+    observe: Callable[[Policy[Any], Event, Decisions], None] = overlook
+    hears: bool = False
+    weighs: bool = False
+
+    def __post_init__(self) -> None:
+        self.awaited = set(range(self.planned))
 
     @property
     def present(self) -> tuple[int, ...]:
         """Ranks of the live workers that stand in the current epoch, ascending."""
-        return tuple(sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch]))
+        return tuple(
+            sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch and not m.out])
+        )
 
-    def refusal(self, message: Ready) -> str:
+    def readmit(self) -> bool:
+        """Those who were out stand in the epoch again, to agree on a state at its end; whether there are any."""
+        out = [member for member in self.members.values() if member.out]
+        for member in out:
+            member.out = False
+        return bool(out)
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the workers read data of their own, so that nobody can process what another leaves."""
+        return any(member.ready and member.ready.own for member in self.members.values())
+
+    def refusal(self, worker: int, message: Ready) -> str:
+        if message.shards and worker >= len(message.shards):
+            return f"the data set is cut for {len(message.shards)} workers, and it is rank {worker}"
         if self.epoch >= 0 and message.epoch > self.epoch + 1:
             return f"it starts at epoch {message.epoch} while the job is at epoch {self.epoch}"
         for other, member in self.members.items():
@@ -116,33 +181,117 @@ class Job:
                     f"it starts at epoch {message.epoch} and rank {other} at epoch {member.ready.epoch}; "
                     "load the same checkpoint on every rank"
                 )
-            if member.ready is not None and member.ready.dataset_samples != message.dataset_samples:
-                return (
-                    f"its data set has {message.dataset_samples} samples, that of rank {other} has "
-                    f"{member.ready.dataset_samples}; all workers must load the same data set"
-                )
-            if member.ready is not None and (member.ready.shards, member.ready.rotate) != (
-                message.shards,
-                message.rotate,
-            ):
-                return f"its loader cuts the data set otherwise than that of rank {other}; give all the same partition"
+            beside = member.ready if member.ready is not None and member.ready.epoch == message.epoch else None
+            if beside is not None and (difference := disagreement(message, beside, other)):
+                return difference
         return ""
 
     @property
     def processed_samples(self) -> int:
         """Samples of the whole workload that the job is past, between two phases."""
+        if self.own_data:
+            return self.done_samples
         before = self.first_epoch * self.workload.dataset_samples
         return before + self.workload.total_samples - self.workload.left
 
     @property
     def done_samples(self) -> int:
         """Samples of the whole workload that the job is past, also in the middle of a phase."""
-        return self.first_epoch * self.workload.dataset_samples + self.samples + self.skipped_samples
+        before = self.first_epoch * self.workload.dataset_samples % UNKNOWN
+        return before + self.samples + self.skipped_samples
 
     def cluster(self, epochs: int) -> Cluster:
         batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
         samples = self.workload.dataset_samples
         return Cluster(len(self.present), batch_size, samples * max(epochs, 1), self.processed_samples, samples)
+
+    def may_begin_epoch(self) -> bool:
+        """Whether all stand before a new epoch; before the first, with those that the job still awaits."""
+        started = [member.ready for member in self.members.values() if member.ready]
+        waiting = self.epoch < 0 and (self.awaited or len(started) < len(self.members))
+        return bool(started) and not waiting and all(ready.epoch > self.epoch for ready in started)
+
+    def begin_epoch(self, resumed: Position | None = None) -> None:
+        """All are ready, with different numbers of data of their own; the first may go on from where a job stood."""
+        readies = [member.ready for member in self.members.values() if member.ready]
+        ready = max(readies, key=lambda ready: ready.dataset_samples)
+        if resumed is not None:
+            self.first_epoch, self.version = resumed.first_epoch, resumed.version
+            self.samples, self.skipped_samples = resumed.samples, resumed.skipped_samples
+            self.workload = workload_of(ready)
+            self.workload.go_on(resumed.workload)
+        elif self.epoch < 0:
+            self.first_epoch = ready.epoch  # which is not 0 if the job was resumed
+            self.workload = workload_of(ready)
+            if ready.processed:
+                self.workload.hand_out(ready.processed)
+                self.samples += ready.processed
+        elif ready.own:
+            self.workload = workload_of(ready)
+        else:
+            self.workload.extend(ready.dataset_samples)
+        self.epoch = ready.epoch
+
+    @property
+    def position(self) -> Position:
+        """Where it stands between two phases."""
+        ready = next(m.ready for w, m in sorted(self.members.items()) if m.ready and m.ready.epoch == self.epoch)
+        counts = self.samples, self.skipped_samples, self.version
+        return Position(self.epoch, self.first_epoch, *counts, self.workload.state(), ready)
+
+    def announcements(
+        self,
+        workers: Sequence[int],
+        number: int,
+        policy: str,
+        source: int,
+        contributors: tuple[int, ...],
+        flow: StateFlow,
+        epochs: int,
+        back_to: int | None,
+    ) -> Iterator[tuple[int, Phase]]:
+        """What these workers are told of a phase; see `Phase`."""
+        cluster, members = self.cluster(epochs), self.present
+        samples = self.workload.dataset_samples
+        counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples, samples, back_to
+        for worker in workers:
+            phase = Phase(number, policy, members, source, contributors, flow, self.version, *counts)
+            yield worker, msgspec.structs.replace(phase, hears=self.hears, weighs=self.weighs)
+
+    def tell_loss(self, worker: int, reason: LeftReason, where: str) -> None:
+        """Say that a worker is gone; more quietly if it was through."""
+        level = logging.INFO if reason == "finished" else logging.WARNING
+        log.log(level, "rank %d %s %s, epoch %d", worker, WORDS[reason], where, self.epoch)
+
+    def finish_epoch(self) -> None:
+        for worker in self.present:
+            self.members[worker].at_end = False
+            self.effects.send(worker, EpochDone(self.epoch, self.version))
+
+    def serves_another(self, left: int) -> bool:
+        """Whether so many samples are worth another phase in the same epoch."""
+        return left >= 2 * sum(member.ready.batch_size for member in self.members.values() if member.ready)
+
+    def skip_rest(self) -> None:
+        """Nobody processes what is left of the epoch."""
+        if not self.own_data:  # of which nobody knows how many there would have been
+            self.skipped_samples += self.workload.left
+        self.workload.drain()
+
+    def supply(self, member: Member) -> None:
+        """Of data of its own a worker says itself when there is no more."""
+        if member.ready is not None and member.ready.own and not self.workload.left:
+            self.workload.extend(member.ready.batch_size)
+
+    def skip_own(self) -> None:
+        """What is left of an epoch nobody can process, if the workers read data of their own."""
+        if self.own_data:
+            self.skip_rest()
+
+    def take_back(self, member: Member) -> None:
+        """What this member was granted and has not processed goes to others."""
+        self.give_back(member.sample_ranges)
+        member.sample_ranges.clear()
 
     def give_back(self, sample_ranges: Sequence[SampleRange]) -> None:
         for sample_range in sample_ranges:

@@ -1,7 +1,9 @@
 """What a coordinator writes down about its job: a trace of each phase, and what was measured."""
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,8 +12,9 @@ import msgspec
 from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Policy, Report, TraceWriter
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.protocol import EpochDone
+from polyrhythm.runtime.wire.protocol import EpochDone, NonFiniteLoss
 from polyrhythm.telemetry import Gauge, Mark, RunResult, Stragglers
 from polyrhythm.training.compression import parse_compression
 
@@ -24,39 +27,46 @@ class JobRecorder:
     Args:
         config: of the job; `trace` and `figures` say where to write.
         job: what is recorded.
+        monitor: hears the same, and who is late.
     """
 
-    def __init__(self, config: JobConfig, job: Job) -> None:
-        self._config, self._job = config, job
-        self.stragglers = Stragglers(tell=log.warning)
+    def __init__(self, config: JobConfig, job: Job, monitor: JobMonitor) -> None:
+        self._config, self._job, self._monitor = config, job, monitor
+        self.stragglers = Stragglers(tell=self._tell_late)
         self._gauge = Gauge(self.stragglers) if config.figures is not None else None
-        self._trace: TextIO | None = None
-        self._writer: TraceWriter | None = None
+        self._traces = TraceFiles(config.trace, config.job, log.warning)
         self._idle_until_s = 0.0
+        self._finite = True
 
-    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int) -> None:
+    def begin_phase(
+        self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int, state: str = ""
+    ) -> None:
         if number == 1:
             self._idle_until_s = time.process_time()
+        push_bytes = message_bytes * parse_compression(self._config.compress).ratio
+        how = runtime_placement(policy) != "servers", message_bytes, push_bytes, self._config.averaging == "server"
+        self._monitor.links.begin_phase(*how)
         if self._gauge is not None:
-            push_bytes = message_bytes * parse_compression(self._config.compress).ratio
-            star = self._config.averaging == "server"
-            self._gauge.begin_phase(runtime_placement(policy) != "servers", message_bytes, push_bytes, star)
-        if self._config.trace is None:
-            return
-        self._close_trace()
-        folder = Path(self._config.trace)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self._config.job}-phase-{number}.jsonl"
-        self._trace = open(path, "w", encoding="utf-8")  # noqa: SIM115
-        self._writer = TraceWriter(self._trace, Header(policy.spec, cluster, {"job": self._config.job}))
+            self._gauge.begin_phase(*how)
+        self._traces.begin_phase(number, policy, cluster, state)
 
     def record(self, event: Event, decisions: Decisions) -> None:
+        self._traces.write(event, decisions)
         if self._gauge is not None:
             self._gauge.record(event, decisions)
         else:
             self._follow(event)
-        if self._writer is not None:
-            self._writer.write(event, decisions)
+        self._monitor.record(event, decisions)
+
+    def remark(self, text: str) -> None:
+        """A policy says what it does and why: in the log, on the page and in the trace."""
+        log.warning("%s", text)
+        self._monitor.tell("decision", text)
+        self._traces.remark(text)
+
+    def _tell_late(self, line: str) -> None:
+        log.warning(line)
+        self._monitor.tell("straggler", line)
 
     def _follow(self, event: Event) -> None:
         # Who is late is known also of a job that is not measured.
@@ -75,13 +85,25 @@ class JobRecorder:
             self._gauge.end_epoch(self._mark())
         return EpochDone(message.epoch, message.version, self.stragglers.arrivals())
 
+    def not_finite(self, worker: int, message: NonFiniteLoss) -> None:
+        """The first such loss of the job is worth a line; by the next exchange all others follow from it."""
+        if self._finite:
+            log.warning(
+                "the loss of rank %d is %g in its step %d, and the others take it over; lower the learning rate, clip "
+                "gradients, or have the job end or go back: --on-divergence end, --on-divergence rollback",
+                worker,
+                message.loss,
+                message.step,
+            )
+        self._finite = False
+
     def lost(self, worker: int) -> None:
         """A member of the job is gone; if a policy still sees it, that one's `Left` will tell."""
         if self._gauge is not None and worker not in self._job.ledger.accounts:
             self._gauge.lost(worker, self._job.clock())
 
     def close(self, policy_figures: dict[str, float]) -> None:
-        self._close_trace()
+        self._traces.close()
         config = self._config
         if self._gauge is None or config.figures is None:
             return
@@ -92,11 +114,67 @@ class JobRecorder:
         blank.server_busy_s = time.process_time() - self._idle_until_s
         blank.rolled_back_samples, blank.message = self._job.rolled_back_samples, self._job.trouble
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
-        Path(config.figures).write_bytes(msgspec.json.encode(figures))
+        try:
+            Path(config.figures).write_bytes(msgspec.json.encode(figures))
+        except OSError as error:
+            log.warning("what was measured cannot be written: %s", error)
 
     def _mark(self) -> Mark:
         return Mark(self._job.clock(), self._job.samples, self._job.version)
 
-    def _close_trace(self) -> None:
-        if self._trace is not None:
-            self._trace.close()
+
+class TraceFiles:
+    """A trace of each phase. What cannot be written is said once, and from then on nothing is traced.
+
+    Args:
+        folder: of the files; None for none.
+        job: id of the job.
+        tell: is given the line.
+    """
+
+    def __init__(self, folder: str | None, job: str, tell: Callable[[str], None]) -> None:
+        self._folder, self._job, self._tell = folder, job, tell
+        self._stream: TextIO | None = None
+        self._writer: TraceWriter | None = None
+
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
+        self.close()
+        if self._folder is None:
+            return
+        folder = Path(self._folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._stream = open(folder / f"{self._job}-phase-{number}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+            about = {"job": self._job, **({"state": state} if state else {})}
+            self._writer = TraceWriter(self._stream, Header(policy.recorded, cluster, about))
+        except OSError as error:
+            self._give_up(error)
+
+    def remark(self, text: str) -> None:
+        if self._writer is not None:
+            self._writer.remark(text)
+
+    def write(self, event: Event, decisions: Decisions) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.write(event, decisions)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        stream, self._stream, self._writer = self._stream, None, None
+        if stream is None:
+            return
+        try:
+            stream.close()  # which writes what it has kept
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        stream, self._stream, self._writer = self._stream, None, None
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._tell(f"the trace in {self._folder} cannot be written: {error.strerror}; the job goes on without it")
+        self._folder = None

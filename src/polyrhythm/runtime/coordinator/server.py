@@ -8,49 +8,54 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
-import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
-from polyrhythm.errors import BROKEN, PolicyError, UsageError
+from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, HeartbeatAcceptor, WorkerAcceptor
+from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.checkpoint.service import JobCheckpoints
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, WorkerAcceptor, open_store
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.heartbeats import HeartbeatConnection, Heartbeats
+from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
+from polyrhythm.runtime.coordinator.pushes import PushMatcher
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
+from polyrhythm.runtime.coordinator.stages import SwitchAnswer, nobody, read_policy
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
-from polyrhythm.runtime.server.shard import warm_up
-from polyrhythm.runtime.server.shard_group import ShardGroup, ShardProcess, ShardSettings
+from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.config_sources import Completion
 from polyrhythm.runtime.wire.connection import Channel
+from polyrhythm.runtime.wire.control_protocol import Status, ToControlled
+from polyrhythm.runtime.wire.credentials import make_token, peer_pid
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.handshake import Acceptor, peer_pid
+from polyrhythm.runtime.wire.handshake import Acceptor
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
-    Absent,
-    AskStatus,
+    Confirmed,
     Cut,
+    Ended,
     EpochDone,
     Heartbeat,
     JobInfo,
-    Pushed,
-    Status,
+    NonFiniteLoss,
+    Propose,
     ToCoordinator,
     ToWorker,
 )
 from polyrhythm.runtime.wire.shard_protocol import (
-    FOR_SHARD,
     Add,
     Apply,
     Broken,
     Drop,
+    GroupSettings,
     Hello,
-    Hyperparameter,
     Rejected,
     ToShard,
     WeightedGradient,
@@ -75,35 +80,43 @@ class CoordinatorServer:
     """
 
     def __init__(self, config: JobConfig, *listeners: socket.socket) -> None:
-        self.config, self.loop = config, Loop()
+        self.config = config = config if config.token else msgspec.structs.replace(config, token=make_token())
+        self.loop, self._heartbeats = Loop(), Heartbeats(self._answered)
         self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self._elapsed, config.epochs)
-        self.shards = ShardGroup(config.shards, self._arrived, config.compensation)
+        self.pushes = PushMatcher(self.hear)
+        self.shards = ShardGroup(config.shards, self.pushes.arrived, config.compensation)
         self._started_s, self._looked_s = time.monotonic(), self.loop.clock()
-        self.broken = False
+        self._ending = self.broken = False
         """Whether the job has ended because of its policy."""
+        self.monitor = JobMonitor(self._elapsed)
+        self._ended = "finished"
+        self._controllers: list[Channel] = []
         self._channels: dict[int, Channel] = {}
-        self._heartbeat_channels: dict[int, Channel] = {}
-        self._heartbeats: dict[int, float] = {}
-        self._pushed: dict[tuple[int, int], Pushed] = {}
-        self._complete: set[tuple[int, int]] = set()
-        self._settings: dict[tuple[int, int], tuple[dict[str, Hyperparameter], ...]] = {}
         self._completion = Completion(config, log.warning)
-        self._measure()
-        self._store = TCPStore("0.0.0.0" if config.listen else "127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._addresses = self._start_shards()
+        self._checkpoints = JobCheckpoints(self.loop, self.coordinator, self._coordinate)
+        self.keep = self._checkpoints.keep
+        self._configure()
+        self._store = open_store(config.listen)
+        self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost)
         self._open_acceptors(listeners)
         self.loop.call_later(config.patience_s, self._give_up_waiting)
         self.loop.call_later(config.heartbeat_s, self._look_for_hangs)
 
-    def _measure(self) -> None:
-        self._recorder = JobRecorder(self.config, self.coordinator.job)
-        self.record = self._recorder.record
+    def _configure(self) -> None:
+        self.coordinator.job.runs_policy_files = self.config.allow_policy_files
+        self._recorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
+        self.record, self.remark = self._recorder.record, self._recorder.remark
+        self._checkpoints.open(self.config)
 
     def run(self) -> None:
         try:
             self.loop.run()
         finally:
+            self._ending = True
             self._recorder.close(self._policy_figures())
+            self._say_last()
+            self._heartbeats.stop()
+            self._checkpoints.close()
             self.loop.close()
 
     # -- what the coordinator asks (see `Effects`) --------------------------------------------------------------------
@@ -111,91 +124,130 @@ class CoordinatorServer:
     def send(self, worker: int, message: ToWorker) -> None:
         if isinstance(message, EpochDone):
             message = self._recorder.end_epoch(message)
+        elif isinstance(message, Ended):
+            self._ended = message.reason
+            self.monitor.diverged(message.reason)
         if worker in self._channels:
             self._channels[worker].send(message)
 
-    def apply(self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int]) -> None:
+    def apply(
+        self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
+    ) -> None:
         rows = zip(tickets, weights, staleness, strict=True)
         contributions = tuple(WeightedGradient(t.worker, t.number, weight, stale) for t, weight, stale in rows)
         linear = self.config.lr_convention == "linear"
-        settings = [self._settings.pop((t.worker, t.number), ()) for t in tickets][-1]
         self.shards.apply(Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings))
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         if tickets:
             self.shards.drop(Drop(tuple((t.worker, t.number) for t in tickets)))
-            for ticket in tickets:
-                self._settings.pop((ticket.worker, ticket.number), None)
+        for ticket in tickets:
+            self.pushes.drop(ticket.worker, ticket.number)
 
     def cut(self, reason: str, after: int = 0) -> None:
         """Tell every worker, on the connection that it reads at all times."""
-        for channel in self._heartbeat_channels.values():
-            channel.send(Cut(self.coordinator.phase, reason, after))
+        self._heartbeats.tell(Cut(self.coordinator.phase, reason, after))
 
-    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster) -> None:
+    def propose(self, number: int, policy: str) -> None:
+        self._heartbeats.tell(Propose(number, policy))
+
+    def give_up(self, reason: str) -> None:
+        self._fail(Rejected(reason))
+
+    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
         """Open the phase's trace; the job's clock starts with the first phase, when all workers are ready."""
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
         if number == 1:
             self._started_s = time.monotonic()
-        self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes)
+        self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes, state)
+        self.monitor.begin_phase(number, policy, cluster.workers, self.coordinator.job.trouble)
 
     def wake(self, time_s: float) -> None:
         self.loop.call_at(self._started_s + time_s, lambda: self._coordinate(self.coordinator.alarm))
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 
-    def received(self, worker: int, message: Any) -> None:
-        channel = self._channels[worker]
-        if type(message) in FOR_SHARD:
-            self.shards.service.received(worker, channel, message)
-        elif isinstance(message, Pushed):
-            self._match_push(worker, message)
-        elif isinstance(message, Broken):
-            self._break_off(message.reason)
+    def hear(self, worker: int, message: ToCoordinator) -> None:
+        if isinstance(message, NonFiniteLoss):
+            self._recorder.not_finite(worker, message)
         else:
             self._coordinate(self.coordinator.receive, worker, message)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        self._heartbeats.pop(worker, None)
-        for channel in (self._channels.pop(worker, None), self._heartbeat_channels.pop(worker, None)):
-            if channel is not None:
-                channel.close()
+        self._heartbeats.forget(worker)
+        channel = self._channels.pop(worker, None)
+        if channel is not None:
+            channel.close()
         was_member = worker in self.coordinator.job.members
+        if was_member:
+            self.monitor.lost(worker, reason)
         self._coordinate(self.coordinator.lost, worker, reason)
         if was_member:
             self._recorder.lost(worker)
+        self._checkpoints.lost(worker)
         self.shards.forget(worker)
-        self._pushed = {key: message for key, message in self._pushed.items() if key[0] != worker}
-        self._complete = {key for key in self._complete if key[0] != worker}
+        self.pushes.forget(worker)
         self._end_if_empty()
 
     def absent(self, worker: int) -> None:
         self._coordinate(self.coordinator.absent, worker)
         self._end_if_empty()
 
-    def switch(self, policy: Policy[Any]) -> None:
-        """Somebody outside the job wants another policy."""
-        self._coordinate(self.coordinator.switch, policy)
+    def switch(self, spec: str, tell: SwitchAnswer, by: str = "") -> None:
+        """Somebody outside the job wants another policy.
 
-    def heartbeat(self, worker: int) -> None:
-        self._heartbeats[worker] = self.loop.clock()
+        Raises:
+            UsageError: for one that cannot run here, or would have to be loaded where that is not allowed.
+        """
+        policy = read_policy(spec, files=self.coordinator.job.runs_policy_files)
+        self._asked(f"to switch to {policy.spec}", by)
+        self._coordinate(self.coordinator.choice.propose, policy, tell)
 
-    def status(self) -> Status:
-        job, coordinator = self.coordinator.job, self.coordinator
-        following = coordinator.next_policy
-        return Status(
-            coordinator.policy.spec,
-            coordinator.phase,
-            job.epoch,
-            job.present,
-            job.samples,
-            job.skipped_samples,
-            job.version,
-            job.ledger.applied,
-            {str(reason): count for reason, count in job.ledger.dropped.items()},
-            following.spec if following else None,
-            self._recorder.stragglers.arrivals(),
-        )
+    def _answered(self, worker: int, message: Confirmed | Heartbeat | Saved) -> None:
+        if isinstance(message, Confirmed):
+            self.loop.call_from_thread(partial(self._coordinate, self.coordinator.choice.confirmed, worker, message))
+        elif isinstance(message, Saved):
+            self._checkpoints.saved(message)
+        else:
+            self.loop.call_from_thread(partial(self.monitor.heard, worker, message))
+
+    def remove(self, worker: int, by: str) -> None:
+        """Somebody outside the job wants it to go on without a worker.
+
+        Raises:
+            UsageError: if there is none of this rank.
+        """
+        self._require(worker)
+        self._asked(f"to remove rank {worker}", by)
+        self._remove(worker, f"rank {worker} was removed by {by or 'a controller'}", "died")
+
+    def drain(self, worker: int, by: str) -> None:
+        """Somebody outside the job wants a worker to finish its step and leave.
+
+        Raises:
+            UsageError: if there is none of this rank.
+        """
+        self._require(worker)
+        if worker not in self._heartbeats:
+            raise UsageError(f"rank {worker} is just joining; ask again in a second")
+        self._asked(f"to drain rank {worker}", by)
+        self.monitor.leaving.add(worker)
+        self._heartbeats.ask_to_leave(worker)
+
+    def _require(self, worker: int) -> None:
+        if worker not in self._channels:
+            raise UsageError(f"rank {worker} is not in this job; its ranks are {sorted(self._channels)}")
+
+    def end(self, by: str) -> None:
+        """Somebody outside the job wants it to end."""
+        self._asked("to end the job", by)
+        self._fail(Rejected(f"job {self.config.job} was ended by {by or 'a controller'}"))
+
+    def status(self, after: int = 0, ended: str = "") -> Status:
+        stragglers = self._recorder.stragglers
+        silent_s = {rank: self._heartbeats.silent_s(rank) for rank in sorted(self._channels)}
+        workers = self.monitor.workers(self.coordinator.job, stragglers, silent_s)
+        return job_status(self.config, self.coordinator, stragglers, self.monitor, workers, after, ended)
 
     # -- details -------------------------------------------------------------------------------------------------------
 
@@ -204,76 +256,52 @@ class CoordinatorServer:
 
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            Hello | ToShard | ToCoordinator | Broken | Heartbeat | Add | AskStatus | Absent
+            ToShard | ToCoordinator | Heartbeat | Confirmed | Saved | Add | ToControlled
         )
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
 
-    def _start_shards(self) -> tuple[tuple[str, ...], ...]:
-        """Addresses of the shards in processes of their own: here, then where workers of other hosts reach them."""
-        processes, config = [], self.config
-        hosts = [address.rpartition(":")[0] for address in config.listen]
-        for index in range(1, config.shards):
-            settings = ShardSettings(config.job, config.token, index, config.shards, config.compensation)
-            here = f"unix:@polyrhythm-{config.job}-shard-{index}"
-            process = ShardProcess(settings, here, *(f"{host}:0" for host in hosts))
-            process.join(self.loop, settings, self.shards, self._shard_lost)
-            processes.append(process.addresses)
-        return tuple(zip(*processes, strict=True))
-
     def _admit(
         self, channel: Channel, hello: Hello
-    ) -> "WorkerAcceptor | HeartbeatAcceptor | ControlAcceptor | SumAcceptor":
-        if hello.role == "heartbeat":
-            return self._admit_heartbeat(channel, hello.rank)
+    ) -> "WorkerAcceptor | HeartbeatConnection | ControlAcceptor | SumAcceptor":
         if hello.role == "control":
+            self._controllers = [*(each for each in self._controllers if not each.closed), channel]
             return ControlAcceptor(self, channel)
+        if hello.role == "worker":
+            return self._admit_worker(channel, hello)
+        if hello.role == "coordinator":
+            raise UsageError("this is the coordinator")
+        if hello.rank not in self._channels:
+            raise UsageError(f"rank {hello.rank} is not part of this job")
         if hello.role == "sums":
             return SumAcceptor(self.shards.sums, channel)
+        if hello.rank in self._heartbeats:
+            raise UsageError(f"the heartbeat of rank {hello.rank} is here already")
+        return self._heartbeats.expect(hello.rank, channel, self.loop)
+
+    def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         if self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
+        self._checkpoints.require()
         self.coordinator.connect(hello.rank)
         self._channels[hello.rank] = channel
-        here = (
-            "127.0.0.1" if channel.local else str(channel.socket.getsockname()[0])
-        )  # where it has reached the coordinator
+        self.monitor.joined(hello.rank, channel)
+        # on another host, where it has reached the coordinator
+        here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        info = JobInfo(shards, (here, self._store.port), self.config.public)
+        info = JobInfo(shards, (here, self._store.port), self.config.public, *self._checkpoints.for_newcomer)
         self.loop.call_later(0.0, lambda: channel.send(info))
-        return WorkerAcceptor(self, hello.rank)
+        return WorkerAcceptor(self, hello.rank, channel)
 
     def _adopt(self, config: JobConfig) -> None:
         """The job's config is complete, before its first worker is connected."""
         self.config = config
-        self._measure()
+        self._configure()
+        asked = self.coordinator.next_policy
         self.coordinator.plan(parse_policy(config.policy), config.epochs)
-
-    def _admit_heartbeat(self, channel: Channel, worker: int) -> "HeartbeatAcceptor":
-        if worker not in self._channels or worker in self._heartbeat_channels:
-            raise UsageError(f"rank {worker} is not part of this job, or its heartbeat is here already")
-        self._heartbeat_channels[worker] = channel
-        self.heartbeat(worker)
-        return HeartbeatAcceptor(self, worker)
-
-    def _match_push(self, worker: int, message: Pushed) -> None:
-        """A push counts when its scalars are here and its gradient is at every shard."""
-        key = worker, message.number
-        if key in self._complete:
-            self._complete.discard(key)
-            self._deliver(worker, message)
-        else:
-            self._pushed[key] = message
-
-    def _arrived(self, worker: int, number: int) -> None:
-        message = self._pushed.pop((worker, number), None)
-        if message is None:
-            self._complete.add((worker, number))
-        else:
-            self._deliver(worker, message)
-
-    def _deliver(self, worker: int, message: Pushed) -> None:
-        self._settings[worker, message.number] = message.settings
-        self._coordinate(self.coordinator.receive, worker, message)
+        self._checkpoints.resume(config)
+        if asked is not None:  # somebody was quicker than the first worker
+            self.coordinator.choice.propose(asked, nobody)
 
     def _coordinate(self, act: Callable[..., None], *given: Any) -> None:
         """Have the coordinator act; whatever it does may show that the policy is wrong."""
@@ -292,9 +320,21 @@ class CoordinatorServer:
 
     def _fail(self, message: Broken | Rejected) -> None:
         log.error("%s", message.reason)
+        self._ended = message.reason
         for channel in self._channels.values():
             channel.send(message)
         self.loop.stop()
+
+    def _asked(self, what: str, by: str) -> None:
+        if by:
+            log.info("%s asks %s", by, what)
+            self.monitor.tell("control", f"{by} asks {what}")
+
+    def _say_last(self) -> None:
+        """Whoever watches the job hears how it ended."""
+        self.monitor.tell("end", self._ended)
+        for channel in self._controllers:
+            channel.send(self.status(ended=self._ended))
 
     def _policy_figures(self) -> dict[str, float]:
         try:
@@ -306,28 +346,36 @@ class CoordinatorServer:
     def _look_for_hangs(self) -> None:
         now = self.loop.clock()
         if now - self._looked_s > 2 * self.config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
-            self._heartbeats = dict.fromkeys(self._heartbeats, now)
-        for worker, heartbeat in list(self._heartbeats.items()):
-            if heartbeat < now - self.config.hang_after:
-                self._remove(worker)
+            self._heartbeats.forgive()
+        for worker in self._heartbeats.silent_since(now - self.config.hang_after):
+            reason = f"rank {worker} has not answered for {self.config.hang_after:g} s"
+            self._remove(worker, reason, "hung", "; see --hang-after")
         self._looked_s = now
         self.loop.call_later(self.config.heartbeat_s, self._look_for_hangs)
 
-    def _remove(self, worker: int) -> None:
-        """A worker hangs: the others go on without it, and on this host its process is ended."""
-        reason = f"rank {worker} has not answered for {self.config.hang_after:g} s"
-        log.warning("%s; going on without it", reason)
+    def _remove(self, worker: int, why: str, reason: LeftReason, hint: str = "") -> None:
+        """The others go on without a worker: on this host its process is ended, on another one it is told."""
+        log.warning("%s; going on without it", why)
         channel = self._channels[worker]
-        channel.send(Rejected(f"{reason}, and the others have gone on; see --hang-after"))
-        pid = peer_pid(channel.socket)
-        self.lost(worker, "hung")
-        if pid:
-            os.kill(pid, signal.SIGKILL)
+        if pid := peer_pid(channel.socket):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # before its connections close, which it would take for our end
+        else:
+            channel.send(Rejected(f"{why}, and the others have gone on{hint}"))
+        self.lost(worker, reason)
+
+    def end_within(self, grace_s: float) -> None:
+        """From a signal's handler: end when the last worker has left, or when the time is over."""
+        if self._ending:
+            return
+        self._ending = True
+        self.loop.call_later(grace_s if self._channels else 0.0, self.loop.stop)
+        self.loop.wake()
 
     def _end_if_empty(self) -> None:
         if self._channels:
             return
-        if self.coordinator.awaits and self.coordinator.job.epoch < 0:
+        if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
             self.loop.call_later(LATECOMERS_S, self._give_up_waiting)
         else:
             self.loop.stop()
@@ -339,18 +387,3 @@ class CoordinatorServer:
 
     def _shard_lost(self, reason: str) -> None:
         self._fail(Rejected(f"a parameter server is gone: {reason}"))
-
-
-def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
-    """Body of a coordinator process; it returns after the last worker, with the exit status."""
-    logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
-    torch.set_num_threads(1)
-    server = CoordinatorServer(config, *listeners)
-    warm_up()
-    server.run()
-    return BROKEN if server.broken else 0
-
-
-if __name__ == "__main__":  # descriptors of the listeners; the config comes on standard input
-    made = msgspec.json.decode(sys.stdin.buffer.read(), type=JobConfig)
-    sys.exit(serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]]))

@@ -5,16 +5,54 @@ A synchronous phase stops by itself after the step that serves its share; on the
 the share is applied. Both happen in the middle of an epoch.
 """
 
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from polyrhythm.core import Policy, Stage
+from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
 from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import PolicyError, SpecError, UsageError
+from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.coordinator.local_steps import LocalStepPhase
-from polyrhythm.runtime.coordinator.measured import MeasuredPhase
-from polyrhythm.runtime.coordinator.parameter_server import ParameterServerPhase
-from polyrhythm.runtime.coordinator.synchronous import SynchronousPhase
+from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
+from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
+from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
+from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
+from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase, check_shares
+from polyrhythm.runtime.wire.protocol import Confirmed
+from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS
+
+log = logging.getLogger(__name__)
+
+NOTICES = 5
+"""Lines about policies that are kept for those who ask how the job is."""
+
+SwitchAnswer: TypeAlias = Callable[[str], None]
+"""Hears why a policy is refused, or nothing if it is not."""
+
+
+def nobody(refusal: str) -> None:
+    """Whoever wants a policy and does not listen."""
+
+
+def read_policy(spec: str, *, files: bool) -> Policy[Any]:
+    """The policy that a running job is asked for.
+
+    Args:
+        spec: as somebody has sent it.
+        files: whether a file or module may be run for it.
+
+    Raises:
+        UsageError: if it cannot be read, or run on real workers.
+    """
+    try:
+        policy = parse_policy(spec) if files else parse_loaded_policy(spec)
+    except RecursionError:
+        raise SpecError(f"policy {spec[:40]!r}... is nested too deeply") from None
+    runtime_placement(policy)
+    return policy
 
 
 class Stages:
@@ -32,11 +70,252 @@ class Stages:
         runtime_placement(policy)
         self.policy = policy
         self._epochs = epochs
+        self._known: Any = None
+        """State of a supervisor, once the job has begun."""
+        self._remark = ""
+
+    def try_out(self, job: Job) -> None:
+        """Let the policy that would run now begin, for nothing.
+
+        Raises:
+            PolicyError: if it cannot.
+        """
+        if job.epoch < 0:
+            return
+        self._check_servers(job)
+        policy = self.stage(job).policy
+        check_shares(policy, job)
+        check_parts(policy, job)
+        try:
+            policy.init(job.cluster(self._epochs))
+        except Exception as error:
+            raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
+
+    def _check_servers(self, job: Job) -> None:
+        stages = [stage.policy for stage in self.policy.stages(job.cluster(self._epochs))] or [self.stage(job).policy]
+        told = [member.ready.terms.get(NOT_ON_SERVERS) for member in job.members.values() if member.ready is not None]
+        if any(told) and any(runtime_placement(policy) == "servers" for policy in stages):
+            raise PolicyError(f"policy {self.policy.spec} runs on parameter servers, but {next(filter(None, told))}")
 
     def stage(self, job: Job) -> Stage:
-        cluster = replace(job.cluster(self._epochs), processed_samples=job.done_samples)
-        stages = self.policy.stages(cluster)
-        return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(self.policy))
+        cluster, policy = replace(job.cluster(self._epochs), processed_samples=job.done_samples), self.policy
+        if isinstance(policy, Supervisor):
+            if self._known is None:
+                self._known = policy.init(cluster)
+            policy = policy.wanted(self._known)
+        stages = policy.stages(cluster)
+        return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(policy))
+
+    def wants(self, job: Job, policy: Policy[Any]) -> bool:
+        """Whether a supervisor wants another policy in force than this one."""
+        return self._known is not None and self.stage(job).policy != policy
+
+    def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
+        """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.
+
+        A policy that it wants and that cannot run here is refused at once.
+        """
+        supervisor = self.policy
+        if not isinstance(supervisor, Supervisor) or self._known is None:
+            return ""
+        before = supervisor.wanted(self._known)
+        try:
+            self._known = supervisor.observe(self._known, policy, event, decisions)
+        except Exception as error:
+            raise PolicyError(f"policy {supervisor.spec} raised {error!r} in observe") from error
+        if (wanted := supervisor.wanted(self._known)) != before:
+            try:
+                runtime_placement(wanted)
+                self.try_out(job)
+            except PolicyError as error:
+                self._known = supervisor.bar(self._known, wanted, str(error))
+        remark, self._remark = self._remark, supervisor.remark(self._known)
+        return self._remark if self._remark != remark else ""
+
+
+def check_parts(policy: Policy[Any], job: Job) -> None:
+    """A running job cannot cut a step for which its scripts add up several mini-batches.
+
+    Raises:
+        PolicyError: if the policy would.
+    """
+    parts = max((member.ready.parts for member in job.members.values() if member.ready), default=1)
+    if policy.traits.shares and parts > 1:
+        raise PolicyError(
+            f"policy {policy.spec} deals the mini-batches of all in shares, but the script adds up the gradients of "
+            f"{parts} mini-batches for a step"
+        )
+
+
+class Proposal:
+    """A policy that members are asked about before the job switches to it.
+
+    Args:
+        number: of the proposal, for answers.
+        policy: what they are to run.
+        members: who is asked.
+        tell: told why the policy is refused, or nothing if it is not.
+    """
+
+    def __init__(self, number: int, policy: Policy[Any], members: Iterable[int], tell: SwitchAnswer) -> None:
+        self.number, self.policy = number, policy
+        self._awaited, self._tells = set(members), [tell]
+
+    @property
+    def answered(self) -> bool:
+        return not self._awaited
+
+    def also(self, tell: SwitchAnswer) -> None:
+        """Somebody else wants the same policy."""
+        self._tells.append(tell)
+
+    def answer(self, worker: int) -> None:
+        """This worker can run the policy, or is gone."""
+        self._awaited.discard(worker)
+
+    def end(self, refusal: str = "") -> None:
+        for tell in self._tells:
+            tell(refusal)
+
+
+class PolicyChoice:
+    """Which policy the job runs, which it may switch to, and which it goes back to.
+
+    A switch has two steps. All workers are asked whether they have the policy, unless it is built in; one that has not
+    is enough to refuse it, and the job goes on as it was. A policy that fails when it is in force gives way to the one
+    before it.
+
+    Args:
+        policy: the first one.
+        epochs: as of `Stages`.
+        job: that runs them.
+        changed: called with a policy that is to run, and whether it must be as soon as all stand.
+
+    Attributes:
+        phase: the number of the phase under way.
+        notices: the last lines about policies that were refused or taken out of force.
+    """
+
+    def __init__(
+        self, policy: Policy[Any], epochs: int, job: Job, changed: Callable[[Policy[Any], bool], None]
+    ) -> None:
+        self.stages = Stages(policy, epochs)
+        self.notices: deque[str] = deque(maxlen=NOTICES)
+        self._epochs, self._job, self._changed = epochs, job, changed
+        self._proposal: Proposal | None = None
+        self._proposals = 0
+        self.phase, self._failed_in = 0, 0
+        self._began: Policy[Any] | None = None
+        self._before: Policy[Any] | None = None
+        job.policy_failed, job.observe = self.fail, self.observe
+        self._listen()
+
+    @property
+    def spec(self) -> str:
+        """Of the policy that was chosen, perhaps a sequence."""
+        return self.stages.policy.spec
+
+    def take(self, policy: Policy[Any]) -> None:
+        """Run this policy from the next phase on."""
+        self.stages = Stages(policy, self._epochs)
+        self._listen()
+
+    def _listen(self) -> None:
+        """What members are asked for, whichever policy is in force."""
+        traits = self.stages.policy.traits
+        self._job.hears, self._job.weighs = "loss" in traits.needs, traits.shares
+
+    def due(self, policy: Policy[Any], end_samples: float) -> bool:
+        """Whether another policy is due than this one, which is in force until so many samples."""
+        return self._job.done_samples >= end_samples or self.stages.wants(self._job, policy)
+
+    def observe(self, policy: Policy[Any], event: Event, decisions: Decisions) -> None:
+        """The policy in force has been told something; one that watches it may want another."""
+        if remark := self.stages.observe(self._job, policy, event, decisions):
+            self._job.effects.remark(remark)
+
+    def begin(self, policy: Policy[Any]) -> None:
+        """The steps of a phase begin under this policy, perhaps a part of the one that was chosen."""
+        if policy == self.stages.stage(self._job).policy:
+            self._began = self.stages.policy
+
+    def propose(self, policy: Policy[Any], tell: SwitchAnswer) -> None:
+        """Switch to this policy once all workers have said that they have it; `tell` hears why it is refused."""
+        if self._proposal is not None and self._proposal.policy == policy:
+            self._proposal.also(tell)
+            return
+        self._refuse(f"{policy.spec} was asked for before all had answered")
+        asks = policy != self.stages.policy and not is_built_in(policy)
+        self._proposals += 1
+        self._proposal = Proposal(self._proposals, policy, self._job.members if asks else (), tell)
+        try:
+            Stages(policy, self._epochs).try_out(self._job)
+        except PolicyError as error:
+            self._refuse(str(error))
+            return
+        if asks:
+            self._job.effects.propose(self._proposals, policy.spec)
+        self._adopt_if_confirmed()
+
+    def propose_for(self, worker: int, spec: str) -> None:
+        """The script of a worker wants this policy."""
+        try:
+            policy = read_policy(spec, files=self._job.runs_policy_files)
+        except UsageError as error:
+            self._notice(f"the switch to {spec} that rank {worker} has asked for is refused: {error}")
+        else:
+            self.propose(policy, nobody)
+
+    def confirmed(self, worker: int, message: Confirmed) -> None:
+        if self._proposal is None or self._proposal.number != message.number:
+            return
+        if message.refusal:
+            self._refuse(f"rank {worker}: {message.refusal}")
+        else:
+            self.lost(worker)
+
+    def lost(self, worker: int) -> None:
+        """Nobody waits for this worker's answer any more."""
+        if self._proposal is not None:
+            self._proposal.answer(worker)
+            self._adopt_if_confirmed()
+
+    def fail(self, error: PolicyError) -> None:
+        """The policy in force has failed; the one before it goes on. Several may find it out in one phase.
+
+        Raises:
+            PolicyError: if there is none.
+        """
+        if self._failed_in == self.phase:
+            return
+        before, failed = self._before, self.stages.policy
+        if before is None or before == failed:
+            raise error
+        self._before, self._failed_in = None, self.phase
+        self._notice(f"{error}; {failed.spec} is out of force, and {before.spec} goes on")
+        self.take(before)
+        self._changed(before, True)
+
+    def _adopt_if_confirmed(self) -> None:
+        proposal = self._proposal
+        if proposal is None or not proposal.answered:
+            return
+        self._proposal = None
+        if proposal.policy != self.stages.policy:
+            self._before = self._began
+            self.take(proposal.policy)
+            self._changed(proposal.policy, False)
+        proposal.end()
+
+    def _refuse(self, reason: str) -> None:
+        proposal, self._proposal = self._proposal, None
+        if proposal is not None:
+            self._notice(f"the switch to {proposal.policy.spec} is refused: {reason}")
+            proposal.end(self.notices[-1])
+
+    def _notice(self, line: str) -> None:
+        log.warning("%s", line)
+        self.notices.append(line)
 
 
 def kind_of(policy: Policy[Any]) -> type[ParameterServerPhase | SynchronousPhase]:
@@ -47,3 +326,15 @@ def kind_of(policy: Policy[Any]) -> type[ParameterServerPhase | SynchronousPhase
     if placement == "coordinator":
         return LocalStepPhase
     return MeasuredPhase if policy.traits.placement == "every_rank" else SynchronousPhase
+
+
+def phase_of(policy: Policy[Any], number: int, job: Job, cluster: Cluster, kept: Any = None) -> PhaseKind:
+    """A phase under this policy, which begins in the state that was kept if there is one.
+
+    Raises:
+        PolicyError: if the policy cannot begin.
+    """
+    phase = kind_of(policy)(number, job, policy, cluster)
+    if kept is not None:
+        phase.lead(kept)
+    return phase

@@ -1,78 +1,148 @@
-"""Talk to a running job from outside: switch its policy, ask how it is."""
+"""Talk to a running job from outside: ask how it is, switch its policy, remove a worker, end it."""
 
+import re
+from collections import deque
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from polyrhythm.errors import FrameError, UnreachableError, UsageError
+from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, Status, ToControlled
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
-from polyrhythm.runtime.wire.job_config import coordinator_address, runnable
-from polyrhythm.runtime.wire.protocol import Absent, Address, AskStatus, Status, SwitchTo
+from polyrhythm.runtime.wire.job_config import check_job_name, coordinator_address, runnable
+from polyrhythm.runtime.wire.protocol import Address, SwitchTo
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
 
-PATIENCE_S = 30.0
-"""How long the coordinator may take to answer."""
+PATIENCE_S = 10.0
+"""How long the coordinator may take to answer; as long as it waits for a silent worker by default."""
 
 
 def at(job: str, coordinator: str = "", token: str = "") -> Address:
+    """Where a job is steered from outside.
+
+    Raises:
+        UsageError: for a name that no job can have.
+    """
+    check_job_name(job, "JOB")
     return Address(coordinator or coordinator_address(job), job, token)
 
 
-def switch(address: Address, policy: str) -> Status:
+def jobs_here() -> list[str]:
+    """Names of the jobs whose coordinators run on this host, as far as the system tells."""
+    prefix = coordinator_address("").removeprefix("unix:")
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    sockets = {line.split()[-1] for line in lines if line}
+    names = {name.removeprefix(prefix) for name in sockets if name.startswith(prefix)}
+    return sorted(name for name in names if not re.fullmatch(r"peers-[0-9a-f]{16}", name))
+
+
+def switch(address: Address, policy: str, by: str = "") -> Status:
     """Ask a job to change its policy; its state right after it has heard of it.
 
     Raises:
         UsageError: for an unknown policy.
         UnreachableError: if the job does not answer.
     """
-    return ask(address, SwitchTo(runnable(policy)))
+    return ask(address, SwitchTo(runnable(policy), by))
 
 
-def status(address: Address) -> Status:
+def status(address: Address, patience_s: float = PATIENCE_S) -> Status:
     """How a job is.
 
     Raises:
         UnreachableError: if the job does not answer.
     """
-    return ask(address, AskStatus())
+    return ask(address, AskStatus(), patience_s)
 
 
-def absent(address: Address, rank: int) -> Status:
+def absent(address: Address, rank: int, patience_s: float = PATIENCE_S) -> Status:
     """Tell a job that the process of a rank has ended, in case it never joined.
 
     Raises:
         UnreachableError: if the job does not answer.
     """
-    return ask(address, Absent(rank))
+    return ask(address, Absent(rank), patience_s)
 
 
-def ask(address: Address, message: SwitchTo | AskStatus | Absent) -> Status:
-    loop, listener = Loop(), ControlHandler()
-    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
-    try:
-        hello = Hello(address.job, "control", 0, address.token)
-        channel = join(loop, address.coordinator, hello, decoder, listener, PATIENCE_S)
-        channel.send(message)
-        loop.run_until(lambda: listener.answer or listener.reason, PATIENCE_S)
-    finally:
-        loop.close()
-    if listener.answer is None:
-        kind = UsageError if listener.refused else UnreachableError
-        raise kind(f"job {address.job} did not answer: {listener.reason or f'silent for {PATIENCE_S:g} s'}")
-    return listener.answer
+def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S) -> Status:
+    """Say one thing to a job.
+
+    Raises:
+        UsageError: if it refuses.
+        UnreachableError: if it does not answer.
+    """
+    with Controller(address, patience_s) as controller:
+        return controller.ask(message)
+
+
+class Controller:
+    """A connection to a job, to ask again and again. A job that ends says so by itself, in a last `Status`.
+
+    Args:
+        address: of its coordinator.
+        patience_s: how long it may take to answer.
+
+    Raises:
+        UsageError: if the job refuses, as for a wrong token.
+        UnreachableError: if it does not answer.
+    """
+
+    def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:
+        self._job, self._patience_s = address.job, patience_s
+        self._loop, self._handler = Loop(spin_s=0.0), ControlHandler()
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Welcome | Rejected | Status)
+        meeting = self._loop, address.coordinator, Hello(address.job, "control", 0), decoder, self._handler
+        try:
+            self._channel = join(*meeting, patience_s, token=address.token)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> "Controller":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def ask(self, message: ToControlled) -> Status:
+        """The answer, or the job's last word if it has said that already.
+
+        Raises:
+            UsageError: if the job refuses.
+            UnreachableError: if it does not answer.
+        """
+        handler = self._handler
+        self._loop.step(0.0)
+        if not (handler.answers or handler.reason):
+            self._channel.send(message)
+            self._loop.run_until(lambda: handler.answers or handler.reason, self._patience_s)
+        if handler.answers:
+            return handler.answers.popleft()
+        if handler.refused:
+            reason, handler.reason, handler.refused = handler.reason, "", False
+            raise UsageError(f"job {self._job} refuses: {reason}")
+        why = handler.reason or f"silent for {self._patience_s:g} s"
+        raise UnreachableError(f"job {self._job} did not answer: {why}")
 
 
 class ControlHandler:
     def __init__(self) -> None:
-        self.answer: Status | None = None
+        self.answers: deque[Status] = deque()
         self.reason = ""
         self.refused = False
 
     def received(self, message: Any) -> None:
         if isinstance(message, Status):
-            self.answer = message
+            self.answers.append(message)
         elif isinstance(message, Rejected):
             self.reason, self.refused = message.reason, True
 

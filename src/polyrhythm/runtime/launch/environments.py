@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import NoReturn
 
 import msgspec
@@ -12,7 +13,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.config_sources import HANDED_ON
-from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.job_config import MOST_NAMED, JobConfig, is_job_name
 
 STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-python", "--no_python")
 """How flags begin that say that workers are to be started here."""
@@ -46,7 +47,7 @@ def place_of(environment: Mapping[str, str]) -> dict[str, str]:
         made = {"LOCAL_RANK": environment.get("LOCAL_RANK", "0")}
         made["LOCAL_WORLD_SIZE"] = environment.get("LOCAL_WORLD_SIZE", "1")
         endpoint = environment.get("MASTER_ADDR", "127.0.0.1"), environment.get("MASTER_PORT", str(DEFAULT_PORT))
-        made["TORCHELASTIC_RUN_ID"] = environment.get("TORCHELASTIC_RUN_ID", "-".join(endpoint))
+        made["TORCHELASTIC_RUN_ID"] = environment.get("TORCHELASTIC_RUN_ID", run_id(endpoint))
         return {**made, "MASTER_ADDR": endpoint[0], "MASTER_PORT": endpoint[1]}
     job = environment["SLURM_JOB_ID"]
     return {
@@ -59,6 +60,17 @@ def place_of(environment: Mapping[str, str]) -> dict[str, str]:
         "MASTER_PORT": str(20000 + int(job) % 10000),
         "TORCHELASTIC_RUN_ID": f"slurm-{job}",
     }
+
+
+def run_id(endpoint: tuple[str, str]) -> str:
+    """An id that fits into a job's name, however long or odd the name of the host.
+
+    >>> run_id(("node0", "29400")), run_id(("fe80::1", "29400"))
+    ('node0-29400', 'f45b5837400bfe1d')
+    """
+    text = "-".join(endpoint)
+    fits = is_job_name(text) and len(text) <= MOST_NAMED // 2
+    return text if fits else sha256(text.encode()).hexdigest()[:16]
 
 
 def equal_tasks(text: str) -> str:

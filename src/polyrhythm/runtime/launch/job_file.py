@@ -1,18 +1,18 @@
 """The job file: TOML, with a key for every flag of ``polyrhythm run``; a policy is a spec or a table."""
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.toml import read_toml
 from polyrhythm.errors import SpecError, UsageError, did_you_mean
 from polyrhythm.policies import KNOWN
 from polyrhythm.runtime.wire.job_config import INTERNAL, KINDS, TYPES, converted
 
 LOGS = "what workers print comes out here as it is"
 REFUSED = {
-    **dict.fromkeys(("rdzv_conf", "max_restarts"), "a job goes on without workers that die, and restarts none"),
+    "rdzv_conf": "the coordinator is the meeting point",
     **dict.fromkeys(("log_dir", "logs_specs", "redirects", "tee", "local_ranks_filter"), LOGS),
     **dict.fromkeys(("duplicate_stdout_filters", "duplicate_stderr_filters"), LOGS),
     **dict.fromkeys(("numa_binding", "virtual_local_rank"), "workers are started where they are, with their own ranks"),
@@ -29,11 +29,18 @@ IDLE = (
 
 SYNC_SWITCH: dict[str, type] = {
     "search": bool,
+    "job_family": str,
     "store": str,
     "metric": str,
     "data": list,
     "settings": int,
     "runs": int,
+    "baseline_runs": int,
+    "target": float,
+    "walk": str,
+    "two_sided": bool,
+    "algorithm_1": bool,
+    "early": float,
     "beta": float,
     "error_rate": float,
 }
@@ -60,12 +67,12 @@ def read_job_file(path: str) -> dict[str, Any]:
 def load(path: str) -> dict[str, Any]:
     """The document."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return read_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read job file {path}: {error.strerror}; check --config") from None
     except UnicodeDecodeError:
         raise UsageError(f"job file {path} is no text in UTF-8; write it in TOML") from None
-    except ValueError as error:  # tomllib's own, and those of its parts, such as a date that is none
+    except ValueError as error:  # also of the parts of TOML, such as a date that is none
         raise UsageError(f"job file {path} is not TOML: {error}") from None
 
 

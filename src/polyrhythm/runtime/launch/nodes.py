@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from polyrhythm.errors import UnreachableError, UsageError
-from polyrhythm.runtime.wire.connection import is_loopback
 from polyrhythm.runtime.wire.job_config import TorchrunFlags
 
 DEFAULT_PORT = 29400
@@ -28,7 +27,7 @@ class Node:
         count: hosts of the job.
         host: name or address of host 0, where the coordinator is; empty if there is only one.
         port: TCP port of the coordinator.
-        token: see `TOKEN`.
+        token: see `TOKEN`; one host needs none.
         store_port: TCP port of host 0 for torch's own store; 0 is any, on one host.
     """
 
@@ -72,7 +71,7 @@ def read_node(options: TorchrunFlags) -> Node:
     if not 0 <= options.node_rank < count:
         raise UsageError(f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
     token = os.environ.get(TOKEN, "")
-    if not token and not is_loopback(host):
+    if not token:
         raise UsageError(
             f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
             "openssl rand -hex 16"

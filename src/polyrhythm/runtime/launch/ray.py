@@ -4,7 +4,6 @@ Ray chooses the hosts, starts one process on each and ends it; everything betwee
 """
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
 from polyrhythm.runtime.launch.torchrun import launch, read_command, read_processes, say
+from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 
 OURS = ("--on", "--worker-gpus", "--job")
@@ -103,7 +103,7 @@ def launch_on_ray(order: RayOrder) -> int:
     Raises:
         UsageError, UnreachableError: without Ray, a cluster, or room on it.
     """
-    token = os.environ.get(TOKEN) or secrets.token_hex(16)
+    token = os.environ.get(TOKEN) or make_token()
     os.environ[TOKEN] = token
     read_command(order.arguments(0, "127.0.0.1"))  # whose mistakes are better known before anything is placed
     ray = connected()

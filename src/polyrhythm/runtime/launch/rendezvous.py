@@ -3,12 +3,13 @@ own.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -18,10 +19,14 @@ from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.config_sources import handed_on, with_session
 from polyrhythm.runtime.wire.connection import ADDRESS, connect, listen
-from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.credentials import make_token
+from polyrhythm.runtime.wire.job_config import JobConfig, check_job_name, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
+
+SAID = "POLYRHYTHM_SAID"
+"""Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
 
 COORDINATOR = "POLYRHYTHM_COORDINATOR"
 """Environment variable with the coordinator's `Address` as JSON, set by ``polyrhythm run``."""
@@ -56,11 +61,7 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
     rank = read_number("RANK", 0)
     if COORDINATOR in os.environ:
         return Found(rank, msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address), arguments)
-    job = (
-        "-".join(os.environ.get(name, "") for name in TORCHRUN_JOB)
-        if "TORCHELASTIC_RUN_ID" in os.environ
-        else uuid.uuid4().hex
-    )
+    job = job_of(os.environ) if "TORCHELASTIC_RUN_ID" in os.environ else uuid.uuid4().hex
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
     if rank == 0:
@@ -68,11 +69,23 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
         for line in overruled:
             print(f"polyrhythm: {line}", file=sys.stderr)
         start_coordinator(
-            msgspec.structs.replace(config, job=job, workers=workers, token=node.token, listen=node.listen)
+            msgspec.structs.replace(
+                config, job=job, workers=workers, token=node.token or make_token(), listen=node.listen
+            )
         )
     address = Address(node.coordinator if node.rank else coordinator_address(job), job, node.token)
     wait_for_coordinator(address.coordinator)
     return Found(rank, address, {})
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """The name of the job that a torchrun has started.
+
+    Raises:
+        UsageError: if its run id cannot be part of one.
+    """
+    name = "-".join(environment.get(variable, "") for variable in TORCHRUN_JOB)
+    return check_job_name(name, f"the job's name, of {', '.join(TORCHRUN_JOB)},")
 
 
 def node_of(workers: int) -> Node:
@@ -109,10 +122,10 @@ def start_coordinator(config: JobConfig, bound: bool = False) -> "subprocess.Pop
     with ExitStack() as stack:
         descriptors = [listener.fileno() for listener in open_addresses(config, stack)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "polyrhythm.runtime.coordinator.server", *map(str, descriptors)],
+            [sys.executable, "-m", "polyrhythm.runtime.coordinator.process", *map(str, descriptors)],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
-            preexec_fn=dies_with_us() if bound else None,
+            preexec_fn=aside(dies_with_us() if bound else ignore),
         )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(config))
@@ -120,15 +133,31 @@ def start_coordinator(config: JobConfig, bound: bool = False) -> "subprocess.Pop
     return process
 
 
+def aside(bind: Callable[[], None]) -> Callable[[], None]:
+    """`bind`, in a new process that Ctrl-C does not reach: it ends with the workers, whom Ctrl-C reaches."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        bind()
+
+    return prepare
+
+
+def ignore() -> None:
+    """A coordinator that ends by itself."""
+
+
 def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
     """Sockets on which a coordinator's workers are awaited: that of its host, and others; emulated links are thin from
     now on.
 
     Raises:
-        UsageError: if a job of this id is running, or a port is taken.
+        UsageError: if a job of this id is running, a port is taken, or others could connect and there is no token.
     """
+    if config.listen and not config.token:
+        raise UsageError(f"address {config.listen[0]} can be reached by others; give the job a token")
     addresses = (coordinator_address(config.job), *config.listen)
-    listeners = [stack.enter_context(listen(address, config.token)) for address in addresses]
+    listeners = [stack.enter_context(listen(address)) for address in addresses]
     for listener, address in zip(listeners, addresses, strict=True):
         if address in config.rates:
             pace(listener, config.rates[address])

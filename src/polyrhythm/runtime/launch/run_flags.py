@@ -3,12 +3,14 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, read_job_file
+from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
 from polyrhythm.runtime.wire.job_config import Averaging, Given
 from polyrhythm.training.config import StateTreatment
@@ -28,6 +30,7 @@ class Expanded(NamedTuple):
 def make_parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
     parser.prog = "polyrhythm run"
+    parser.error = partial(refuse, parser)  # type: ignore[method-assign]
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")
     ours.add_argument("--config", metavar="FILE", help="job file: TOML, with a key for every flag")
@@ -55,8 +58,53 @@ def make_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
     ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
+    ours.add_argument(
+        "--grace", type=float, default=30.0, metavar="S", help="how long workers may take to end after SIGTERM"
+    )
+    ours.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints here, and go on from the newest")
+    ours.add_argument("--every", default="60s", metavar="TIME", help="between two checkpoints, as in 90s, 5m or 1h")
+    ours.add_argument("--keep", type=int, default=3, metavar="K", help="checkpoints that stay")
     ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
+    ours.add_argument(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="a page about the job while it runs, with controls; on a terminal there is one unless --no-ui is given",
+    )
+    ours.add_argument("--ui-host", default="127.0.0.1", metavar="HOST", help="where page and metrics listen")
+    ours.add_argument("--ui-port", type=int, default=0, metavar="PORT", help="of the page; 0 is any that is free")
+    ours.add_argument("--report", metavar="FILE.html", help="keep the page as it is at the end of the job")
+    ours.add_argument("--metrics-port", type=int, metavar="PORT", help="metrics for Prometheus; 0 is any free port")
+    ours.add_argument("--events", metavar="FILE", help="write what happens to the job as JSON lines")
+    ours.add_argument("--tensorboard", metavar="DIR", help="write loss, throughput and the like for TensorBoard")
+    ours.add_argument("--allow-policy-files", action="store_true", help="let polyrhythm ctl switch to a file's policy")
+    show_ours_first(parser)
     return parser
+
+
+def show_ours_first(parser: argparse.ArgumentParser) -> None:
+    """In the help: what is new to those who know torchrun."""
+    groups = parser._action_groups
+    groups.insert(0, groups.pop())
+    groups[0].title = "flags of polyrhythm"
+    parser._optionals.title = "flags of torchrun"
+    parser.usage = "polyrhythm run [--policy SPEC] [--nproc-per-node N] [flags] SCRIPT [arguments of the script]"
+
+
+def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """In place of argparse's own answer, which prints all flags first.
+
+    Raises:
+        UsageError: always; an unknown flag comes with the nearest known one.
+    """
+    known, _, words = message.partition("unrecognized arguments: ")
+    unknown = words.split(" ")[0].partition("=")[0]
+    if known or not unknown:
+        raise UsageError(f"{message}; see polyrhythm run --help")
+    if unknown.strip("-").replace("-", "_") in SYNC_SWITCH:
+        raise UsageError(f"{unknown} goes with --policy sync-switch, and the policy is another one")
+    near = get_close_matches(unknown, parser._option_string_actions, n=1)
+    raise UsageError(f"unknown flag {unknown}: {f'did you mean {near[0]}?' if near else 'see polyrhythm run --help'}")
 
 
 def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -100,7 +148,7 @@ def as_flags(values: Mapping[str, Any]) -> list[str]:
     for name, value in values.items():
         flag = flag_of(name)
         if isinstance(value, bool):
-            words += [flag] if value else []
+            words += [flag] if value else ["--no-ui"] if name == "ui" else []
         else:
             words += [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
     return words

@@ -8,22 +8,28 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import BROKEN, PolyrhythmError, UsageError
+from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR, start_coordinator, store_port, wait_for_coordinator
+from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, start_coordinator, store_port, wait_for_coordinator
+from polyrhythm.runtime.launch.restarts import Restarts
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
+from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES
 from polyrhythm.runtime.wire.connection import ADDRESS
-from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
+from polyrhythm.runtime.wire.credentials import make_token
+from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.training.divergence import DIVERGED
@@ -39,8 +45,17 @@ dies.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
 """For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
 
-GRACE_S = 5.0
-"""How long workers may take to end after an interrupt."""
+MOST_A_CORE = 32
+"""Workers, or shards, for each core of a host; more are a mistake."""
+
+LAST_S = 5.0
+"""How long the coordinator, and the process that follows the job, may take to end after the last worker."""
+
+UNSEEN = "page, metrics and event files come with workers that polyrhythm run starts; here use polyrhythm top"
+"""Said where torchrun, Slurm or an operator has started the workers, so that there is no launcher of ours."""
+
+BUSY = 3
+"""So many times the silence of a worker that hangs is one of a coordinator that is only busy, when all is over here."""
 
 
 class LaunchOrder(NamedTuple):
@@ -51,6 +66,17 @@ class LaunchOrder(NamedTuple):
     processes: int
     node: Node = ALONE
     overruled: tuple[str, ...] = ()
+
+    def check_script(self) -> None:
+        """Whether the script is here.
+
+        Raises:
+            UsageError: if it is not.
+        """
+        config = self.config
+        script = self.command[self.command.index(ADAPT) + 1] if ADAPT in self.command else ""
+        if not (config.no_python or config.module or Path(script).exists()):
+            raise UsageError(f"cannot find the script {script}")
 
     @property
     def ranks(self) -> range:
@@ -72,11 +98,12 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     chosen, overruled = from_call(parser, flags, os.environ)
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
     processes, node = read_processes(config.nproc_per_node), read_node(config)
+    check_room(processes, config.shards)
     python = [] if config.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if config.module else [])]
     placed = msgspec.structs.replace(
         config,
-        job=config.job or (config.rdzv_id if node.count > 1 else uuid.uuid4().hex[:8]),
-        token=node.token,
+        job=config.job or (check_job_name(config.rdzv_id, "--rdzv-id") if node.count > 1 else uuid.uuid4().hex[:8]),
+        token=node.token or make_token(),
         listen=node.listen,
         workers=processes * node.count,
     )
@@ -88,36 +115,75 @@ def read_processes(value: str) -> int:
         import torch
 
         gpus = torch.cuda.device_count()
+        if value == "gpu" and not gpus:
+            raise UsageError("--nproc-per-node gpu finds no GPU on this host; give a number, or cpu")
         return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
     if not value.isdecimal() or int(value) < 1:
         raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
     return int(value)
 
 
+def check_room(processes: int, shards: int) -> None:
+    """Nobody means to start so many processes on a core."""
+    cores = os.cpu_count() or 1
+    for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
+        if count > MOST_A_CORE * cores:
+            raise UsageError(
+                f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"
+            )
+
+
 def launch(arguments: Sequence[str]) -> int:
-    """Run a job to its end; its exit status: 0, 3 if it diverged, or 1 if a worker failed by itself or none finished.
+    """Run a job to its end; its exit status.
+
+    0; 3 if it diverged, 2 if its script or a setting was refused, or 1 if a worker failed by itself or none finished.
 
     In a process that torchrun, Slurm or an operator has started as a worker, go on as that worker.
     """
     plan = read_command(arguments)
+    plan.check_script()
     if is_placed([flag_of(name) for name, where in plan.config.given.items() if where != VARIABLES[name]], os.environ):
-        become_worker(plan.config, plan.command, plan.overruled)
-    with store_port(plan.node) as port:
+        become_worker(plan.config, plan.command, (*plan.overruled, *([UNSEEN] if plan.config.watched else [])))
+    shown = with_defaults(plan.config, os.environ, sys.stderr.isatty())
+    plan = plan._replace(config=shown)
+    if shown.watched:
+        check_watch(shown)
+    # In memory, so that nothing is left over however this process ends.
+    with store_port(plan.node) as port, open(os.memfd_create("polyrhythm-said"), "rb") as said:
+        os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
         codes = run_workers(plan, port)
-    if DIVERGED in codes.values():
+    return job_status(list(codes.values()))
+
+
+def job_status(codes: Sequence[int]) -> int:
+    """The job's exit status, from those of its workers on this host.
+
+    >>> job_status([0, -9]), job_status([0, 143]), job_status([0, 1]), job_status([-9, 143]), job_status([143, 143])
+    (0, 0, 1, 1, 143)
+    """
+    if DIVERGED in codes:
         return DIVERGED
-    return 1 if any(code > 0 for code in codes.values()) or all(codes.values()) else 0
+    if REFUSED in codes:
+        return REFUSED
+    if set(codes) == {LEFT}:
+        return LEFT
+    return 1 if any(code > 0 and code != LEFT for code in codes) or all(codes) else 0
 
 
 def run_workers(plan: LaunchOrder, port: int) -> dict[int, int]:
     """Start the workers of this host, and the coordinator if it is the first, and wait for them; exit codes by rank."""
     config = msgspec.structs.replace(plan.config, patience_s=PATIENCE_S)
     coordinator = None if plan.node.rank else start_coordinator(config, bound=True)
+    watch = None if plan.node.rank else start_watch(config)
     announce(plan)
+    say(watch.lines if watch else ())
     if coordinator is None:
         wait_for_coordinator(plan.coordinator.coordinator)
+    watcher = watch.process if watch else None
     workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
-    return ProcessWatch(plan.coordinator, coordinator, workers, GRACE_S if plan.node.count == 1 else None).wait()
+    limits = config.hang_after, config.grace
+    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port, count))
+    return ProcessWatch(plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts).wait()
 
 
 def announce(plan: LaunchOrder) -> None:
@@ -125,23 +191,22 @@ def announce(plan: LaunchOrder) -> None:
     place = f", host {node.rank} of {node.count}" if node.count > 1 else ""
     at = f" --at {node.coordinator}" if node.rank else ""
     policy = config.policy if "policy" in config.given else f"{config.policy}, unless the script names another"
-    print(
-        f"polyrhythm: job {config.job}, policy {policy}, {config.workers} workers{place}; "
-        f"to switch: polyrhythm ctl {config.job}{at} switch asp",
-        file=sys.stderr,
-    )
+    started = f"job {config.job}, policy {policy}, {config.workers} workers{place}"
+    say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch asp"])
     if not node.rank:
         say(plan.overruled)
 
 
 def say(lines: Sequence[str]) -> None:
-    """A line each on stderr."""
-    for line in lines:
-        print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
+    """A line each on stderr, if it can be written: a full disk does not end a job."""
+    with contextlib.suppress(OSError):
+        for line in lines:
+            print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
 
 
-def start_worker(plan: LaunchOrder, rank: int, port: int) -> "subprocess.Popen[bytes]":
+def start_worker(plan: LaunchOrder, rank: int, port: int, restarts: int = 0) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
+    environment["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
     try:
         return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
     except OSError as error:
@@ -157,7 +222,7 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     local = rank - node.rank * processes
     world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": config.workers, "LOCAL_WORLD_SIZE": processes}
     world |= {"ROLE_RANK": rank, "ROLE_WORLD_SIZE": config.workers, "GROUP_WORLD_SIZE": node.count}
-    world |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
+    world |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": config.max_restarts}
     place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}
     ours = {COORDINATOR: msgspec.json.encode(address).decode()}
     if node.count > 1:
@@ -169,14 +234,18 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
 
 
 class ProcessWatch:
-    """Waits for a job's processes on this host, says who fails, and ends them all on an interrupt.
+    """Waits for a job's processes on this host, says who fails, and ends them on SIGTERM or Ctrl-C: first the workers,
+    who may still need the servers for a checkpoint. A second signal ends all at once.
 
     Args:
         address: of the coordinator.
         coordinator: its process, if it is on this host.
         workers: by rank.
-        patience_s: how long the coordinator may go on after the last of them; None is for ever, for those of other
-            hosts.
+        hang_after: seconds of silence after which the coordinator is given up.
+        grace_s: how long the workers may take after a signal.
+        elsewhere: whether it has workers on other hosts, for which it goes on after the last of these.
+        watcher: the process that follows the job, if there is one; it ends by itself after the job.
+        restarts: how workers that have died are started again; none: they are not.
     """
 
     def __init__(
@@ -184,12 +253,19 @@ class ProcessWatch:
         address: Address,
         coordinator: "subprocess.Popen[bytes] | None",
         workers: "dict[int, subprocess.Popen[bytes]]",
-        patience_s: float | None,
+        hang_after: float,
+        grace_s: float,
+        elsewhere: bool = False,
+        watcher: "subprocess.Popen[bytes] | None" = None,
+        restarts: Restarts | None = None,
     ) -> None:
+        self._restarts = restarts or Restarts(0, lambda rank, _: workers[rank])
         self._address = address
         self._coordinator = coordinator
         self._workers = workers
-        self._patience_s = patience_s
+        self._watcher = watcher
+        self._hang_after, self._grace_s, self._elsewhere = hang_after, grace_s, elsewhere
+        self._silence, self._ending, self._late = "", False, set[int]()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
 
@@ -201,38 +277,107 @@ class ProcessWatch:
             pid, status = os.wait()
             if pid in ranks:
                 rank, code = ranks[pid], os.waitstatus_to_exitcode(status)
-                codes[rank] = self._workers[rank].returncode = code
+                self._workers[rank].returncode = code
+                if self._start_again(rank, code, len(self._workers) - len(codes) - 1):
+                    ranks[self._workers[rank].pid] = rank
+                    continue
+                codes[rank] = self._restarts.first_code(rank, code)
                 self._tell(rank, code, len(self._workers) - len(codes))
                 self._excuse(rank)
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator.returncode = os.waitstatus_to_exitcode(status)
+                self._end_latecomers(codes)
         if self._coordinator is not None:
-            end(self._coordinator, self._patience_s)
+            self._await_others(self._coordinator)
+            if end(self._coordinator, LAST_S) and self._silence:
+                say([f"{self._silence}; the coordinator is ended"])
+        if self._watcher is not None:
+            end(self._watcher, LAST_S)
         return codes
+
+    def _start_again(self, rank: int, code: int, left: int) -> bool:
+        """Whether a worker that has died gets a new process, while others hold the job's state."""
+        gone = self._coordinator is not None and self._coordinator.returncode is not None
+        if self._ending or gone or not (left or self._elsewhere) or not self._restarts.allow(rank, code):
+            return False
+        self._workers[rank] = self._restarts.again(rank, code)
+        say([f"rank {rank} {ending(code)}; it is started again ({self._restarts.made} of {self._restarts.most})"])
+        return True
+
+    def _end_latecomers(self, codes: dict[int, int]) -> None:
+        """The coordinator has ended in good order: whoever was started again and is still to join comes too late."""
+        for rank in (
+            self._restarts.ranks - codes.keys() if self._coordinator and not self._coordinator.returncode else ()
+        ):
+            say([f"rank {rank} was started again, and the job has ended before it joined"])
+            self._workers[rank].kill()
+
+    def _await_others(self, coordinator: "subprocess.Popen[bytes]") -> None:
+        """Until the workers of other hosts are through, which the coordinator knows as long as it answers."""
+        while self._elsewhere and not self._silence and coordinator.returncode is None:
+            try:
+                coordinator.wait(self._hang_after)
+            except subprocess.TimeoutExpired:
+                self._ask(lambda: steer.status(self._address, BUSY * self._hang_after))
+
+    def _ask(self, question: Callable[[], object]) -> None:
+        """Talk to the coordinator, which may be about to end, until it has once not answered."""
+        try:
+            question()
+        except UnreachableError as error:
+            self._silence = str(error)
+        except PolyrhythmError:
+            pass
 
     def _excuse(self, rank: int) -> None:
         """Nobody need wait for a worker that has ended, in case it never joined the job."""
-        if self._coordinator is None or self._coordinator.returncode is None:
-            with contextlib.suppress(PolyrhythmError):  # the coordinator may be about to end
-                steer.absent(self._address, rank)
+        if not self._silence and (self._coordinator is None or self._coordinator.returncode is None):
+            self._ask(lambda: steer.absent(self._address, rank, self._hang_after))
 
     def _tell(self, rank: int, code: int, left: int) -> None:
-        if code and code != BROKEN:  # of which the coordinator has said why
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-            print(f"polyrhythm: rank {rank} {how}; {left} workers go on", file=sys.stderr)
+        if code == LEFT:
+            say([f"rank {rank} was asked to end, and has left; {left} workers go on"])
+        elif (
+            code and code not in (BROKEN, REFUSED) and rank not in self._late
+        ):  # of which the coordinator or the worker has said why
+            say([f"rank {rank} {ending(code)}; {left} workers go on"])
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        processes = [*self._workers.values(), *([self._coordinator] if self._coordinator else [])]
-        for process in processes:
+        workers = list(self._workers.values())
+        others = [process for process in (self._coordinator, self._watcher) if process is not None]
+        if self._ending:
+            for process in [*workers, *others]:
+                process.kill()
+            raise SystemExit(128 + number)
+        self._ending, deadline = True, time.monotonic() + self._grace_s
+        name = signal.Signals(number).name
+        say([f"{name}: workers have {self._grace_s:g} s to end; once more ends them at once"])
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            end(worker, max(0.0, deadline - time.monotonic()))
+        for process in others:
             process.terminate()
-        for process in processes:
-            end(process, GRACE_S)
+        for process in others:
+            end(process, LAST_S)
         raise SystemExit(128 + number)
 
 
-def end(process: "subprocess.Popen[bytes]", patience_s: float | None) -> None:
+def ending(code: int) -> str:
+    """How a process has ended.
+
+    >>> ending(-9), ending(1)
+    ('was killed by SIGKILL', 'failed with exit code 1')
+    """
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+
+
+def end(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
+    """Wait for a process; whether it had to be killed."""
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+        return True
+    return False

@@ -1,22 +1,32 @@
 """Runs a script in this process as ``python script`` would, after everything is in place."""
 
+import fcntl
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 
-from polyrhythm.errors import BROKEN, BrokenPolicyError, DivergedError, PolyrhythmError, UsageError
-from polyrhythm.runtime.launch.rendezvous import read_number
+from polyrhythm.errors import (
+    BROKEN,
+    REFUSED,
+    BrokenPolicyError,
+    DivergedError,
+    PolyrhythmError,
+    RefusalError,
+    UsageError,
+)
+from polyrhythm.runtime.launch.rendezvous import SAID, read_number
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.training.divergence import DIVERGED
 
-USAGE = 2
-"""Exit code of a script that is refused."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code of a script that Ctrl-C has ended."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,14 +35,18 @@ def main(arguments: Sequence[str]) -> int:
     script = AdaptedScript(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
     install(script)
     try:
-        execute(arguments)
+        run_to_end(arguments, script)
     except BrokenPolicyError as error:
         script.close(type(error), error)
         return BROKEN
     except PolyrhythmError as error:
-        print(f"polyrhythm: rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
+        say_once(error)
         script.close(type(error), error)
-        return DIVERGED if isinstance(error, DivergedError) else USAGE
+        return status_of(error)
+    except KeyboardInterrupt as error:  # the launcher says so for all ranks
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        script.close(type(error), error)
+        return INTERRUPTED
     except BaseException as error:
         failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
         script.close(*((type(error), error) if failed else ()))
@@ -41,6 +55,42 @@ def main(arguments: Sequence[str]) -> int:
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0
+
+
+def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
+    try:
+        execute(arguments)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            script.check_end()
+        raise
+    script.check_end()
+
+
+def say_once(error: PolyrhythmError) -> None:
+    """Print an error, unless another worker of this host has."""
+    if first_to_say(str(error)):
+        who = "" if isinstance(error, RefusalError) else f"rank {os.environ.get('RANK', '0')}: "
+        print(f"polyrhythm: {who}{error}", file=sys.stderr)
+
+
+def first_to_say(text: str) -> bool:
+    path, ours = os.environ.get(SAID), text + "\0"
+    if not path or not Path(path).exists():
+        return True
+    with open(path, "a+", encoding="utf-8") as said:
+        fcntl.flock(said, fcntl.LOCK_EX)
+        said.seek(0)
+        if ours in said.read():
+            return False
+        said.write(ours)
+        return True
+
+
+def status_of(error: PolyrhythmError) -> int:
+    if isinstance(error, DivergedError):
+        return DIVERGED
+    return REFUSED if isinstance(error, UsageError) else 1
 
 
 def execute(arguments: Sequence[str]) -> None:

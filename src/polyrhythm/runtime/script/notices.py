@@ -31,10 +31,20 @@ def tell(what: str, place: str = "") -> None:
 
 def script_line() -> str:
     """The innermost line that is the user's own, as ``train.py:31``."""
-    for path, line in callers():
-        if not path.startswith(FOREIGN):
-            return f"{os.path.relpath(path)}:{line}"
-    return "script"
+    return next((shown(path, line) for path, line in callers() if is_script(path)), "script")
+
+
+def script_lines() -> str:
+    """All lines that are the user's own, innermost first: where something was made, if functions make several."""
+    return " from ".join(shown(path, line) for path, line in callers() if is_script(path))
+
+
+def is_script(path: str) -> bool:
+    return not path.startswith("<") and not os.path.realpath(path).startswith(FOREIGN)
+
+
+def shown(path: str, line: int) -> str:
+    return f"{os.path.relpath(os.path.realpath(path))}:{line}"
 
 
 def asked_by_us() -> bool:
@@ -45,6 +55,12 @@ def asked_by_us() -> bool:
         if not path.startswith(FOREIGN):
             return False
     return False
+
+
+def called_by_script() -> bool:
+    """Whether the script's own code has called what we stand in for, and not a library in its stead."""
+    path = next((path for path, _ in callers() if not path.startswith(ASIDE)), "")
+    return not path.startswith(FOREIGN)
 
 
 def callers() -> Iterator[tuple[str, int]]:

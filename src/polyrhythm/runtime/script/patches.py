@@ -15,7 +15,7 @@ from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
-from polyrhythm.runtime.script.wrapper import UNABLE, become_wrapper
+from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
 
@@ -24,11 +24,14 @@ def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
     patch_session(script)
     patch_wrapper(script)
+    patch_compile()
     patch_loaders(script)
     patch_groups(script)
     patch_optimizers(script)
     patch_backward(script)
     unable.patch(script)
+    script.children.patch(lambda: not script.dormant)
+    script.children.patch_spawn(lambda: not script.dormant and not asked_by_us())
     script.schedules.patch()
 
 
@@ -38,7 +41,8 @@ def patch_session(script: AdaptedScript) -> None:
 
     @functools.wraps(original)
     def init(self: Session, *args: Any, **kwargs: Any) -> None:
-        script.dormant = script.dormant or type(self) is Session
+        if type(self) is Session:
+            script.dormant = script.follows = True
         original(self, *args, **kwargs)
 
     Session.__init__ = init  # type: ignore[method-assign]
@@ -78,6 +82,22 @@ def check_wrapper(options: dict[str, Any]) -> None:
         raise refuse("DistributedDataParallel with a process_group of its own; leave it out, so that all ranks train")
 
 
+def patch_compile() -> None:
+    """A compiled DistributedDataParallel is one around a compiled module; it looks as torch's own does."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if not isinstance(model, ScriptDDP):
+            return original(model, **options)
+        model.compile(**options)
+        made: Any = original(model, backend="eager")
+        made.forward = model.__call__
+        return made
+
+    torch.compile = compile_
+
+
 def patch_loaders(script: AdaptedScript) -> None:
     init_original, iterate_original = DataLoader.__init__, DataLoader.__iter__
 
@@ -109,19 +129,32 @@ def patch_optimizers(script: AdaptedScript) -> None:
 
 
 def patch_backward(script: AdaptedScript) -> None:
-    original = torch.Tensor.backward
+    """Through which `Tensor.backward` comes, too. A pass within a pass is checkpointing."""
+    original = torch.autograd.backward
+    inside = False
 
     @functools.wraps(original)
-    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        script.backward()
-        original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+    def backward(*args: Any, **kwargs: Any) -> None:
+        nonlocal inside
+        if inside:
+            original(*args, **kwargs)
+            return
+        roots = args[0] if args else kwargs.get("tensors", ())
+        script.backward([roots] if isinstance(roots, torch.Tensor) else roots)
+        inside = True
+        try:
+            original(*args, **kwargs)
+        finally:
+            inside = False
 
-    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    torch.autograd.backward = backward
 
 
 def patch_groups(script: AdaptedScript) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
+    backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()
+    ScriptGroup.alone = staticmethod(script.collective)
 
     @functools.wraps(init_original)
     def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
@@ -130,10 +163,10 @@ def patch_groups(script: AdaptedScript) -> None:
             return
         script.distributed = True
         kwargs.pop("device_id", None)
-        init_original(BACKEND, *args, **kwargs)
-        group = dist.group.WORLD
-        assert isinstance(group, ScriptGroup), "made by our backend"
-        group.before = script.collective
+        names_given = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options")
+        given = {**dict(zip(names_given, args, strict=False)), **kwargs}
+        init_original(BACKEND, **script.children.meeting(given))
+        names[BACKEND] = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         tell(f"process group of {dist.get_world_size()} workers")
 
     @functools.wraps(destroy_original)
@@ -142,5 +175,16 @@ def patch_groups(script: AdaptedScript) -> None:
             script.close()
         destroy_original(group)
 
+    @functools.wraps(backend_original)
+    def get_backend(group: Any = None) -> str:
+        found = backend_original(group)
+        return names.get(found, found)
+
+    @functools.wraps(new_original)
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        ours = BACKEND in names and not asked_by_us()
+        return new_original(ranks, timeout, None if ours else backend, *args, **kwargs)
+
+    replaced = {"init_process_group": init, "destroy_process_group": destroy}
     for module in (dist, distributed_c10d):
-        vars(module).update(init_process_group=init, destroy_process_group=destroy)
+        vars(module).update(replaced, get_backend=get_backend, new_group=new_group)

@@ -1,7 +1,9 @@
 """Learning-rate schedulers that a script steps with every optimizer step follow the job instead of one worker.
 
-A fast worker makes more steps than its share. So such a scheduler is stepped as often as workers in synchronous mode
-would have stepped it by the position that the job has reached; at the end of an epoch all workers have the same count.
+A fast worker makes more steps than its share, and in a script for a single process a step of all workers takes as many
+mini-batches as there are workers. So a call of such a scheduler steps it as often as the script alone would have
+stepped it since the last step of this worker: not at all, once, or several times. At the end of an epoch it is brought
+to the same count on all workers, unless the script has ceased to step it.
 """
 
 import functools
@@ -12,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 
 class Schedules:
@@ -20,15 +22,21 @@ class Schedules:
 
     Args:
         apart: whether workers make steps of their own now, inside the loop.
-        reached: steps that workers in synchronous mode would have made by now, since the session began.
+        reached: steps that the script alone would have made by now, since the session began.
     """
 
     def __init__(self, apart: Callable[[], bool], reached: Callable[[], int]) -> None:
         self._apart, self._reached = apart, reached
         self._known: WeakSet[LRScheduler] = WeakSet()
         self._calls: Counter[LRScheduler] = Counter()
+        self._places: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
         self._made: WeakKeyDictionary[LRScheduler, int] = WeakKeyDictionary()
-        self._inside = False
+        """Of those that follow the job: what was reached when they were last stepped."""
+        self._before = self._now = 0
+        """What was reached with this worker's last step but one, and with its last."""
+        self._were_apart = self._inside = False
+        self.left_alone = False
+        """Whether each worker makes the steps that the script counts, and so its schedules."""
 
     def patch(self) -> None:
         original = LRScheduler.__init__
@@ -41,15 +49,49 @@ class Schedules:
 
         LRScheduler.__init__ = init  # type: ignore[method-assign, assignment]
 
-    def settle(self) -> None:
-        """The warm-up step is over: those that were stepped once with its step follow the job from now on."""
-        for scheduler, calls in self._calls.items():
-            if calls == 1:
-                self._made[scheduler] = 0
+    def settle(self, stretched: bool, steps: int = 1) -> None:
+        """The warm-up step is over: those that were stepped once with each step follow the job from now on.
+
+        Args:
+            stretched: whether a step of all workers takes several of the script's own.
+            steps: that torch has made.
+        """
+        for scheduler in [each for each, calls in self._calls.items() if calls == steps]:
+            self._made[scheduler] = 0
+            if stretched:
+                what = f"{type(scheduler).__name__}.step counts the mini-batches of all workers, as one process would"
+                tell(what, self._places[scheduler])
+
+    def meet(self, begun: int) -> None:
+        """All workers are about to make a step together, by which the script alone would have made `begun`.
+
+        After steps of their own the ranks stand at different places of a schedule.
+        """
+        for scheduler in self._followed:
+            self._step_to(scheduler, begun, self._made[scheduler])
+
+    @property
+    def _followed(self) -> list[LRScheduler]:
+        """Those that were stepped with this worker's last step."""
+        return [scheduler for scheduler, made in self._made.items() if made >= self._now]
+
+    def stepped(self) -> None:
+        """This worker has made a step in the session."""
+        self._were_apart |= self._apart()
+        self._advance(self._reached())
 
     def follow(self) -> None:
-        for scheduler in list(self._made):
-            self._catch_up(scheduler)
+        """An epoch ends; those that were stepped with this worker's last step are brought to its end."""
+        end = self._reached()
+        if self._were_apart or self._apart():
+            for scheduler in self._followed:
+                self._step_to(scheduler, end, self._made[scheduler])
+        self._were_apart = False
+        self._advance(end)
+
+    def _advance(self, reached: int) -> None:
+        if reached != self._now:
+            self._before, self._now = self._now, reached
 
     def _patch_class(self, kind: type[LRScheduler]) -> None:
         owner: Any = next(base for base in kind.__mro__ if "step" in vars(base))
@@ -60,7 +102,7 @@ class Schedules:
         @functools.wraps(original)
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             call = functools.partial(original, scheduler, *args, **kwargs)
-            if self._inside or scheduler not in self._known or args or kwargs:
+            if self._inside or self.left_alone or scheduler not in self._known or args or kwargs:
                 call()
             else:
                 self._step(scheduler, call)
@@ -70,7 +112,9 @@ class Schedules:
 
     def _step(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
         if scheduler in self._made:
-            self._catch_up(scheduler)
+            reached = self._reached()
+            last = self._before if reached == self._now else self._now  # a script may step it before its optimizer
+            self._step_to(scheduler, reached, max(self._made[scheduler], last))
             return
         if self._apart():
             raise refuse(
@@ -78,12 +122,13 @@ class Schedules:
                 "steps of their own would each count another schedule. Step it once a step, or once an epoch"
             )
         self._calls[scheduler] += 1
+        self._places.setdefault(scheduler, script_line())
         self._run(call)
 
-    def _catch_up(self, scheduler: LRScheduler) -> None:
-        while self._made[scheduler] < self._reached():
-            self._made[scheduler] += 1
+    def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
+        for _ in range(start, reached):
             self._run(scheduler.step)
+        self._made[scheduler] = max(reached, self._made[scheduler])
 
     def _run(self, call: Callable[[], None]) -> None:
         self._inside = True

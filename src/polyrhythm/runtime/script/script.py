@@ -1,23 +1,28 @@
 """What is known of the script that runs in this process, and when a session takes over from torch."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from polyrhythm.errors import RefusalError, UsageError
-from polyrhythm.runtime.script.alone import keep_quiet, shareable, warm_up_source
-from polyrhythm.runtime.script.notices import asked_by_us, refuse, script_line, tell
-from polyrhythm.runtime.script.order import check_loader
-from polyrhythm.runtime.script.passes import Pass, ScriptLoader
+from polyrhythm.runtime.script.children import Children
+from polyrhythm.runtime.script.data.alone import every_nth, keep_quiet, warm_up_source
+from polyrhythm.runtime.script.data.order import deals_out
+from polyrhythm.runtime.script.data.own_data import AS_TORCHRUN, DRAWN, EVERY_NTH, OwnData, OwnReading, length_of
+from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
+from polyrhythm.runtime.script.epochs import loop_number
+from polyrhythm.runtime.script.notices import asked_by_us, refuse, script_line, script_lines, tell
+from polyrhythm.runtime.script.opening import disjoint, open_session
 from polyrhythm.runtime.script.schedulers import Schedules
+from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.warm_up import WarmUpStep, check_step
+from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
 Iterate: TypeAlias = Callable[[DataLoader[Any]], Iterator[Any]]
@@ -35,44 +40,57 @@ class AdaptedScript:
         self.rank, self.workers = rank, workers
         self.dormant = False
         """Whether the script uses Polyrhythm itself, and nothing is to be adapted."""
+        self.follows = False
+        """Whether the script has come to train in a session, its own or ours."""
         self.distributed = False
         """Whether the script knows of its ranks; otherwise it was written for a single process."""
-        self.lane: Lane | None = None
+        self.lanes: list[Lane] = []
         self.session: ScriptSession | None = None
         self.warm_up = WarmUpStep()
+        self.warm_up.again = self._called_again
         self.schedules = Schedules(self._apart, self._reached)
-        self._optimizer: Optimizer | None = None
+        self.children = Children()
+        self._own_values = OwnValues()
+        self._trained: dict[Optimizer, None] = {}
+        self._stepping: Optimizer | None = None
+        """Which of them is within its step; one that it wraps steps as a part of it."""
+        self._stepped: set[Optimizer] = set()
+        """Which of them have stepped since the last mini-batch."""
         self._run: Pass | None = None
         """The pass that has given a mini-batch last; in a session, that of the epoch under way."""
         self._loader: ScriptLoader | None = None
+        self._own: OwnReading | None = None
+        """In place of a loader, if the job does not deal out the data."""
+        self._passes: list[Pass] = []
+        """Those that give mini-batches for the warm-up step."""
         self._training: DataLoader[Any] | None = None
         self._parts = 1
+        self._deals = True
         self._opened_at = 0
         self._unused = False
         """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
         self._epoch = 0
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
+        self._origins: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
         self._original: Iterate = iter
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
     def wrapped(self, lane: Lane) -> None:
-        if self.lane is not None:
-            raise refuse("a second DistributedDataParallel; one model can be trained under a policy")
-        self.lane = lane
+        self.lanes.append(lane)
         lane.called = self._forward
         tell("DistributedDataParallel follows the policy")
 
     def made_loader(self, loader: DataLoader[Any]) -> None:
-        self._places[loader] = script_line()
+        self._places[loader], self._origins[loader] = script_line(), script_lines()
 
     def made_optimizer(self, optimizer: Optimizer) -> None:
         if asked_by_us():
             return
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise refuse("ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas")
-        self._optimizers.add(optimizer)
+        self._optimizers[optimizer] = None
 
     # -- what the script does ------------------------------------------------------------------------------------------
 
@@ -80,46 +98,99 @@ class AdaptedScript:
         self._original = original
         if self.dormant or loader not in self._places or not torch.is_grad_enabled():
             return original(loader)
+        if self._own is not None:
+            return Pass(self, loader, self._own.read(loader, self._origins[loader], original)).iterator()
         if self.session is not None:
             return Pass(self, loader, None).iterator() if self._trains_on(loader) else original(loader)
-        theirs = self.distributed or not shareable(loader)
-        return Pass(self, loader, original(loader) if theirs else warm_up_source(loader)).iterator()
+        if self.distributed or isinstance(loader.dataset, IterableDataset):
+            return Pass(self, loader, original(loader)).iterator()
+        source = warm_up_source(loader) if deals_out(loader, False) else every_nth(loader, original, 0, 0, 1)
+        return Pass(self, loader, source).iterator()
 
-    def backward(self) -> None:
-        if not self.dormant and self.session is None:
+    def backward(self, roots: Iterable[Tensor]) -> None:
+        if self.session is not None:
+            self._own_values.backward(roots)
+            self.session.deferred.backward(together=not self.session.apart)
+        elif not self.dormant:
             self.warm_up.backward()
 
-    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.dormant or (optimizer is not self._optimizer and not self._adopt(optimizer)):
-            return
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
+        if self.dormant or self._stepping not in (None, optimizer) or not self._adopt(optimizer):
+            return None
+        instead = run_closure(optimizer, args, kwargs)
+        self._stepping = optimizer
         self._used()
         if self.session is None:
-            self.warm_up.step(optimizer, args, kwargs, 0 if self._run is None else self._run.unstepped)
-            return
-        check_step(optimizer, args, kwargs)
-        if not self.session.has_batch:
+            self._warm_up_step(optimizer)
+        else:
+            self._before_step(self.session, optimizer)
+        return instead
+
+    def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
+        check_step(optimizer)
+        if self._own is None:
+            self._check_place(session)
+        elif not (session.joint and session.has_batch):
+            self._own.step()
+        self._own_values.step(session.parameters)
+        if not session.apart:
+            self.schedules.meet(self._source.steps_begun - self._opened_at)
+
+    def _check_place(self, session: ScriptSession) -> None:
+        """A step follows the mini-batches that belong to it, or the last one of the script's own epoch."""
+        assert self._run is not None, "a session has begun with a pass"
+        if not session.has_batch:
             raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
+        if not session.step_due and self._run.batches != len(self._run.loader):
+            raise refuse(
+                f"optimizer.step after {self._run.unstepped} mini-batches, where the first took {self._parts}; "
+                "make each step from as many, but for the last of an epoch"
+            )
+
+    def _warm_up_step(self, optimizer: Optimizer) -> None:
+        if self._stepped and optimizer not in self._stepped:  # one after the other, with one mini-batch
+            check_step(optimizer)
+            self.warm_up.backwards = 0
+        else:
+            self.warm_up.step(optimizer, 0 if self._run is None else self._run.unstepped)
+        self._stepped.add(optimizer)
 
     def _adopt(self, optimizer: Optimizer) -> bool:
-        """Whether this is the script's optimizer, which steps for the first time."""
+        """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
+        if optimizer in self._trained:
+            return True
         if optimizer not in self._optimizers:
             return False
-        if self._optimizer is not None:
-            raise refuse("a second optimizer steps; one optimizer can be trained under a policy")
-        self._optimizer = optimizer
+        if self.session is not None:
+            raise refuse(
+                "another optimizer steps for the first time; make all optimizers before the first step, each for "
+                "parameters of its own"
+            )
+        self._trained[optimizer] = None
         return True
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._run is not None and optimizer is self._optimizer:
+        if optimizer is not self._stepping:
+            return
+        self._stepping = None
+        if self._own is None and self._run is not None:
             self._run.step()
+        for each in self._passes:
+            each.unstepped = 0
+        if self.session is not None:
+            self._own_values.stepped()
+            self.schedules.stepped()
+            if self._own is not None and not self.session.joint:
+                self._own.stepped()
 
-    def collective(self, name: str) -> None:
-        if self._apart():
-            assert self.session is not None, "they are apart in a session"
-            raise refuse(
-                f"{name} inside the step loop, where workers under {self.session.policy} make steps of their own; "
-                "use a policy in synchronous mode (bsp, local), or do it after the loop"
-            )
+    def collective(self, name: str, outputs: list[Tensor]) -> bool:
+        """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
+        if not self._apart():
+            return False
+        assert self.session is not None, "they are apart in a session"
+        self._own_values.check(name, outputs, self.session.policy, self.session.parameters)
+        return True
 
     def close(
         self,
@@ -129,7 +200,26 @@ class AdaptedScript:
     ) -> None:
         session, self.session, self.dormant = self.session, None, True
         if session is not None:
+            if self._own is not None and error is None:
+                self._finish_own(session)
+                self._own.data.end()
             session.__exit__(kind, error, trace)
+
+    def check_end(self) -> None:
+        """The script has come to its end by itself.
+
+        Raises:
+            RefusalError: if something has trained that did not follow the policy.
+        """
+        if not self.dormant or self.follows:
+            self.children.check(trained=self.follows or bool(self.warm_up.stepped_at))
+        if self.follows:
+            return
+        self.warm_up.check_end()
+        if self.warm_up.stepped_at:
+            tell("the script has ended after its first step, which torch has made", self.warm_up.stepped_at)
+        else:
+            tell("the script has ended and trained nothing", "script")
 
     # -- passes (see `Listener`) ---------------------------------------------------------------------------------------
 
@@ -137,6 +227,13 @@ class AdaptedScript:
         """Let the session take over after the warm-up step, or begin an epoch, or let the script only look."""
         if self.dormant:
             return
+        self._stepping = None
+        if self._own is not None:
+            if self.session is not None:
+                self._finish_own(self.session)
+            return
+        if self.session is not None and run is self._run:
+            self.session.finish_step()
         if self.session is None and run.steps:
             self._begin(run, run.batches)
         elif self.session is None and self._trains_on(run.loader):
@@ -147,8 +244,20 @@ class AdaptedScript:
             self._look(run)
 
     def given(self, run: Pass) -> None:
+        self._stepped.clear()
         if self.session is None:
             self._run = run
+            self._passes = [each for each in self._passes if each.unstepped and each.inside and each is not run]
+            self._passes.append(run)
+            self.warm_up.read()
+        elif self._own is not None:
+            self._own.given(run, self._origins[run.loader])
+
+    def _finish_own(self, session: ScriptSession) -> None:
+        """Several optimizers have made a step of the job."""
+        if self._own is not None and session.joint and session.has_batch:
+            session.finish_step()
+            self._own.stepped()
 
     def finished(self, run: Pass) -> None:
         """An epoch that ends in the warm-up step is torch's own."""
@@ -156,6 +265,8 @@ class AdaptedScript:
             self._learn(run)
             self._epoch += 1
         self._unused &= run is not self._run
+        if self._own is not None:
+            self._own.end_if_over()
 
     def _trains_on(self, loader: DataLoader[Any]) -> bool:
         """Whether it is the training loader, or one that the script has made in its place for another epoch."""
@@ -168,6 +279,8 @@ class AdaptedScript:
     def _start_epoch(self, run: Pass) -> None:
         """Begin an epoch of the job, or begin again one that the script has only looked at."""
         assert self._loader is not None, "a session has a loader"
+        assert self.session is not None, "it is its epoch"
+        self.session.drop_step()
         self._loader.loader = run.loader
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
@@ -177,8 +290,10 @@ class AdaptedScript:
         run.source = islice(self._original(run.loader), run.batches, None)
         self._run = None
 
-    def _forward(self, trains: bool) -> None:
-        if not trains and self._run is not None:
+    def _forward(self, trains: bool, inputs: Any) -> None:
+        if self._own is not None:
+            self._own.forward(trains, inputs)
+        elif not trains and self._run is not None:
             self._run.looking = not self._run.used
         elif trains:
             self._used()
@@ -193,65 +308,91 @@ class AdaptedScript:
 
     def _apart(self) -> bool:
         """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
-        return self.session is not None and self.session.apart and self._run is not None and self._run.inside
+        inside = self._own.data.open if self._own is not None else self._run is not None and self._run.inside
+        return self.session is not None and self.session.apart and inside
 
     def _reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""
-        assert self._loader is not None, "a session has a loader"
-        return self._loader.steps_reached - self._opened_at
+        return self._source.steps_reached - self._opened_at
+
+    @property
+    def _source(self) -> ScriptLoader | OwnData:
+        source = self._loader if self._own is None else self._own.data
+        assert source is not None, "a session has data"
+        return source
 
     # -- from the warm-up step to a session
     # ---------------------------------------------------------------------------------
 
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
-        check_loader(run.loader, self._places[run.loader], self.distributed)
         self._training = run.loader
-        self._parts = run.batches // run.steps
+        several = any(each.unstepped and each.inside for each in self._passes if each is not run)
+        simple = not (self.warm_up.ahead or several or run.steps > run.batches * len(self._trained))
+        self._deals = simple and deals_out(run.loader, self.distributed)
+        self._parts = run.batches // run.steps if self._deals else self.warm_up.parts
 
     def _begin(self, run: Pass, batches: int) -> None:
         """Start the session, `batches` of every worker after the start of the epoch."""
         if batches:
             self._learn(run)
-        assert self._optimizer is not None, "a step was made"
-        assert run.loader.batch_size is not None, "checked"
+        if not self._deals:
+            self._begin_own(run)
+            return
+        assert run.loader.batch_size is not None, "it deals out"
         run.source = None
-        model = self._prepare_model(self._optimizer)
-        self.session = self._open_session(model, self._optimizer)
-        if not self.distributed:
-            keep_quiet(self.rank)
+        self.session = self._open_session()
+        first, counted_from = self.session.place_of(self._epoch, loop_number())
         self._loader = self.session.take_over(
             run.loader,
             workers=self.workers,
+            ranks=self.workers if self.distributed else 1,
             parts=self._parts,
-            first_epoch=self._epoch,
+            first_epoch=first,
+            counted_from=counted_from,
             processed=batches * run.loader.batch_size * (self.workers if self.distributed else 1),
         )
         tell("the training loader's samples are dealt out by the job", self._places[run.loader])
-        tell(f"{type(self._optimizer).__name__}.step follows the policy", self.warm_up.stepped_at)
         self.session.at_end = self.schedules.follow
-        self._opened_at = self._loader.steps_to(self._epoch, batches // self._parts)
-        self.schedules.settle()
+        self._opened_at = self._loader.steps_to(first, batches // self._parts)
+        self.schedules.settle(stretched=self.workers > 1 and not self.distributed)
         self._start_epoch(run)
 
-    def _prepare_model(self, optimizer: Optimizer) -> torch.nn.Module:
-        if self.lane is not None:
-            self.lane.close()
-            self.lane.scripted_sync = False
-            model = self.lane.module
-        else:
-            model = self.warm_up.model_of(optimizer)
-            for module in model if isinstance(model, torch.nn.ModuleList) else [model]:
-                module.register_forward_pre_hook(lambda m, _: self._forward(torch.is_grad_enabled() and m.training))
-        self.warm_up.close()
-        return model
-
-    def _open_session(self, model: torch.nn.Module, optimizer: Optimizer) -> ScriptSession:
-        try:
-            session = ScriptSession(model, optimizer, self.lane)
-            session.__enter__()
-        except RefusalError:
-            raise
-        except UsageError as error:
-            raise refuse(str(error), self.warm_up.stepped_at) from error
+    def _open_session(self) -> ScriptSession:
+        optimizers = disjoint(self._trained, self._optimizers, self.warm_up)
+        self._trained = dict.fromkeys(optimizers)
+        session = open_session(optimizers, self.lanes, self.warm_up, self._forward)
+        self.follows = True
+        if not self.distributed:
+            keep_quiet(self.rank)
         return session
+
+    def _called_again(self) -> None:
+        """A model is called for another step: if its data come from no loader, the session takes over."""
+        none = self._run is None or not self._run.inside or self.warm_up.ahead
+        if self.session is None and not self.dormant and none:
+            self._parts = self.warm_up.parts
+            self._begin_own(self._run)
+
+    def _begin_own(self, run: Pass | None) -> None:
+        """Start the session of a script whose data the job does not deal out."""
+        self.session = self._open_session()
+        place = self.warm_up.stepped_at if run is None else self._places[run.loader]
+        if self.session.joint and run is None:
+            raise refuse("several optimizers and no loader: nobody knows which of their steps belong together", place)
+        if self.session.counts_shares and (run is None or length_of(run.loader) is None):
+            raise refuse(f"policy {self.session.policy} counts shares of epochs whose length nobody knows", place)
+        split = 1 if self.distributed or run is None else self.workers
+        tell(DRAWN if run is None else AS_TORCHRUN if split == 1 else EVERY_NTH.format(split), place)
+        first, counted_from = self.session.place_of(self._epoch, loop_number() if run is not None else None)
+        size = (run.loader.batch_size or 1) * self._parts if run is not None else 1
+        counts = {"batch_size": self.warm_up.samples or size, "workers": self.workers, "stretch": split}
+        data = self.session.count(**counts, first_epoch=first, counted_from=counted_from)
+        self._own = OwnReading(data, parts=self._parts, rank=self.rank, split=split)
+        if run is not None:
+            for each in self._passes:
+                each.steps = run.steps
+            self._own.take_over({self._origins[each.loader]: each for each in (run, *self._passes)})
+        self.schedules.left_alone = split == 1
+        self.session.at_end = self.schedules.follow
+        self.schedules.settle(stretched=split > 1)

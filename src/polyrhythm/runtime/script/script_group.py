@@ -1,26 +1,174 @@
-"""The default group of an adapted script: a real one in every phase, for collectives at the end of its epochs."""
+"""The default group of an adapted script: a real one in every phase, for collectives at the end of its epochs.
 
-from collections.abc import Callable
+Inside the loop workers may make steps of their own. A reduction then gives each its own value, as if all had the same,
+unless a gradient depends on it.
+"""
+
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch import Tensor
+from torch.distributed.distributed_c10d import ReduceOp, Store
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
 
+from polyrhythm.errors import RefusalError
+from polyrhythm.runtime.collectives.nonraising_work import FinishedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
+from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 BACKEND = "polyrhythm_script"
 
+OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "gather", "barrier")
+"""Collectives that have a meaning for one worker by itself."""
+
 
 class ScriptGroup(SwitchGroup):
-    """All ranks of the job. `before` is told the name of each collective, and may refuse it."""
+    """All ranks of the job, or some of them.
 
-    before: Callable[[str], None] | None = None
+    Attributes:
+        alone: told the name of each collective and what it writes into; whether this worker is to make it by itself.
+    """
 
-    def _run(self, name: str, *args: Any, **kwargs: Any) -> dist.Work:
-        if self.before is not None:
-            self.before(name)
-        return super()._run(name, *args, **kwargs)
+    alone: Callable[[str, list[Tensor]], bool] = staticmethod(lambda *_: False)
+
+    def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
+        if not ScriptGroup.alone(name, outputs):
+            return super()._run(name, outputs, fill, *args, opts=opts)
+        if fill is not None:
+            fill()
+        elif hasattr(opts, "reduceOp"):
+            reduce_alone(outputs, opts.reduceOp, self.size())
+        return FinishedWork(outputs)
+
+
+def reduce_alone(tensors: Iterable[Tensor], op: Any, size: int) -> None:
+    """A reduction over so many workers that all have the same.
+
+    >>> mine = torch.tensor([3.0])
+    >>> reduce_alone([mine], ReduceOp.SUM, 2)
+    >>> mine
+    tensor([6.])
+    """
+    with torch.no_grad():
+        for tensor in tensors:
+            if op == ReduceOp.SUM and tensor.dtype != torch.bool:
+                tensor.mul_(size)
+            elif op == ReduceOp.PRODUCT:
+                tensor.pow_(size)
+
+
+class OwnValues:
+    """Collectives inside the loop of workers that make steps of their own.
+
+    The first time that a line of the script comes to one, what becomes of its result is followed until the next step.
+    """
+
+    def __init__(self) -> None:
+        self._places: set[str] = set()
+        self._followed: Followed | None = None
+
+    def check(self, name: str, outputs: list[Tensor], policy: str, parameters: Iterable[Tensor]) -> None:
+        """A worker is about to have its own value.
+
+        Raises:
+            RefusalError: if it has none, or what it writes into is a parameter or its gradient.
+        """
+        place, shown = script_line(), name.strip("_").removesuffix("_base")
+        if place in self._places:
+            return
+        error = refuse(
+            f"{shown} inside the step loop, where workers under {policy} make steps of their own; "
+            "use a policy in synchronous mode (bsp, local), or do it after the loop",
+            place,
+        )
+        trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
+        if name not in OWN or any(key(tensor) in trained for tensor in outputs):
+            raise error
+        self._places.add(place)
+        tell(f"{shown} inside the step loop gives each worker its own value under {policy}", place)
+        if name != "barrier":
+            self._follow(outputs, error)
+
+    def backward(self, roots: Iterable[Tensor]) -> None:
+        """A backward pass begins.
+
+        Raises:
+            RefusalError: if it goes through such a value, or its gradients depend on one.
+        """
+        if self._followed is not None:
+            self._followed.check(self._followed.recorded, roots)
+
+    def step(self, parameters: Iterable[Tensor]) -> None:
+        """The optimizer is about to step.
+
+        Raises:
+            RefusalError: if its gradients are made of such a value.
+        """
+        if self._followed is not None:
+            self._followed.check(self._followed.reached, [p.grad for p in parameters if p.grad is not None])
+
+    def stepped(self) -> None:
+        if self._followed is not None and _get_current_dispatch_mode() is self._followed:
+            self._followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._followed = None
+
+    def _follow(self, outputs: list[Tensor], error: RefusalError) -> None:
+        if self._followed is None:
+            self._followed = Followed(error)
+            self._followed.__enter__()  # type: ignore[no-untyped-call]
+        self._followed.add(outputs)
+
+
+class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds out what is computed from some tensors.
+
+    Args:
+        error: raised if it is what it must not be.
+
+    Attributes:
+        reached: the memory of what is, with a tensor that keeps it.
+        recorded: of these what a backward pass would go through.
+    """
+
+    def __init__(self, error: RefusalError) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.error = error
+        self.reached: dict[int, Tensor] = {}
+        self.recorded: dict[int, Tensor] = {}
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        self.reached |= {key(tensor): tensor for tensor in tensors}
+
+    def check(self, found: dict[int, Tensor], tensors: Iterable[Tensor]) -> None:
+        if any(key(tensor) in found for tensor in tensors):
+            raise self.error
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if any(key(tensor) in self.reached for tensor in given):
+            made = [*(each for each in tree_leaves(result) if isinstance(each, Tensor)), *written(function, args)]
+            self.add(made)
+            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+                self.recorded |= {key(tensor): tensor for tensor in made}
+        return result
+
+
+def written(function: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Arguments that an operation changes in place."""
+    pairs = zip(function._schema.arguments, args, strict=False)
+    changed = [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
+    return [each for each in tree_leaves(changed) if isinstance(each, Tensor)]
+
+
+def key(tensor: Tensor) -> int:
+    """Of the memory that a tensor and its views share."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> ScriptGroup:

@@ -1,25 +1,47 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.errors import GroupError
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
-from polyrhythm.runtime.script.passes import ScriptLoader
+from polyrhythm.runtime.script.data.own_data import OwnData
+from polyrhythm.runtime.script.data.passes import ScriptLoader
+from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.wrapper import Lane
-from polyrhythm.runtime.worker.ddp_exchange import DDPExchange, reduce_next
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.losses import WriterEar
+from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
+from polyrhythm.runtime.worker.worker import Worker
+
+SCALER = "grad_scaler.py"
+"""File of torch's GradScaler."""
 
 
 class ScriptExchange(DDPExchange):
-    def before_step(self) -> None:
-        """The gradients at hand are the script's; make them the step's."""
+    joint = False
+    """Whether several optimizers make a step, each when the script wants it."""
+
+    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
+        """The gradients of these parameters are the script's; make them the step's."""
+
+    def average_gradients(self, weight: ContributionWeight) -> None:
+        if self.joint:
+            raise refuse(
+                "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
+            )
+        super().average_gradients(weight)
 
     def share_buffers(self) -> None:
         buffers = [*self._replica.floating, *self._replica.counters]
@@ -31,21 +53,24 @@ class ScriptExchange(DDPExchange):
 class LaneExchange(ScriptExchange):
     """Synchronous mode through the script's own DistributedDataParallel instead of behind the model's forward."""
 
-    lane: Lane
+    lanes: Sequence[Lane]
 
     def part(self) -> None:
         super().part()
-        self.lane.close()
+        for lane in self.lanes:
+            lane.close()
 
     def reduce_gradients(self, wanted: bool) -> None:
         self.reduces = wanted
-        if wanted and self.lane.inner is None:
-            assert self.group is not None, "members exchange over their group"
-            self.lane.open(self.group)
-        self.lane.reducing = wanted
+        for lane in self.lanes:
+            if wanted and lane.inner is None:
+                assert self.group is not None, "members exchange over their group"
+                lane.open(self.group)
+            lane.reducing = wanted
 
     def reduce_now(self, wanted: bool) -> None:
-        reduce_next(self.lane.inner, wanted)
+        for lane in self.lanes:
+            lane.last = wanted
 
 
 class StepExchange(ScriptExchange):
@@ -57,12 +82,160 @@ class StepExchange(ScriptExchange):
     def reduce_now(self, wanted: bool) -> None:
         """Backward passes exchange nothing, so it is all one."""
 
-    def before_step(self) -> None:
+    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
         if not self.reduces or self.failure is not None:
             return
         with contextlib.suppress(GroupError):  # which `failure` tells the worker
-            mean_gradients(self.generation, self._replica.parameters)
+            mean_gradients(self.generation, parameters)
         self.share_buffers()
+
+
+class DeferredStep:
+    """A step that a script makes at the end of its own epoch, in the middle of one of the job's, is made later.
+
+    A worker of an asynchronous policy does not stop after as many mini-batches as the script's loader has. A script
+    that accumulates gradients and steps once more with the rest of its epoch steps too early then: what it has is added
+    to the gradients of the mini-batches that still belong to the step.
+
+    Args:
+        replica: the script's model and optimizer.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.nn.Linear(1, 1, bias=False)
+        >>> deferred = DeferredStep(ScriptReplica(weight, torch.optim.SGD(weight.parameters(), lr=1.0)))
+        >>> weight.weight.grad = torch.ones(1, 1)
+        >>> deferred.put_off()
+        >>> weight.weight.grad is None
+        True
+        >>> deferred.backward(together=False)
+        >>> weight.weight.grad = torch.ones(1, 1)
+        >>> deferred.complete()
+        >>> weight.weight.grad.item()
+        2.0
+    """
+
+    def __init__(self, replica: ScriptReplica) -> None:
+        self._replica = replica
+        self._kept: list[Tensor | None] = []
+        self.under_way = self._new = False
+
+    def put_off(self) -> None:
+        """The script's optimizer is about to step: keep its gradients, and keep it from them."""
+        self._kept = [None if p.grad is None else p.grad.clone() for p in self._replica.parameters]
+        self.under_way = self._new = True
+        self._replica.hide_gradients()
+
+    def stepped(self) -> None:
+        """The script's optimizer has done nothing."""
+        self.under_way = False
+        self._replica.show_gradients()
+
+    def backward(self, together: bool) -> None:
+        """A backward pass begins. If the script has not dropped the gradients until now, they need not be kept for it.
+
+        If workers step together the pass may end in their exchange, which takes what was kept along.
+        """
+        if not self._new:
+            return
+        self._new = False
+        if any(p.grad is not None and p.grad.any() for p in self._replica.parameters):
+            self._kept = []
+        elif together:
+            self.complete()
+
+    def complete(self) -> None:
+        """Add what was kept to the gradients at hand."""
+        kept, self._kept = self._kept, []
+        for parameter, gradient in zip(self._replica.parameters, kept, strict=False):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+class JointStep:
+    """One step of the job that several optimizers of the script make, one after the other.
+
+    Each steps when the script wants it: in synchronous mode with the mean gradient, otherwise with the worker's own. If
+    servers make the steps, those here are a look ahead, by which a GAN's generator meets the discriminator's next
+    parameters; the gradients go out together at the end, and the parameters come from the servers.
+
+    Args:
+        replica: the script's models and optimizers.
+        worker: makes the job's steps.
+        exchange: of gradients.
+    """
+
+    def __init__(self, replica: ScriptReplica, worker: Worker, exchange: ScriptExchange) -> None:
+        self._replica, self._worker, self._exchange = replica, worker, exchange
+        exchange.joint = True
+        self._gradients: dict[nn.Parameter, Tensor | None] = {}
+        self._before: dict[nn.Parameter, Tensor] = {}
+        self._hidden: dict[nn.Parameter, Tensor | None] = {}
+        self._stepped: list[Optimizer] = []
+
+    def before(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+        if optimizer in self._stepped:
+            raise refuse("a second step of this optimizer with one mini-batch; make one step for each")
+        self._stepped.append(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self._exchange.before_step(parameters)
+        if not self._exchange.reduces:
+            self._gradients |= {p: None if p.grad is None else p.grad.clone() for p in parameters}
+        elif self._exchange.failure is not None:
+            self._hidden = {p: p.grad for p in parameters}
+            give(dict.fromkeys(parameters))
+        if self._worker.apart:
+            self._before |= {p: p.detach().clone() for p in parameters}
+        self._steer(True)
+
+    def after(self) -> None:
+        self._steer(False)
+        give(self._hidden)
+        self._hidden = {}
+
+    def finish(self, samples: int) -> bool:
+        """The script asks for its next mini-batch; whether it has made a step with this one."""
+        if not self._stepped:
+            return False
+        own = {p: p.grad for p in self._replica.parameters}
+        if not self._exchange.reduces:
+            give({p: self._gradients.get(p) for p in own})
+        groups = [part for part in parts_of(self._replica.optimizer) for _ in part.param_groups]
+        self._replica.idle = frozenset(n for n, part in enumerate(groups) if part not in self._stepped)
+        if self._worker._side.on_servers:
+            self._go_back()
+        self._worker.before_step(samples)
+        if self._worker._context.void:
+            self._go_back()
+        self._worker.after_step(samples)
+        give(own)
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Nothing comes of what was stepped since the last mini-batch."""
+        self._replica.idle = frozenset()
+        for kept in self._gradients, self._before, self._stepped:
+            kept.clear()
+
+    def _steer(self, begins: bool) -> None:
+        """One optimizer makes its part of the step with the rate that the policy wants."""
+        steering = self._worker._context.steering
+        if begins and steering.due:
+            steering.begin()
+        elif not begins and steering.own:
+            steering.end()
+
+    @torch.no_grad()
+    def _go_back(self) -> None:
+        for parameter, value in self._before.items():
+            parameter.copy_(value)
+
+
+def give(gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
+    for parameter, gradient in gradients.items():
+        parameter.grad = gradient
 
 
 class ScriptSession(Session):
@@ -71,21 +244,91 @@ class ScriptSession(Session):
     Args:
         model: the bare module.
         optimizer: of that model.
-        lane: the exchange behind the script's DistributedDataParallel, if it has one.
+        lanes: the exchanges behind the script's DistributedDataParallel, one for each model, if it has any.
+        arguments: what the script says about the job; see `polyrhythm.runtime.wire.config_sources`.
     """
 
     _exchange: ScriptExchange
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, lane: Lane | None) -> None:
-        super().__init__(model, optimizer)
-        self._lane = lane
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        lanes: Sequence[Lane],
+        arguments: Mapping[str, Any],
+        moving: Mapping[str, Tensor],
+    ) -> None:
+        super().__init__(model, optimizer, arguments, moving)
+        self._lanes = lanes
+        self._joint: JointStep | None = None
+        self.deferred = DeferredStep(self._replica)
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""
 
+    def __enter__(self) -> "ScriptSession":
+        super().__enter__()
+        if len(parts_of(self._optimizer)) > 1:
+            self._joint = JointStep(self._replica, self._worker, self._exchange)
+        self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
+        return self
+
+    def finish_step(self) -> None:
+        """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""
+        if self._joint is not None and self._joint.finish(self._accumulation.samples):
+            self._accumulation.take()
+
+    def drop_step(self) -> None:
+        """The script has left its loop."""
+        if self._joint is not None:
+            self._joint.drop()
+
     def take_over(self, loader: DataLoader[Any], **where: int) -> ScriptLoader:
         made = ScriptLoader(loader, self._worker, self._accumulation, at_end=self._end_epoch, **where)
+        made._terms |= self._replica.terms
         self._loader = made
         return made
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ear is not None:
+            self._ear.close()
+        super().__exit__(kind, error, trace)
+
+    def place_of(self, seen: int, number: int | None) -> tuple[int, int]:
+        """Which epoch of the job the script is in, and what it calls the job's first.
+
+        A script that begins again by a snapshot of its own may be in a later one than it has seen.
+
+        Args:
+            seen: epochs that it has gone through in this process.
+            number: what it calls the epoch at hand, if that can be told.
+        """
+        counted_from = self._client.info.script
+        if number is None or counted_from is None:
+            return seen, 0 if number is None else number - seen
+        return max(seen, number - counted_from), counted_from
+
+    def _open_checkpoints(self) -> None:
+        """The script has snapshots of its own."""
+
+    def count(self, **how: Any) -> OwnData:
+        """Steps whose data the job does not deal out."""
+        return OwnData(self._worker, self._accumulation, at_end=self._end_epoch, **how)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return self._replica.parameters
+
+    @property
+    def joint(self) -> bool:
+        """Whether several optimizers make a step of the job."""
+        return self._joint is not None
+
+    @property
+    def counts_shares(self) -> bool:
+        return parse_policy(self._client.config.policy).counts_shares
 
     @property
     def has_batch(self) -> bool:
@@ -103,13 +346,33 @@ class ScriptSession(Session):
         self.at_end()
 
     def _make_exchange(self) -> DDPExchange:
-        if self._lane is None:
+        if not self._lanes:
             return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
         exchange = LaneExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
-        exchange.lane = self._lane
+        exchange.lanes = self._lanes
         return exchange
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._exchange.before_step()
-        self._accumulation.check()  # `check_step` has seen to the rest
-        self._worker.before_step(self._accumulation.samples)
+        # `AdaptedScript.before_step` has seen to the rest.
+        if self._worker.left:
+            return
+        if self._joint is not None:
+            if not self._accumulation.due:
+                raise refuse("a step in the middle of the job's; accumulate in the same way in every epoch")
+            self._joint.before(optimizer)
+        elif self._accumulation.due:
+            self.deferred.complete()
+            self._exchange.before_step(self.parameters)
+            self._worker.before_step(self._accumulation.samples)
+        elif not self.apart and any(path.endswith(SCALER) for path, _ in callers()):
+            raise refuse("a GradScaler's step in the middle of the job's; accumulate in the same way in every epoch")
+        else:
+            self.deferred.put_off()
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._joint is not None:
+            self._joint.after()
+        elif self.deferred.under_way:
+            self.deferred.stepped()
+        else:
+            super()._after_step(optimizer, args, kwargs)

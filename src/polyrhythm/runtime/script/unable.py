@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import torch.multiprocessing
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.tensor import parallel
@@ -18,7 +17,6 @@ CLASSES = {
 FUNCTIONS = {
     (fsdp, "fully_shard"): "shards parameters, but a policy needs whole replicas",
     (parallel, "parallelize_module"): "splits the model, but a policy needs whole replicas",
-    (torch.multiprocessing, "spawn"): "starts workers of its own; let polyrhythm run start them",
 }
 
 

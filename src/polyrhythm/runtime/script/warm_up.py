@@ -1,48 +1,75 @@
 """What is watched while a script makes its first step: how it gets from mini-batches to an optimizer's step."""
 
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
+from polyrhythm.runtime.script.data.own_data import rows
 from polyrhythm.runtime.script.notices import refuse, script_line
 
-PATIENCE = 100
-"""Backward passes without a step of an optimizer after which there will be none."""
+LOOKED_AT = 64
+"""Elements of each parameter that are looked at, at most, to see whether it changes."""
+
+
+BY_HAND = (
+    "without a step of an optimizer of torch.optim; what a script, or an optimizer that is none of torch's, changes by "
+    "itself cannot follow a policy"
+)
 
 
 class WarmUpStep:
     """Watches models and backward passes until a session takes over."""
 
     def __init__(self) -> None:
-        self.backwards = 0
-        self.stepped_at = ""
+        self.backwards = self._runs = self._given = 0
+        """Since the last step: backward passes, mini-batches of which they are, and samples that models were given."""
+        self.parts = 1
+        self.samples = 0
+        """Mini-batches of the first step, and their samples."""
+        self.ahead = False
+        """Whether mini-batches were read that no step has used yet."""
+        self.again: Callable[[], None] = lambda: None
+        """Called when a model is called for another step."""
+        self._fresh = self._has_read = True
+        self.stepped_at = self._first_at = ""
+        self._before: dict[Parameter, Tensor] = {}
         self._called: dict[nn.Module, None] = {}
+        self._frozen: dict[Parameter, tuple[int, int, Tensor]] = {}
+        # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
+        warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
         self._hook = register_module_forward_pre_hook(self._forward)
 
     def backward(self) -> None:
         self.backwards += 1
-        if not self.stepped_at and self.backwards > PATIENCE:
-            raise refuse(
-                f"{PATIENCE} backward passes and no step of an optimizer of torch.optim; parameters that a script "
-                "changes by hand cannot follow a policy"
-            )
+        self._runs += self._has_read
+        self._fresh, self._has_read = True, False
+        self._first_at = self._first_at or script_line()
+        if self.stepped_at or self.backwards & (self.backwards - 1):
+            return  # a look at each doubling will do
+        if self.backwards > 1 and any(not torch.equal(part(p), before) for p, before in self._before.items()):
+            raise refuse(f"parameters have changed {BY_HAND}")
+        self._before = {p: part(p).clone() for module in self._called for p in trainable(module.parameters(False))}
 
-    def step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], batches: int) -> None:
+    def step(self, optimizer: Optimizer, batches: int) -> None:
         """An optimizer is about to step, `batches` mini-batches after the step before."""
-        check_step(optimizer, args, kwargs)
-        if not batches:
-            raise refuse("optimizer.step without a mini-batch of a DataLoader; only a loader's data can be dealt out")
-        if batches > self.backwards:
-            raise refuse(
-                f"{batches} mini-batches were read but only {self.backwards} used before this step; "
-                "a script that reads ahead of its steps cannot follow a policy"
-            )
-        self.backwards = 0
+        check_step(optimizer)
+        self.ahead = batches > self._runs
+        if not self.stepped_at:
+            self.parts, self.samples = max(1, self._runs), self._given
+        self.backwards = self._runs = self._given = 0
+        self._before.clear()
         self.stepped_at = self.stepped_at or script_line()
+
+    def read(self) -> None:
+        """The script gets a mini-batch of a loader."""
+        self._has_read = True
 
     def model_of(self, optimizer: Optimizer) -> nn.Module:
         """The module that has just these parameters, among those that were called.
@@ -55,28 +82,138 @@ class WarmUpStep:
             if set(trainable(module.parameters())) == wanted:
                 return module
         joint = nn.ModuleList(outermost(self._called, wanted))
-        if set(trainable(joint.parameters())) == wanted:
-            return joint
-        problem = "the model of this optimizer was not found; train one module with all its parameters"
-        raise refuse(problem, self.stepped_at)
+        if not wanted <= set(joint.parameters()):
+            problem = (
+                "the model of this optimizer was not found; train modules that are called, with all its parameters"
+            )
+            raise refuse(problem, self.stepped_at)
+        return joint[0] if len(joint) == 1 else joint
+
+    def has_seen(self, optimizer: Optimizer) -> bool:
+        """Whether all its parameters belong to modules that were called."""
+        seen = {p for module in self._called for p in module.parameters(False)}
+        return all(p in seen for group in optimizer.param_groups for p in group["params"])
+
+    def moving(self, model: nn.Module) -> dict[str, Tensor]:
+        """Floating-point parameters that nobody trains, but that the script has changed since they were first used."""
+        frozen = {name: p for name, p in model.named_parameters() if p in self._frozen and not p.requires_grad}
+        return {name: p for name, p in frozen.items() if p.is_floating_point() and has_changed(p, self._frozen[p])}
+
+    def check_end(self) -> None:
+        """The script has ended before a session took over.
+
+        Raises:
+            RefusalError: if it has trained.
+        """
+        if self.backwards and not self.stepped_at:
+            passes = "1 backward pass was" if self.backwards == 1 else f"{self.backwards} backward passes were"
+            raise refuse(f"{passes} made {BY_HAND}", self._first_at)
 
     def close(self) -> None:
         self._hook.remove()
         self._called.clear()
+        self._frozen.clear()
 
     def _forward(self, module: nn.Module, inputs: Any) -> None:
-        self._called.setdefault(module)
+        if torch.compiler.is_compiling():
+            return  # the module around a compiled graph is called, too, and a note would break the graph
+        if module not in self._called:
+            self._called[module] = None
+            untrained = (p for p in module.parameters() if not p.requires_grad and p not in self._frozen)
+            self._frozen |= {p: looked_at(p) for p in untrained}
+        if not (torch.is_grad_enabled() and module.training):
+            return
+        if self._fresh and (samples := rows(inputs)):
+            self._given, self._fresh = self._given + samples, False
+        if self.stepped_at:
+            self.again()
 
 
-def check_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if (len(args) > 1 or kwargs) and any(argument is not None for argument in (*args[1:], *kwargs.values())):
-        raise refuse("optimizer.step with a closure computes gradients by itself; call backward() before step()")
+class ForwardWatch:
+    """A hook of a model; copies of the model, in memory or in a file, are not watched.
+
+    Args:
+        called: told of each forward pass, whether a step may follow it, and of the model's inputs.
+    """
+
+    def __init__(self, called: Callable[[bool, Any], None]) -> None:
+        self._called = called
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._called(torch.is_grad_enabled() and module.training, inputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
+        return partial, ({}.get,)
+
+
+def part(parameter: Parameter) -> Tensor:
+    return parameter.detach().reshape(-1)[:LOOKED_AT]
+
+
+def looked_at(parameter: Parameter) -> tuple[int, int, Tensor]:
+    """What tells whether it is changed, or replaced, later: also by less than its precision."""
+    return parameter.data_ptr(), parameter._version, part(parameter).clone()
+
+
+def has_changed(parameter: Parameter, before: tuple[int, int, Tensor]) -> bool:
+    place, version, values = looked_at(parameter)
+    return (place, version) != before[:2] or not torch.equal(values, before[2])
+
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def run_closure(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    """Have the closure of a step compute its gradients before they are exchanged; what the step is to get instead.
+
+    Args:
+        optimizer: whose step it is.
+        args, kwargs: of the step; `args` begin with the optimizer itself.
+    """
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return None
+    if isinstance(optimizer, LBFGS):
+        raise refuse(
+            "LBFGS calls its closure several times a step, each time with other parameters, so that a step has no "
+            "gradient that workers could exchange; use another optimizer"
+        )
+    with torch.enable_grad():
+        loss = closure()
+    return (optimizer, Computed(optimizer, loss)), {}
+
+
+class Computed:
+    """In place of a closure that has been called: says what it has returned, to an optimizer that does this first.
+
+    Args:
+        optimizer: whose step it is.
+        loss: what the closure has returned.
+    """
+
+    def __init__(self, optimizer: Optimizer, loss: Any) -> None:
+        self._optimizer, self._loss = optimizer, loss
+        self._versions = self._current()
+        self._called = False
+
+    def __call__(self) -> Any:
+        if self._called or self._current() != self._versions:
+            raise refuse(
+                f"{type(self._optimizer).__name__} calls its closure in the middle of its step; gradients are "
+                "exchanged once, before it. Use an optimizer that calls it once, first"
+            )
+        self._called = True
+        return self._loss
+
+    def _current(self) -> list[int]:
+        return [p._version for group in self._optimizer.param_groups for p in group["params"]]
+
+
+def check_step(optimizer: Optimizer) -> None:
     if getattr(optimizer, "grad_scale", None) is not None:
         raise refuse("a GradScaler with a fused optimizer hides the true gradients; make it with fused=False")
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                raise refuse("sparse gradients cannot be exchanged; make the embedding with sparse=False")
 
 
 def trainable(parameters: Iterable[Parameter]) -> Iterable[Parameter]:

@@ -11,16 +11,28 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.worker.ddp_exchange import reduce_next
 
 UNABLE = ("delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh")
 """Arguments of DistributedDataParallel that replace its exchange by something else."""
 
 
-class Inner(DistributedDataParallel):
+MACHINERY = ("reducer", "logger")
+"""Attributes that stand for torch's exchange."""
+
+
+class NoMachinery:
+    """In the place of torch's machinery while nothing is exchanged: takes every call, and does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Inner(TorchDDP):
     """Torch's own; its class says that it is not to be adapted."""
 
 
@@ -35,12 +47,16 @@ class Lane:
     def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
         self.module, self.options = module, options
         self.hook: tuple[Any, ...] | None = None
-        self.called: Callable[[bool], None] = lambda _: None
-        """Told of every forward pass, and whether a step may follow it."""
+        self.called: Callable[[bool, Any], None] = lambda *_: None
+        """Told of every forward pass, whether a step may follow it, and of its inputs."""
         self.inner: Inner | None = None
+        self.kept: dict[str, Any] = {}
+        """What torch's own has said of itself, as it was made."""
         self.reducing = False
-        self.scripted_sync = True
-        """Whether the script's no_sync() counts; in a session it knows by itself which backward pass is the last."""
+        self.last = True
+        """Whether the next backward pass is the last one before a step, as far as the session knows; then the script's
+        no_sync() decides.
+        """
 
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
         self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
@@ -51,12 +67,25 @@ class Lane:
     def close(self) -> None:
         self.inner, self.reducing = None, False
 
+    def attribute(self, name: str) -> Any:
+        """What torch's own wrapper has under this name.
+
+        Raises:
+            AttributeError: if it has nothing.
+        """
+        if self.inner is not None:
+            return getattr(self.inner, name)
+        if name in MACHINERY:
+            return NoMachinery()
+        if name not in self.kept:
+            raise AttributeError(f"'DistributedDataParallel' object has no attribute {name!r}")
+        return self.kept[name]
+
     def run(self, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        trains = torch.is_grad_enabled() and wrapper.training
-        self.called(trains)
+        trains = torch.is_grad_enabled() and (wrapper.training or self.module.training)  # Lightning sets the latter
+        self.called(trains, (inputs, kwargs))
         if trains and self.inner is not None and self.reducing:
-            if self.scripted_sync:
-                self.inner.require_backward_grad_sync = wrapper.require_backward_grad_sync
+            reduce_next(self.inner, self.last and wrapper.require_backward_grad_sync)
             # Its __call__ would only look for hooks, which are the wrapper's.
             return self.inner.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         return self._alone(inputs, kwargs)
@@ -68,7 +97,7 @@ class Lane:
         return self.module(*inputs, **kwargs)
 
 
-class ScriptDDP(DistributedDataParallel):
+class ScriptDDP(TorchDDP):
     """The script's wrapper. A copy of it, as for a moving average, is a wrapper without an exchange."""
 
     _lane: Lane | None
@@ -77,6 +106,35 @@ class ScriptDDP(DistributedDataParallel):
         if self._lane is None:
             return self.module(*inputs, **kwargs)
         return self._lane.run(self, inputs, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if (lane := self.__dict__.get("_lane")) is None:
+                raise
+            return lane.attribute(name)
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        lane = self._lane
+        if lane is None or lane.inner is None:
+            return {}
+        return lane.inner._get_ddp_logging_data()  # type: ignore[no-any-return, no-untyped-call]
+
+    def _set_static_graph(self) -> None:
+        assert self._lane is not None, "a copy has no exchange"
+        self._lane.options["static_graph"] = True
+        super()._set_static_graph()  # type: ignore[no-untyped-call]
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        raise refuse("a built-in communication hook replaces the exchange; use register_comm_hook, or --compress")
+
+    def _register_fused_optim(self, *args: Any, **kwargs: Any) -> None:
+        raise refuse("an optimizer that steps within the backward pass leaves a policy no exchange; call step() after")
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what is wrapped: the exchange changes, and Python's own is no part of a graph."""
+        self.module.compile(*args, **kwargs)
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
         assert self._lane is not None, "a copy has no exchange"
@@ -100,11 +158,10 @@ class ScriptDDP(DistributedDataParallel):
 
 
 ScriptDDP.__name__ = ScriptDDP.__qualname__ = "DistributedDataParallel"
+globals()["DistributedDataParallel"] = ScriptDDP  # where pickle looks for a model that a script saves as a whole
 
 
-def become_wrapper(
-    ddp: DistributedDataParallel, module: nn.Module, group: ProcessGroup, options: dict[str, Any]
-) -> Lane:
+def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, options: dict[str, Any]) -> Lane:
     """Make a `ScriptDDP` of an object that its own constructor has not seen; the parameters become those of rank 0.
 
     Args:
@@ -122,6 +179,8 @@ def become_wrapper(
     nn.Module.__init__(ddp)
     shown = {key: value for key, value in inner.__dict__.items() if is_plain(key, value)}
     ddp.__dict__.update(shown, process_group=group, _lane=lane)
+    own = {*vars(nn.Module()), *MACHINERY}
+    lane.kept = {key: value for key, value in inner.__dict__.items() if key not in own}
     ddp.module = module
     return lane
 

@@ -21,6 +21,10 @@ MOST: Final = 16
 """Numbers of a contribution for each byte of the model: replicas bring their buffers along, optimizers their state."""
 
 
+MOST_OPEN: Final = 1024
+"""Sums that may be incomplete at a time."""
+
+
 @dataclass(slots=True)
 class Sum:
     size: int
@@ -65,6 +69,8 @@ class Sums:
 
     def add(self, channel: Channel, message: Add, part: Tensor | None) -> None:
         key = message.generation, message.number
+        if len(self.open) >= MOST_OPEN and key not in self.open:
+            raise FrameError(f"{channel.peer} began one of more than {MOST_OPEN} sums that are not complete")
         one = self.open.setdefault(key, Sum(message.size, message.elements))
         if not one.lacks(message):
             raise FrameError(f"{channel.peer} sent {message}, which does not fit to what others sent")

@@ -73,19 +73,32 @@ class ParameterShard:
         Args:
             pushes: gradients of this span.
             lr_scale: factor on every rate, for this step.
-            settings: for each group of the model, hyper-parameters that hold from now on.
+            settings: for each group of the model, hyper-parameters that hold from now on; a group of which nothing is
+                said makes no step.
         """
         if settings and settings != self._settings:
-            if len(settings) != self._groups:
-                raise UsageError(f"settings are for {len(settings)} groups but the model has {self._groups}")
-            for position, piece in enumerate(self.span.pieces):
-                configure(self._optimizer, position, settings[piece.group])
+            rows = [(position, settings[piece.group]) for position, piece in enumerate(self.span.pieces)]
+            for position, row in rows:
+                if row:
+                    configure(self._optimizer, position, row)
+            self._optimizer.idle = frozenset(position for position, row in rows if not row)
             self._settings = settings
         if self.memory is not None:
             self.memory.begin()
         self._global.apply(pushes, lr_scale)
         if self.memory is not None:
             self.memory.end(self._global.version)
+
+    def check_settings(self, settings: Sequence[dict[str, Hyperparameter]], whose: str) -> None:
+        """What comes with a gradient can be set.
+
+        Raises:
+            UsageError: for another number of groups, a setting that there is not, or a value of another kind.
+        """
+        if len(settings) != self._groups:
+            raise UsageError(f"settings of {whose} are for {len(settings)} groups but the model has {self._groups}")
+        for position, piece in enumerate(self.span.pieces):
+            check_group(settings[piece.group], self._optimizer.optimizer.param_groups[position], whose)
 
     def load(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
         if self.memory is not None:
@@ -119,13 +132,32 @@ class ParameterShard:
 
 def configure(optimizer: FlatOptimizer, position: int, settings: dict[str, Any]) -> None:
     group = optimizer.optimizer.param_groups[position]
-    for key in settings:
-        if key not in group:
-            raise UsageError(f"the optimizer has no setting {key!r}: {did_you_mean(key, group)}")
     group.update(settings)
     optimizer.rates[position] = settings.get("lr", optimizer.rates[position])
     optimizer.momenta[position] = momentum_of(group)
     optimizer.applied = (math.nan, None)  # equal to nothing, so that the next step derives its own values again
+
+
+def check_group(settings: dict[str, Hyperparameter], group: dict[str, Any], whose: str) -> None:
+    for key, value in settings.items():
+        if key not in group or key == "params":
+            raise UsageError(f"the optimizer has no setting {key!r} of {whose}: {did_you_mean(key, group)}")
+        if not same_kind(value, group[key]):
+            raise UsageError(f"setting {key!r} of {whose} is {value!r}, where the optimizer has {group[key]!r}")
+
+
+def same_kind(value: Any, other: Any) -> bool:
+    """Whether a value can take the place of another; a rate may also be a whole number.
+
+    >>> same_kind(1, 0.5), same_kind((0.9, 0.99), (0.9, 0.999)), same_kind(True, 0.5), same_kind((0.9,), (0.9, 0.999))
+    (True, True, False, False)
+    """
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return len(value) == len(other)
+    plain = isinstance(value, int | float), isinstance(other, int | float)
+    if all(plain) and isinstance(value, bool) == isinstance(other, bool):
+        return True
+    return type(value) is type(other)
 
 
 def find_optimizer(name: str, allowed: Collection[str]) -> type[Optimizer]:

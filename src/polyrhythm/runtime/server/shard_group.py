@@ -2,6 +2,7 @@
 their own.
 """
 
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.errors import FrameError
+from polyrhythm.errors import FrameError, UsageError
 from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_service import ShardService
@@ -20,6 +21,7 @@ from polyrhythm.runtime.wire.connection import Channel, address_of, listen
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor, join
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.shard_protocol import (
     Add,
@@ -67,6 +69,24 @@ class ShardGroup:
         self._others: list[Channel] = []
         self._arrived = arrived
         self._counts: dict[int, Counter[int]] = {}
+
+    def start_processes(
+        self, config: JobConfig, loop: Loop, lost: Callable[[str], None]
+    ) -> tuple[tuple[str, ...], ...]:
+        """Start the shards of a job but for the first, each in a process of its own.
+
+        Returns:
+            Their addresses: on this host, then where workers of other hosts reach them.
+        """
+        processes = []
+        hosts = [address.rpartition(":")[0] for address in config.listen]
+        for index in range(1, config.shards):
+            settings = ShardSettings(config.job, config.token, index, config.shards, config.compensation)
+            here = f"unix:@polyrhythm-{config.job}-shard-{index}"
+            process = ShardProcess(settings, here, *(f"{host}:0" for host in hosts))
+            process.join(loop, settings, self, lost)
+            processes.append(process.addresses)
+        return tuple(zip(*processes, strict=True))
 
     def add(self, channel: Channel) -> None:
         """A shard in another process; the handler of its channel is a `RemoteShard`."""
@@ -128,7 +148,7 @@ class ShardProcess:
 
     def __init__(self, settings: ShardSettings, *addresses: str) -> None:
         with ExitStack() as stack:
-            listeners = [stack.enter_context(listen(address, settings.token)) for address in addresses]
+            listeners = [stack.enter_context(listen(address)) for address in addresses]
             self.addresses = tuple(map(address_of, listeners))
             descriptors = [listener.fileno() for listener in listeners]
             command = [sys.executable, "-m", "polyrhythm.runtime.server.shard_group", *map(str, descriptors)]
@@ -140,7 +160,7 @@ class ShardProcess:
         self.process.stdin.close()
 
     def join(self, loop: Loop, settings: ShardSettings, group: ShardGroup, lost: Callable[[str], None]) -> None:
-        hello = Hello(settings.job, "coordinator", 0, settings.token)
+        hello = Hello(settings.job, "coordinator", 0)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ShardToCoordinator)
         group.add(join(loop, self.addresses[0], hello, decoder, RemoteShard(group, lost)))
 
@@ -196,7 +216,7 @@ class ShardServer:
             settings.index, settings.count, self._arrived, settings.compensation, settings.allowed
         )
         self._sums = Sums(lambda: self._service.message_bytes)
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | ToShard | FromCoordinator | Add)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToShard | FromCoordinator | Add)
         for listener in listeners:
             Acceptor(self.loop, listener, settings.job, settings.token, decoder, self._admit)
 
@@ -205,6 +225,8 @@ class ShardServer:
             return WorkerConnection(self._service, hello.rank, channel)
         if hello.role == "sums":
             return SumAcceptor(self._sums, channel)
+        if hello.role != "coordinator" or self._coordinator is not None or not channel.local:
+            raise UsageError(f"this is a parameter server, not for a {hello.role}")
         self._coordinator = channel
         return CoordinatorConnection(self._service, self.loop)
 
@@ -217,6 +239,7 @@ def main(descriptors: Sequence[int]) -> None:
     """Entry point of a shard process: the listeners' descriptors; settings come on standard input."""
     import torch
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with the coordinator
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=ShardSettings)
     torch.set_num_threads(settings.threads)
     warm_up()

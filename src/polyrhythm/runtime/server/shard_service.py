@@ -25,6 +25,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Download,
     Downloaded,
     Drop,
+    GroupSettings,
     Layout,
     Loaded,
     MoreRoom,
@@ -76,6 +77,7 @@ class ShardService:
         self._allowed = allowed
         self._layout: Layout | None = None
         self._optimizer: OptimizerSpec | None = None
+        self._checked: GroupSettings = ()
         self.all_buffers: dict[int, WorkerBuffers] = {}
 
     @property
@@ -101,6 +103,12 @@ class ShardService:
                 self._upload(buffers, message)
             case _:
                 raise FrameError(f"rank {worker} sent {type(message).__name__} to a parameter shard")
+
+    def check_settings(self, worker: int, settings: GroupSettings) -> None:
+        """Hyper-parameters of a worker's gradient; most of the time there is nothing new."""
+        if settings and settings != self._checked and self.shard is not None:
+            self.shard.check_settings(settings, f"rank {worker}")
+            self._checked = settings
 
     def destination(self, worker: int, message: Any, payload: Payload) -> memoryview:
         """Where the payload of a worker's message goes; refused unless it is exactly what is expected."""
@@ -164,13 +172,16 @@ class ShardService:
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _open(self, worker: int, channel: Channel, message: Open) -> None:
+        if worker in self.all_buffers:
+            raise FrameError(f"rank {worker} opened the shard twice")
         try:
+            compression = parse_compression(message.compress)
             self._build_or_compare(worker, message)
         except PolyrhythmError as error:
             channel.send(Rejected(str(error)))
             raise
         assert self.shard is not None
-        buffers = self.all_buffers[worker] = WorkerBuffers(channel, parse_compression(message.compress))
+        buffers = self.all_buffers[worker] = WorkerBuffers(channel, compression)
         memory = self.shard.memory
         if self._compensation.needs_backup:
             buffers.backup = self.shard.vector.clone()
@@ -186,9 +197,7 @@ class ShardService:
 
     def _build_or_compare(self, worker: int, message: Open) -> None:
         if self._layout is None or self._optimizer is None:
-            self.shard = ParameterShard(
-                message.layout, self._index, self._count, message.optimizer, self._compensation, self._allowed
-            )
+            self.shard = self._build(worker, message)
             self._layout, self._optimizer = message.layout, message.optimizer
         elif difference := message.layout.difference(self._layout):
             raise UsageError(
@@ -200,6 +209,16 @@ class ShardService:
                 f"rank {worker} uses the optimizer {message.optimizer.kind}, the first worker "
                 f"{self._optimizer.kind}; use the same on every rank"
             )
+
+    def _build(self, worker: int, message: Open) -> ParameterShard:
+        try:
+            return ParameterShard(
+                message.layout, self._index, self._count, message.optimizer, self._compensation, self._allowed
+            )
+        except PolyrhythmError:
+            raise
+        except Exception as error:  # of torch, for a size or an option that cannot be
+            raise UsageError(f"rank {worker} has a model or an optimizer that cannot be built: {error!r}") from error
 
     def _buffers_of(self, worker: int) -> WorkerBuffers:
         buffers = self.all_buffers.get(worker)

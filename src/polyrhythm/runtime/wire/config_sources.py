@@ -125,7 +125,8 @@ def with_session(config: JobConfig, arguments: Mapping[str, Any]) -> tuple[JobCo
     Raises:
         PolyrhythmError: as `JobConfig`.
     """
-    asked = {name: Given(value, SESSION) for name, value in arguments.items() if name in BY_SCRIPT}
+    given = {name: value for name, value in arguments.items() if name in BY_SCRIPT}
+    asked = {name: Given(converted(name, value, SESSION), SESSION) for name, value in given.items()}
     stronger = {name: Given(getattr(config, name), where) for name, where in config.given.items()}
     chosen, lines = combined(asked, {name: given for name, given in stronger.items() if name in BY_SCRIPT})
     where = {name: given.where for name, given in chosen.items()}

@@ -1,7 +1,7 @@
 """A connection that carries frames, the addresses it can have, and what goes wrong with them.
 
-An address is ``tcp:HOST:PORT`` or ``unix:@NAME``, one of Linux's abstract names, which leave no file behind.
-Servers listen on this host only, unless they are told otherwise and the job has a token.
+An address is ``tcp:HOST:PORT`` or ``unix:@NAME``, one of Linux's abstract names, which leave no file behind and have no
+permissions either. Who may come in is decided in `polyrhythm.runtime.wire.handshake`.
 """
 
 import array
@@ -26,6 +26,9 @@ MAX_QUEUED = 4096
 MAX_FDS = 8
 """File descriptors that one frame may hand over."""
 FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+
+KEEP_ALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+"""When an idle connection is tried, how often, and how many times in vain; seconds."""
 
 OPEN_CLIENTS: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
@@ -68,22 +71,29 @@ class Channel:
         decoder: strict decoder of the messages that may come.
         peer: names the other side in errors.
         takes_fds: whether file descriptors are accepted (Unix sockets only); may be changed between messages.
+        max_body: largest message that is accepted now, bytes.
 
     Attributes:
         closed: whether it has ended.
     """
 
     def __init__(
-        self, sock: socket.socket, decoder: "msgspec.msgpack.Decoder[Any]", peer: str, takes_fds: bool = False
+        self,
+        sock: socket.socket,
+        decoder: "msgspec.msgpack.Decoder[Any]",
+        peer: str,
+        takes_fds: bool = False,
+        max_body: int = MAX_BODY,
     ) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
         self.socket = sock
         self.peer = peer
         self.local = sock.family == socket.AF_UNIX
         self.handler: ConnectionHandler | None = None
-        self.parser = FrameParser(peer, decoder, self._destination, MAX_BODY)
+        self.parser = FrameParser(peer, decoder, self._destination, max_body)
         self.fds: deque[int] = deque()
         self.closed = False
         self.watcher: Watcher | None = None
@@ -129,7 +139,8 @@ class Channel:
         for part in parts:
             self._queue.append(Outgoing(part, tuple(fds) if part is first else ()))
         if len(self._queue) > MAX_QUEUED:
-            self._give_up()
+            self._queue.clear()
+            self.give_up(f"{self.peer} does not read; more than {MAX_QUEUED} messages waited for it")
         elif self._queue and self.watcher is not None:
             self.watcher.wants_write(self)
 
@@ -155,10 +166,8 @@ class Channel:
                 count = 0 if self.parser.more else -1
         except PolyrhythmError as error:
             self.end(str(error))
-        except ConnectionResetError:  # it ended with something unread
-            self.end(self._end_reason())
-        except OSError as error:
-            self.end(f"{self.peer} is gone ({error.strerror or error})")
+        except OSError as error:  # of this host, such as that no descriptor is left
+            self.end(f"what {self.peer} sent could not be handled here: {error}")
 
     def end(self, reason: str) -> None:
         if self.closed:
@@ -179,19 +188,26 @@ class Channel:
         while self.fds:
             os.close(self.fds.popleft())
 
-    def _give_up(self) -> None:
-        # End at the next turn of the loop, because the sender may not be prepared for it now.
-        self._queue.clear()
-        self._reason = f"{self.peer} does not read; more than {MAX_QUEUED} messages waited for it"
+    def give_up(self, reason: str) -> None:
+        """From any thread: end at the next turn of the loop, after what has arrived already."""
+        self._reason = self._reason or reason
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def _receive(self) -> int:
-        """Bytes received; 0 at the end, -1 if there were none after all."""
+        """Bytes received; 0 at the end, -1 if there were none after all.
+
+        An error of the connection is its end. One in what is done with a message is not, and goes to the caller.
+        """
         try:
             return self._receive_with_fds() if self.takes_fds else self.socket.recv_into(self.parser.buffer())
         except (BlockingIOError, InterruptedError):
             return -1
+        except ConnectionResetError:  # it ended with something unread
+            return 0
+        except OSError as error:
+            self._reason = self._reason or f"{self.peer} is gone ({error.strerror or error})"
+            return 0
 
     def _receive_with_fds(self) -> int:
         count, ancillary, _, _ = self.socket.recvmsg_into([self.parser.buffer()], FDS_ROOM, socket.MSG_CMSG_CLOEXEC)
@@ -232,15 +248,13 @@ def unsent(parts: list[memoryview], sent: int) -> list[memoryview]:
     return []
 
 
-def listen(address: str, token: str = "") -> socket.socket:
+def listen(address: str) -> socket.socket:
     """A listening socket.
 
     Raises:
-        UsageError: for an address that cannot be read or is taken, or one beyond this host without a token.
+        UsageError: for an address that cannot be read or is taken.
     """
     family, target = parse_address(address)
-    if family == socket.AF_INET and not is_loopback(target[0]) and not token:
-        raise UsageError(f"address {address} can be reached from other hosts; give the job a token")
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if family == socket.AF_INET:
@@ -281,6 +295,14 @@ def connect(address: str, timeout_s: float) -> socket.socket:
             f"cannot connect to {address}: {error.strerror or error}; is the job running?"
         ) from error
     return sock
+
+
+def keep_alive(sock: socket.socket) -> None:
+    # Where nothing is sent nobody else notices that the network is cut. TCP_USER_TIMEOUT would also end a connection
+    # whose other end is too busy to read; of those the heartbeats tell.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE.items():
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def address_of(sock: socket.socket) -> str:

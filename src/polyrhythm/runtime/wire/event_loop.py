@@ -3,8 +3,11 @@
 import heapq
 import select
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -58,6 +61,7 @@ class Loop:
         self._channels: dict[int, Channel] = {}
         self._listeners: set[socket.socket] = set()
         self._stopped = False
+        self._handed_over: deque[Callable[[], None]] = deque()
         self._wakeup, self._waker = socket.socketpair()
         self._wakeup.setblocking(False)
         self._waker.setblocking(False)
@@ -83,6 +87,11 @@ class Loop:
         self._channels[channel.socket.fileno()] = channel
         self._epoll.register(channel.socket, READ | (WRITE if channel.sending else 0))
 
+    def release(self, channel: Channel) -> None:
+        """Serve a channel no more, and leave it open for another loop."""
+        self.closing(channel)
+        channel.watcher = None
+
     def call_at(self, time_s: float, callback: Callable[[], None]) -> LoopTimer:
         timer = LoopTimer(time_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
@@ -90,6 +99,11 @@ class Loop:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> LoopTimer:
         return self.call_at(self.clock() + delay_s, callback)
+
+    def call_from_thread(self, callback: Callable[[], None]) -> None:
+        """Have the loop's own thread call this soon; for all other threads."""
+        self._handed_over.append(callback)
+        self.wake()
 
     def step(self, timeout_s: float | None = None) -> None:
         for number, ready in self._wait(self._patience(timeout_s) if self._timers else timeout_s):
@@ -126,7 +140,8 @@ class Loop:
 
     def wake(self) -> None:
         """Make `step` return, from any thread."""
-        self._waker.send(b"\0")
+        with suppress(BlockingIOError):  # so many calls wait for it that one more would not be noticed
+            self._waker.send(b"\0")
 
     def close(self) -> None:
         for channel in tuple(self._channels.values()):
@@ -171,6 +186,33 @@ class Loop:
 
     def _woken(self) -> None:
         self._wakeup.recv(4096)
+        while self._handed_over:
+            self._handed_over.popleft()()
+
+
+class LoopThread(threading.Thread):
+    """Steps a loop of its own until it is stopped. It is in no hurry: others compute meanwhile, so it never spins."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.loop = Loop(spin_s=0.0)
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            self.loop.step()
+
+    def end(self) -> None:
+        """In this thread: make no further step."""
+        self._stopping = True
+
+    def stop(self) -> None:
+        """In another thread: wait until this one has ended, if it was started, and close what it serves."""
+        self.end()
+        self.loop.wake()
+        if self.ident is not None:
+            self.join()
+        self.loop.close()
 
 
 def ignore() -> None:

@@ -76,7 +76,9 @@ class FrameParser:
         peer: names the sender in errors.
         decoder: turns a body into a message; it must be strict about types.
         destination: see `Destination`.
-        max_body: largest body that is accepted now, bytes; may be changed between messages.
+        max_body: largest body that is accepted now, bytes; may be changed between messages, as may the decoder.
+
+    With `one_at_a_time` each message is handled before the next is decoded.
 
     Example:
         >>> def refuse(message, payload):
@@ -91,9 +93,10 @@ class FrameParser:
     ) -> None:
         self.peer = peer
         self.max_body = max_body
-        self._decoder = decoder
+        self.decoder = decoder
+        self.one_at_a_time = False
         self._destination = destination
-        self._staging = memoryview(bytearray(STAGING))
+        self._staging = memoryview(bytearray(min(STAGING, HEADER_BYTES + max_body)))
         self._start = 0
         self._end = 0
         self.more = False
@@ -129,11 +132,19 @@ class FrameParser:
         try:
             while (message := self._next_message(not messages)) is not None:
                 messages.append(message)
+                if self.one_at_a_time:
+                    self.more = True
+                    break
         except FrameError:
             if not messages:
                 raise
             self.more = True  # and raised again when it is the first
         return messages
+
+    def accept_all(self, decoder: "msgspec.msgpack.Decoder[Any]") -> None:
+        """The peer has said who it is: from now on it may send all that `decoder` knows."""
+        self.decoder, self.max_body, self.one_at_a_time = decoder, MAX_BODY, False
+        self._grow(STAGING)
 
     def _next_message(self, first: bool = True) -> Any | None:
         """The next complete message, its payload in place; None if more bytes are needed, or see `more`."""
@@ -154,7 +165,7 @@ class FrameParser:
             return None
         body = self._start + HEADER_BYTES
         try:
-            message = self._decoder.decode(self._staging[body : body + body_bytes])
+            message = self.decoder.decode(self._staging[body : body + body_bytes])
         except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
             raise self._error(f"sent a message that cannot be read: {error}") from error
         self._start = body + body_bytes
@@ -217,10 +228,13 @@ class FrameParser:
     def _reserve(self, needed: int) -> None:
         """Make room for a message that is longer than the staging memory; its length has been checked."""
         if needed > len(self._staging):
-            self._compact()
-            grown = memoryview(bytearray(needed))
-            grown[: self._end] = self._staging[: self._end]
-            self._staging = grown
+            self._grow(needed)
+
+    def _grow(self, size: int) -> None:
+        self._compact()
+        grown = memoryview(bytearray(size))
+        grown[: self._end] = self._staging[: self._end]
+        self._staging = grown
 
     def _error(self, what: str) -> FrameError:
         return FrameError(f"{self.peer} {what}")

@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin
 
@@ -22,12 +23,22 @@ Averaging: TypeAlias = Literal["ring", "server"]
 """Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
 INTERNAL = frozenset(
-    {"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "given"}
+    {"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "trainjob", "given"}
 )
 """Fields without a flag: they follow from the others, or only a program sets them."""
 
-BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence")
+BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence", "checkpoint", "every")
 """Fields that an argument of `polyrhythm.session` can set."""
+
+MOST_NAMED = 64
+"""Characters of a job's name, which is part of the name of its socket and of files."""
+
+JOB_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MOST_NAMED - 1}}}", re.ASCII)
+JOB_NAME_WORDS = f"of letters, digits, dots, dashes and underscores, at most {MOST_NAMED}, and not begin with a dot"
+
+DURATION = re.compile(r"(\d+(?:\.\d*)?)([smh]?)", re.ASCII)
+DURATION_WORDS = "a duration of more than 0 seconds, such as 60s, 5m or 1h,"
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 """How messages call a type."""
@@ -45,6 +56,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rdzv_id: id of a job on several hosts that has no `JobConfig.job`.
         master_addr: host 0, in place of `rdzv_endpoint`.
         master_port: its port.
+        max_restarts: how often a host starts workers again that have died.
         standalone: says that there is one host, as is the default.
         module: whether the script is the name of a module.
         no_python: whether the script is a program of its own.
@@ -58,6 +70,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rdzv_id: str = "none"
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
+    max_restarts: int = 0
     standalone: bool = False
     module: bool = False
     no_python: bool = False
@@ -85,8 +98,21 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
             `polyrhythm.training.divergence`.
         shards: parameter servers.
         hang_after: seconds without a heartbeat after which a worker hangs.
+        grace: seconds that workers have after SIGTERM or Ctrl-C, and the servers with them.
+        checkpoint: folder for checkpoints, from the newest of which the job goes on.
+        every: time between two checkpoints, such as ``60s`` or ``5m``.
+        keep: checkpoints that stay in the folder.
         trace: folder for traces, one file for each phase.
-        token: secret of the job; required for workers on other hosts.
+        ui: whether there is a page about the job while it runs; ``polyrhythm run`` has one on a terminal unless told
+            otherwise.
+        ui_host: where the page and the metrics listen; beyond this host only with a token.
+        ui_port: port of the page; 0 is any that is free.
+        report: HTML file for the page as it was at the end.
+        metrics_port: port of the metrics for Prometheus; 0 is any that is free.
+        events: file for what happens to the job, as JSON lines.
+        tensorboard: folder for loss, throughput and the like as TensorBoard reads them.
+        allow_policy_files: whether a running job may switch to a policy in a file or module that it has not loaded.
+        token: secret of the job; required for workers on other hosts, and made where none is given.
         workers: how many workers must be ready before the first step.
         listen: further addresses of the coordinator, such as ``tcp:10.0.0.1:29400``.
         rates: bytes/s that it sends at most over a connection made to one of those addresses.
@@ -94,6 +120,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         heartbeat_s: period of the workers' heartbeats.
         patience_s: how long to wait for the first worker.
         figures: file for what was measured (`polyrhythm.telemetry.Figures`), written as JSON at the job's end.
+        trainjob: whether Kubeflow's TrainJob is told how far the job is.
         given: where the values come from that somebody has chosen, by name, such as ``{"policy": "--policy"}``; all
             others are defaults, in place of which an argument of the script's session holds.
 
@@ -122,7 +149,19 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     on_divergence: OnDivergence = "ignore"
     shards: int = 1
     hang_after: float = 10.0
+    grace: float = 30.0
+    checkpoint: str | None = None
+    every: str = "60s"
+    keep: int = 3
     trace: str | None = None
+    ui: bool = False
+    ui_host: str = "127.0.0.1"
+    ui_port: int = 0
+    report: str | None = None
+    metrics_port: int | None = None
+    events: str | None = None
+    tensorboard: str | None = None
+    allow_policy_files: bool = False
     token: str = ""
     workers: int = 1
     listen: tuple[str, ...] = ()
@@ -131,16 +170,23 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat_s: float = 0.5
     patience_s: float = 120.0
     figures: str | None = None
+    trainjob: bool = False
     given: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         for name, words in CHOICES.items():
             self._require(name, alternatives(words), words.__contains__)
-        for name in ("shards", "epochs", "workers"):
+        self._require("job", JOB_NAME_WORDS, is_job_name)
+        self._require("every", DURATION_WORDS, lambda value: seconds(value) > 0)
+        for name in ("shards", "epochs", "workers", "keep"):
             self._require(name, "at least 1", lambda value: value >= 1)
         self._require("hang_after", "more than 0 seconds", lambda value: value > 0)
+        self._require("max_restarts", "at least 0", lambda value: value >= 0)
+        self._require("grace", "at least 0 seconds", lambda value: 0 <= value < math.inf)
         self._require("worker_gpus", "at least 0", lambda value: 0 <= value < math.inf)
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
+        for name in ("ui_port", "metrics_port"):
+            self._require(name, "from 0 to 65535", lambda value: value is None or 0 <= value <= 65535)
         runnable(self.policy)
         parse_compression(self.compress)
         compensation = parse_compensation(self.compensation)
@@ -162,6 +208,12 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
             raise UsageError(f"{self.label(name)} must be {condition} but got {shown}")
 
     @property
+    def watched(self) -> bool:
+        """Whether a process beside the job follows it."""
+        files = (self.report, self.events, self.tensorboard)
+        return self.ui or self.trainjob or self.metrics_port is not None or any(file is not None for file in files)
+
+    @property
     def public(self) -> "JobConfig":
         """Without the secret."""
         return msgspec.structs.replace(self, token="")
@@ -181,6 +233,36 @@ class Given(NamedTuple):
 
     value: Any
     where: str
+
+
+def seconds(duration: str) -> float:
+    """A duration in seconds; 0 for what is none.
+
+    >>> seconds("60s"), seconds("1.5m"), seconds("2h"), seconds("7"), seconds("soon")
+    (60.0, 90.0, 7200.0, 7.0, 0.0)
+    """
+    found = DURATION.fullmatch(duration)
+    return float(found[1]) * UNITS_S[found[2]] if found else 0.0
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a job can be called so; none is a name that is still to be made.
+
+    >>> is_job_name("fruit-7"), is_job_name("../fruit"), is_job_name("")
+    (True, False, True)
+    """
+    return not name or JOB_NAME.fullmatch(name) is not None
+
+
+def check_job_name(name: str, where: str) -> str:
+    """The name of a job, if it can be one.
+
+    Raises:
+        UsageError: if it cannot; `where` is what it was given as.
+    """
+    if not name or not is_job_name(name):
+        raise UsageError(f"{where} must be {JOB_NAME_WORDS} but got {name!r}")
+    return name
 
 
 def label(name: str, where: str) -> str:
@@ -207,7 +289,7 @@ def converted(name: str, value: Any, where: str, *, text: bool = False) -> Any:
         PolyrhythmError: for a value of another type.
     """
     kind = TYPES[name]
-    if name in ("nnodes", "nproc_per_node") and type(value) is int:
+    if name in ("nnodes", "nproc_per_node", "every") and type(value) is int:
         return str(value)
     try:
         return msgspec.convert(value, kind, strict=not text)

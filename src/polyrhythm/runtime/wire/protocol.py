@@ -1,26 +1,37 @@
 """What workers and the coordinator say to each other about steps; tensors travel beside it as payload.
 
 A worker sends `Ready`, then steps, then `AtEnd`, for every epoch. Under a policy that the **coordinator** runs each
-step needs a `Go` and ends in a `Pushed`. Under one that follows from **clocks** (synchronous mode) the steps follow
-from `SynchronousSteps`: each ends in a `Stepped`, and a `Token`, sent a whole step ahead, says how far to go and
-whether to stop there; replicas are averaged before a stop, as at the end of an epoch. Under one that **every rank**
-runs it is the same, and a `Stepped` also has the `MeasuredStep`s that the members have exchanged among themselves. A
-`Phase` starts whenever the policy or the membership changes.
+step needs a `Go` and ends in a `Pushed`. Under one that follows from **clocks** it is one of `SynchronousSteps`, ends
+in a `Stepped`, and a `Token`, sent a step ahead, says how far to go and whether to stop. Where **every rank** runs it a
+`Stepped` has the `MeasuredStep`s of all. A `Phase` starts whenever the policy or the membership changes.
 """
 
-from struct import Struct
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.shard_protocol import Hyperparameter
+from polyrhythm.runtime.wire.shard_protocol import GroupSettings, ReportedFigures
 from polyrhythm.telemetry.stragglers import Lateness
 
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
+
+Term: TypeAlias = bool | int | float | str
+"""A value of a loader that must be the same on all workers."""
+
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Of samples, steps, epochs or phases."""
+
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""A duration, or a time of a clock; finite."""
+
+MOST_AHEAD: Final = 2**16  # mini-batches that a worker may fetch in advance
+MOST_SPEC: Final = 4096  # characters of a policy's spec
 
 
 class ControlMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -36,17 +47,21 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobInfo(ControlMessage):
-    """The coordinator's first words to a worker: where the other shards and the meeting point are, and how the job
-    is set.
+    """The coordinator's first words to a worker: where the other shards and the meeting point are, how the job is set,
+    and the checkpoint from which it goes on, if there is one. Of that of an unmodified `script`, as in `Ready`.
     """
 
     shards: tuple[str, ...]
     store: tuple[str, int]
     config: JobConfig
+    resume: str = ""
+    script: int | None = None
 
 
 class Heartbeat(ControlMessage):
-    """The process of this worker is running."""
+    """The process of this worker is running; what its script has reported since the last one."""
+
+    figures: ReportedFigures = {}
 
 
 class Cut(ControlMessage):
@@ -60,50 +75,55 @@ class Cut(ControlMessage):
     after: int = 0
 
 
-class AskStatus(ControlMessage):
-    """How is the job?"""
+class LeaveJob(ControlMessage):
+    """The coordinator's word there: leave the job when your step is complete."""
 
 
-class Absent(ControlMessage):
-    """The process of this rank has ended; if it never joined, nobody need wait for it."""
+class Propose(ControlMessage):
+    """The coordinator's word on the heartbeat's connection: can this worker run that policy?"""
 
-    rank: int
-
-
-class Status(ControlMessage):
-    """How the job is. `samples` counts what was processed, `skipped` what was not; `dropped` counts gradients."""
-
+    number: int
     policy: str
-    phase: int
-    epoch: int
-    members: tuple[int, ...]
-    samples: int
-    skipped: int
-    version: int
-    applied: int
-    dropped: dict[str, int]
-    switching_to: str | None = None
-    arrivals: dict[int, Lateness] = {}
+
+
+class Confirmed(ControlMessage):
+    """The answer to the `Propose` of this number; without a `refusal` it can."""
+
+    number: Natural
+    refusal: str = ""
 
 
 class Bye(ControlMessage):
-    """The script is through; the worker leaves."""
+    """The script is through; the worker leaves. `figures` as in `Heartbeat`."""
+
+    figures: ReportedFigures = {}
 
 
 class Ready(ControlMessage):
     """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance.
 
-    The first `processed` samples of the job's first epoch were processed before the job was asked. `shards` and
-    `rotate` are as in `polyrhythm.core.shards.Shards`; without, all workers read from one order.
+    The first `processed` samples of the job's first epoch came before. `shards` and `rotate` are as in `Shards`;
+    without, all workers read from one order. All workers of an epoch must give the same `terms`, by the name of the
+    argument, and the same `content` of their data (`training.data.fingerprint`). An unmodified `script` calls the job's
+    epoch 0 by this number, and adds up so many `parts` in a step. Of each worker's `own` data positions only count.
     """
 
-    epoch: int
-    dataset_samples: int
-    batch_size: int
-    ahead: int = 0
-    processed: int = 0
-    shards: tuple[int, ...] = ()
+    epoch: Natural
+    dataset_samples: Positive
+    batch_size: Positive
+    ahead: Annotated[int, msgspec.Meta(ge=0, le=MOST_AHEAD)] = 0
+    processed: Natural = 0
+    shards: tuple[Positive, ...] = ()
     rotate: bool = False
+    terms: dict[str, Term] = {}
+    content: tuple[float, ...] = ()
+    script: int | None = None
+    own: bool = False
+    parts: Positive = 1
+
+    def __post_init__(self) -> None:
+        if self.processed > self.dataset_samples:
+            raise ValueError(f"{self.processed} of {self.dataset_samples} samples cannot have been processed")
 
 
 class Pushed(ControlMessage):
@@ -112,23 +132,23 @@ class Pushed(ControlMessage):
     `read` is the version that the step started from, where it is older than that of its `Go`.
     """
 
-    number: int
-    samples: int
-    step_s: float
-    transfer_s: float
+    number: Natural
+    samples: Natural
+    step_s: Finite
+    transfer_s: Finite
     loss: float | None = None
     grad_sq_norm: float | None = None
-    settings: tuple[dict[str, Hyperparameter], ...] = ()
-    read: int | None = None
+    settings: GroupSettings = ()
+    read: Natural | None = None
 
 
 class LocalStepDone(ControlMessage):
     """Step `number` on the worker's own replica is complete; what is to come next?"""
 
-    number: int
-    samples: int
-    step_s: float
-    transfer_s: float
+    number: Natural
+    samples: Natural
+    step_s: Finite
+    transfer_s: Finite
     loss: float | None = None
     grad_sq_norm: float | None = None
 
@@ -136,14 +156,20 @@ class LocalStepDone(ControlMessage):
 class TookPart(ControlMessage):
     """This worker has taken part in the exchange `number` to its end."""
 
-    number: int
+    number: Natural
+
+
+class Halted(ControlMessage):
+    """The answer to a `Halt`: step `number` is void, and so is everything that was granted and not processed."""
+
+    number: Natural
 
 
 class Skipped(ControlMessage):
     """The script made no optimizer step `number`, as a GradScaler does that has found infinities."""
 
-    number: int
-    samples: int
+    number: Natural
+    samples: Natural
 
 
 class MeasuredStep(NamedTuple):
@@ -153,77 +179,57 @@ class MeasuredStep(NamedTuple):
     loss: float | None = None
 
 
-MEASURED = Struct("<?d?d")
-
-
-def packed(record: MeasuredStep) -> bytes:
-    """A record in as many bytes as any other."""
-    norm, loss = record
-    return MEASURED.pack(norm is not None, norm or 0.0, loss is not None, loss or 0.0)
-
-
-def unpacked(data: bytes) -> tuple[MeasuredStep, ...]:
-    """The records of these bytes.
-
-    >>> unpacked(packed(MeasuredStep(grad_sq_norm=4.0)) + packed(MeasuredStep(loss=0.5)))
-    (MeasuredStep(grad_sq_norm=4.0, loss=None), MeasuredStep(grad_sq_norm=None, loss=0.5))
-    """
-    fields = MEASURED.iter_unpack(data)
-    return tuple([MeasuredStep(a if has_a else None, b if has_b else None) for has_a, a, has_b, b in fields])
-
-
 class Stepped(ControlMessage):
     """Step `step` of the synchronous phase is complete.
 
     By now the parameters of everyone contain the first `exchanged` steps of all; 0 adds none. `shared` says that they
     contain this step of all, whatever they do of those before. Of `step_s` the worker computed, and for `wait_s` it
     waited for others in the exchange. `skipped` says that the script made no optimizer step. `records` are what the
-    members have measured in it, in their order, if the policy decides from that. It was complete at `at_s` of the
-    worker's own clock.
+    members have measured in it, `packed`, if the policy decides from that. `at_s` is when, on the worker's clock.
+    `loss` is told if somebody watches the job.
     """
 
-    step: int
-    samples: int
-    step_s: float
-    exchanged: int = 0
+    step: Natural
+    samples: Natural
+    step_s: Finite
+    exchanged: Natural = 0
     shared: bool = False
     skipped: bool = False
-    wait_s: float = 0.0
-    records: tuple[MeasuredStep, ...] = ()
-    at_s: float | None = None
+    wait_s: Finite = 0.0
+    records: bytes = b""
+    at_s: Finite | None = None
+    loss: float | None = None
 
 
 class CollectiveFailed(ControlMessage):
     """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
 
     Exchanges of its last step may have succeeded before; `exchanged`, `shared` and `records` are as in `Stepped`.
+    With `broken` it is the policy that has failed, and `detail` says how.
     """
 
-    phase: int
-    completed: int
+    phase: Natural
+    completed: Natural
     detail: str = ""
-    exchanged: int = 0
+    exchanged: Natural = 0
     shared: bool = False
-    records: tuple[MeasuredStep, ...] = ()
+    records: bytes = b""
+    broken: bool = False
 
 
 class AtEnd(ControlMessage):
-    """No mini-batch of the epoch is left on this worker, as far as it has heard in phase `phase`."""
+    """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data."""
 
-    epoch: int
-    phase: int
-
-
-class Agreed(ControlMessage):
-    """The members of this phase have agreed on a state, and this worker has it."""
-
-    phase: int
+    epoch: Natural
+    phase: Natural
+    early: bool = False
 
 
-class Uploaded(ControlMessage):
-    """The source's parameters and optimizer state are with the servers."""
+class Entered(ControlMessage):
+    """This worker stands in the phase, and the state is where it has to be. At a checkpoint, with random `streams`."""
 
-    phase: int
+    phase: Natural
+    streams: bytes = b""
 
 
 class Diverged(ControlMessage):
@@ -234,34 +240,50 @@ class Diverged(ControlMessage):
     rollback: bool = False
 
 
+class NonFiniteLoss(ControlMessage):
+    """The loss of this worker's step `step` is `loss`, and nobody is to do anything about it but to say so."""
+
+    step: Natural
+    loss: float
+
+
 class SwitchTo(ControlMessage):
-    policy: str
+    """Change the policy; `by` says who asks, if it is nobody of the job."""
+
+    policy: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)]
+    by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
 
 
 ToCoordinator: TypeAlias = (
     Ready
-    | Agreed
     | Pushed
     | LocalStepDone
     | TookPart
+    | Halted
     | Skipped
     | Stepped
     | CollectiveFailed
     | AtEnd
-    | Uploaded
+    | Entered
     | Diverged
+    | NonFiniteLoss
     | SwitchTo
     | Bye
 )
+OF_WORKER: Final = frozenset(get_args(ToCoordinator))
+"""The same as a set."""
 
 
 class Phase(ControlMessage):
     """A policy starts on these members.
 
     First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
-    all are equal already. Then `state` flows, from `source` if it is uploaded. `version` is that of the parameters; the
-    last three counts say, with the members, which cluster the policy is told of. With `back_to`, the contributor first
-    goes back to the state that it has kept of the start of that epoch.
+    all are equal already. Then `state` flows, from `source` if it is uploaded. Whoever is through says that it has
+    `Entered`, or that it could not: `CollectiveFailed`. `version` is that of the parameters; the last four counts say,
+    with the members, which cluster the policy is told of. With `back_to`, the contributor first goes back to the state
+    that it has kept of the start of that epoch. With `save`, the state is that of the checkpoint of this number, which
+    the source writes. The policy begins in `policy_state`, if there is one, and the worker goes on from its `streams`.
+    It `hears` losses and tells them; if it `weighs` gradients, or may have to, losses must be means.
     """
 
     number: int
@@ -274,33 +296,44 @@ class Phase(ControlMessage):
     batch_size: int
     workload_samples: int
     processed_samples: int
+    dataset_samples: int
     back_to: int | None = None
+    save: int = 0
+    policy_state: str = ""
+    streams: bytes = b""
+    hears: bool = False
+    weighs: bool = False
 
 
 class SynchronousSteps(ControlMessage):
-    """Step through these positions of the epoch as `EpochPlan` cuts them."""
+    """Step through these positions of the epoch as `EpochPlan` cuts them, with these shares if they are unequal."""
 
     epoch: int
     ranges: tuple[SampleRange, ...]
     batch_size: int
+    shares: tuple[int, ...] = ()
 
 
 class Token(ControlMessage):
     """Steps up to `step` may be made; whether to wait for a `Phase` after it.
 
-    After the step `tell` the coordinator wants to hear of all that are complete: then it has time to grant more.
+    After the step `tell` the coordinator wants to hear of all that are complete: then it has time to grant more. With
+    `shares`, these are in force from step `since` on, which nobody has drawn yet; empty ones are equal.
     """
 
     step: int
     stop: bool
     tell: int
+    since: int = 0
+    shares: tuple[int, ...] | None = None
 
 
 class Go(ControlMessage):
     """Read version `version` and start step `number`; `sample_ranges` extend what the worker may draw.
 
     `last` says that no further sample ranges are expected in this epoch, so that a loader need not wait for any.
-    `settings` hold from this step on in place of those before; None leaves them as they are.
+    `settings` hold from this step on in place of those before; None leaves them as they are. Where workers go on
+    without an answer, only the first and the first after a `Halt` start anything; what others grant is for later steps.
     """
 
     number: int
@@ -315,6 +348,10 @@ class TakePart(ControlMessage):
 
     number: int
     sync: Sync
+
+
+class Halt(ControlMessage):
+    """Abandon the step in flight, and go on with the next `Go`; said only to who goes on without an answer."""
 
 
 class Accepted(ControlMessage):
@@ -356,5 +393,5 @@ class Ended(ControlMessage):
 
 
 ToWorker: TypeAlias = (
-    Phase | SynchronousSteps | Token | Go | TakePart | Accepted | Cancelled | Over | EpochDone | Refused | Ended
+    Phase | SynchronousSteps | Token | Go | TakePart | Halt | Accepted | Cancelled | Over | EpochDone | Refused | Ended
 )

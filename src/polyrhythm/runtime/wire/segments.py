@@ -1,15 +1,19 @@
-"""How a model's flat vector and its optimizer's state are cut over several parameter shards, and joined again."""
+"""How a model's flat vector and its optimizer's state are cut over several parameter shards, and joined again; and how
+what ranks have measured travels.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
+from struct import Struct
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.wire.shard_protocol import Layout, StateShape
 from polyrhythm.training.flat import FlatLayout, Segment
 from polyrhythm.training.optimizer import OptimizerState, StateVector
@@ -129,7 +133,7 @@ def joint(parts: Sequence[Tensor]) -> StateVector:
 
 def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
     shapes = {key: tuple(tuple(shape) for shape in vector.shapes) for key, vector in state.vectors.items()}
-    values = [vector.values.to(torch.float32) for vector in state.vectors.values()]
+    values = [vector.values for vector in state.vectors.values()]
     return StateShape(shapes, state.numbers), torch.cat([parameters, *values])
 
 
@@ -146,3 +150,22 @@ def unpack_state(shape: StateShape, packed: Tensor, elements: int) -> tuple[Tens
         for (key, pieces), value in zip(shape.vectors.items(), values, strict=True)
     }
     return parameters, OptimizerState(vectors, shape.numbers)
+
+
+MEASURED = Struct("<?d?d")
+
+
+def packed(record: MeasuredStep) -> bytes:
+    """A record in as many bytes as any other."""
+    norm, loss = record
+    return MEASURED.pack(norm is not None, norm or 0.0, loss is not None, loss or 0.0)
+
+
+def unpacked(data: bytes) -> tuple[MeasuredStep, ...]:
+    """The records of these bytes.
+
+    >>> unpacked(packed(MeasuredStep(grad_sq_norm=4.0)) + packed(MeasuredStep(loss=0.5)))
+    (MeasuredStep(grad_sq_norm=4.0, loss=None), MeasuredStep(grad_sq_norm=None, loss=0.5))
+    """
+    fields = MEASURED.iter_unpack(data)
+    return tuple([MeasuredStep(a if has_a else None, b if has_b else None) for has_a, a, has_b, b in fields])

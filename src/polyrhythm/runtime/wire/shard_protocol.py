@@ -1,12 +1,13 @@
 """What the data plane says: who one is, where parameters stand, and gradients and parameters that move.
 
-A worker opens a connection with `Hello` and, once it is `Welcome`, describes its model to each shard with `Open`. Then
-it sends `PushGradient` and `Pull`; at a switch, `Upload` or `Download`. The coordinator tells shards in other processes
-what to do with `Apply`, `Drop` and `Forget`, and they tell it what has `Arrived`.
+A worker opens a connection with `Hello`, proves over TCP that it knows the job's token and, once it is `Welcome`,
+describes its model to each shard with `Open`. Then it sends `PushGradient` and `Pull`; at a switch, `Upload` or
+`Download`. The coordinator tells shards in other processes what to do with `Apply`, `Drop` and `Forget`, and they tell
+it what has `Arrived`.
 """
 
 from math import prod
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -15,8 +16,34 @@ Role: TypeAlias = Literal["worker", "heartbeat", "sums", "coordinator", "control
 steers the job.
 """
 
+Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
+"""Number of a worker."""
+
+MOST_FIGURES: Final = 32
+"""Names under which a script can report."""
+
+MOST_FIGURE_NAME: Final = 64
+"""Characters of such a name."""
+
+ReportedFigures: TypeAlias = Annotated[
+    dict[Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_FIGURE_NAME)], float],
+    msgspec.Meta(max_length=MOST_FIGURES),
+]
+"""What a script reports, by its names."""
+
 Hyperparameter: TypeAlias = float | tuple[float, ...] | bool | None
+
+GroupSettings: TypeAlias = tuple[dict[str, Hyperparameter], ...]
+"""Hyper-parameters of each group of a model's parameters; empty where they are as before."""
 """A hyper-parameter that changes while training: a rate, a momentum, a pair of betas."""
+
+
+UNREAD: Final = -1
+"""Version of parameters that nobody has read from the servers."""
+
+
+NOT_ON_SERVERS: Final = "servers"
+"""Name of the term of a worker that says why servers cannot make its steps."""
 
 
 class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -28,13 +55,27 @@ class Hello(ShardMessage):
 
     job: str
     role: Role
-    rank: int
-    token: str = ""
+    rank: Rank
     arguments: dict[str, str | int] = {}
+    nonce: bytes = b""
+
+
+class Challenge(ShardMessage):
+    """The answer to a `Hello` over TCP: prove that you know the token."""
+
+    nonce: bytes
+
+
+class Proof(ShardMessage):
+    """The answer to a `Challenge`; see `polyrhythm.runtime.wire.credentials`."""
+
+    evidence: bytes
 
 
 class Welcome(ShardMessage):
-    """The answer to a `Hello` that is in order."""
+    """The answer to who is let in; over TCP with the evidence that the server knows the token, too."""
+
+    evidence: bytes = b""
 
 
 class Rejected(ShardMessage):
@@ -227,7 +268,7 @@ class Apply(ShardMessage):
 
     contributions: tuple[WeightedGradient, ...]
     lr_scale: float = 1.0
-    settings: tuple[dict[str, Hyperparameter], ...] = ()
+    settings: GroupSettings = ()
 
 
 class Drop(ShardMessage):

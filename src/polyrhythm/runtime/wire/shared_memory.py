@@ -59,6 +59,7 @@ class SharedVector:
         fd: descriptor of the memory; the vector owns it from now on, also if it is refused.
         elements: numbers in it.
         writable: whether this process may change them.
+        sparse: whether much of it may never be used: then a page is there when it is touched first.
 
     Attributes:
         values: tensor of shape (elements,).
@@ -68,11 +69,12 @@ class SharedVector:
         FrameError: if the memory is not sealed or has another size.
     """
 
-    def __init__(self, fd: int, elements: int, writable: bool = True) -> None:
+    def __init__(self, fd: int, elements: int, writable: bool = True, sparse: bool = False) -> None:
         self.fd = fd
         check_memory(fd, elements)
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        memory = mmap.mmap(fd, memory_bytes(elements), mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), access)
+        flags = mmap.MAP_SHARED | (0 if sparse else getattr(mmap, "MAP_POPULATE", 0))
+        memory = mmap.mmap(fd, memory_bytes(elements), flags, access)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             self.values = torch.frombuffer(memory, dtype=torch.float32, count=elements, offset=HEADER_BYTES)
@@ -109,7 +111,7 @@ class SharedVector:
         self.words[SEQUENCE] += 1
 
     @classmethod
-    def create(cls, elements: int) -> "SharedVector":
+    def create(cls, elements: int, sparse: bool = False) -> "SharedVector":
         """New shared memory, all zeros.
 
         Example:
@@ -120,7 +122,7 @@ class SharedVector:
         fd = os.memfd_create("polyrhythm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, memory_bytes(elements))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return cls(fd, elements)
+        return cls(fd, elements, sparse=sparse)
 
     def __del__(self) -> None:
         os.close(self.fd)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.wire.protocol import CollectiveFailed, MeasuredStep, Phase, ToCoordinator, ToWorker
-from polyrhythm.runtime.wire.shard_protocol import Broken
+from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.wire.protocol import CollectiveFailed, Phase, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.losses import Losses
+from polyrhythm.runtime.worker.losses import Losses, ScriptFigures
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.step_settings import StepSettings
 
@@ -17,7 +18,9 @@ from polyrhythm.runtime.worker.step_settings import StepSettings
 class JobClient(Protocol):
     """A worker's line to the coordinator and to the parameter servers."""
 
-    def send(self, message: ToCoordinator | Broken) -> None: ...
+    reported: ScriptFigures
+
+    def send(self, message: ToCoordinator) -> None: ...
 
     def hold(self, message: ToCoordinator) -> None:
         """Send to the coordinator in front of the next message, or before waiting for one of its own."""
@@ -27,6 +30,9 @@ class JobClient(Protocol):
     def receive(self) -> ToWorker: ...
 
     def poll(self) -> ToWorker | None: ...
+
+    def interrupt(self) -> None:
+        """From a signal's handler: `receive` raises `SystemExit` where it would wait, now or later."""
 
     def push(self, number: int) -> None:
         """Send the replica's gradients to the servers; it is over with the next message to the coordinator."""
@@ -47,16 +53,25 @@ class JobClient(Protocol):
 
     def download(self, version: int) -> None: ...
 
-    def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int) -> None:
-        """Form the group of a phase with these members at the job's meeting point."""
+    def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
+        """Form the group of a phase with these members at the job's meeting point; whether they will `gather`."""
 
 
 @dataclass(slots=True)
 class DrawnBatch:
-    """A mini-batch that the loader has drawn: its positions, and the phase in which it was granted."""
+    """What the loader has drawn for one step: its positions, and the phase in which they were granted.
+
+    The job had dealt out `before` samples of the epoch when the step began. So many `workers` make it together, and
+    nobody of them has more than `largest` samples. `weight` is what its gradient counts for where the mini-batches of a
+    step are unequal.
+    """
 
     sample_ranges: tuple[SampleRange, ...]
-    generation: int
+    before: int
+    workers: int
+    largest: int
+    generation: int = 0
+    weight: float | None = None
 
     @property
     def samples(self) -> int:
@@ -77,10 +92,6 @@ class Tally:
     transferred_s: float = 0.0
 
 
-UNREAD = -1
-"""Version of parameters that nobody has read from the servers."""
-
-
 @dataclass(slots=True)
 class WorkerContext:
     """One worker in its job.
@@ -96,7 +107,8 @@ class WorkerContext:
 
     `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
     `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it.
-    `collective_failed` says that an exchange has failed, so that only a new phase concerns this worker.
+    `collective_failed` says that an exchange has failed, so that only a new phase concerns this worker. `leaving` says
+    that this worker was asked to end. Mini-batches that were drawn in another `generation` are void.
     """
 
     rank: int
@@ -115,7 +127,9 @@ class WorkerContext:
     over: bool = False
     done: bool = False
     collective_failed: bool = False
+    leaving: bool = False
     void: bool = False
+    generation: int = 0
     pending: deque[ToWorker] = field(default_factory=deque)
     started_s: float = 0.0
     computed_s: float = 0.0
@@ -125,21 +139,15 @@ class WorkerContext:
         self.may_step = self.over = False
         start = self.clock()
         while not (self.may_step or self.over or self.done):
+            self.leave_if_asked()
             self.follow(self.pending.popleft() if self.pending else self.client.receive())
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
 
-    def fail_collective(
-        self,
-        completed: int,
-        detail: str,
-        exchanged: int = 0,
-        shared: bool = False,
-        records: tuple[MeasuredStep, ...] = (),
-    ) -> None:
-        """Tell the coordinator that the phase has failed here, and wait for the next."""
-        self.report_failed_collective(completed, detail, exchanged, shared, records)
-        self.wait()
+    def leave_if_asked(self) -> None:
+        """Between two steps; raises `SystemExit`."""
+        if self.leaving:
+            raise SystemExit(LEFT)
 
     def report_failed_collective(
         self,
@@ -147,27 +155,28 @@ class WorkerContext:
         detail: str,
         exchanged: int = 0,
         shared: bool = False,
-        records: tuple[MeasuredStep, ...] = (),
+        records: bytes = b"",
+        broken: bool = False,
     ) -> None:
         """Tell the coordinator that the phase has failed here; whoever waits goes on waiting."""
         assert self.phase is not None
         self.collective_failed = True
         self.exchange.part()
-        self.client.send(CollectiveFailed(self.phase.number, completed, detail, exchanged, shared, records))
+        self.client.send(CollectiveFailed(self.phase.number, completed, detail, exchanged, shared, records, broken))
 
 
 class StepMode(Protocol):
     """How a worker makes its steps under one kind of policy.
 
     `together` says that all members make each step together, and so can meet in a collective; `on_servers` that the
-    servers make the steps, and have the optimizer's state.
+    servers make the steps, and have the optimizer's state. `weight` is that of the mini-batch drawn last.
     """
 
     together: ClassVar[bool]
     on_servers: ClassVar[bool]
 
-    def draw(self) -> tuple[SampleRange, ...] | None:
-        """Positions of the next mini-batch that may be fetched; None when there is none for now."""
+    def draw(self) -> DrawnBatch | None:
+        """The next mini-batch that may be fetched; None when there is none for now."""
 
     def follow(self, message: ToWorker) -> None: ...
 

@@ -20,10 +20,11 @@ from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
-from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
+from polyrhythm.runtime.collectives.replica_check import check_equal
+from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors, share_bytes
 from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
-from polyrhythm.runtime.wire.protocol import MeasuredStep, packed, unpacked
-from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
+from polyrhythm.runtime.wire.protocol import MeasuredStep
+from polyrhythm.runtime.wire.segments import pack_state, packed, packed_elements, unpack_state
 from polyrhythm.runtime.wire.shard_protocol import StateShape
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.codecs import Compressor
@@ -65,7 +66,7 @@ class DDPExchange:
         self._worker = worker
         self._timeout = timeout
         self._model = replica.model
-        self._core = Core(replica.model)
+        self._core, self._own_forward = Core(replica.model), replica.model.__dict__.get("forward")
         self._ddp: DistributedDataParallel | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
@@ -73,25 +74,28 @@ class DDPExchange:
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str, int] = ("", "", 0)
         self._completed = 0
+        self.out = False
+        """Whether this worker has taken part in all that it will; then others may still wait for what it has sent."""
         self.state_treatment: StateTreatment = "keep"
         self.outer = Outer()
         self.launch: LaunchSum = launch_sum
 
-    def meet(self, store: Store, members: Sequence[int], name: str) -> None:
-        """Form the group of a new phase.
+    def meet(self, store: Store, members: Sequence[int], name: str, gathers: bool = False) -> None:
+        """Form the group of a new phase; see `SwitchGroup.set_generation`.
 
         Raises:
-            GroupError: if not all members arrive.
+            GroupError: if not all members arrive, or the phase is cut meanwhile.
         """
         self._ddp = None
         if self.group is None:
-            self.group = make_group(store, self._worker, self._timeout)
-        self._completed = 0
-        self.group.set_generation(tuple(members), name)
+            self.group = make_group(self._timeout)
+        self.group.bind(store, self._worker)
+        self._completed, self.out = 0, False
         self._end_if_cut()
+        self.group.set_generation(tuple(members), name, gathers=gathers)
 
     def cut(self, name: str, reason: str, after: int = 0) -> None:
-        """From any thread: end the collectives of the phase of that name, also if its group is only being formed.
+        """From any thread: end the collectives of the phase of that name, and the forming of its group.
 
         Those of the first `after` steps in synchronous mode come to their own end.
         """
@@ -106,7 +110,7 @@ class DDPExchange:
 
     def part(self) -> None:
         self.reduces, self._ddp, self.by_hand = False, None, False
-        self._model.__dict__.pop("forward", None)
+        self._run_alone()
         if self.group is not None:
             self.group.set_local()
 
@@ -136,7 +140,7 @@ class DDPExchange:
         if wanted:
             self._model.forward = self._through_ddp
         else:
-            self._model.__dict__.pop("forward", None)
+            self._run_alone()
 
     def reduce_now(self, wanted: bool) -> None:
         """Whether the next backward pass ends in the exchange; otherwise its gradients wait for one that does."""
@@ -161,8 +165,12 @@ class DDPExchange:
     @property
     def averager(self) -> Averager:
         if self._averager is None:
-            self._averager = Averager(self._replica.model, self._deltas, self.launch)
+            self._averager = self._make_averager(self._deltas)
         return self._averager
+
+    def _make_averager(self, compressor: Compressor | None) -> Averager:
+        replica = self._replica
+        return Averager(replica.model, compressor, self.launch, replica.names, replica.moving)
 
     def combine(self, weight: ContributionWeight, step: int) -> None:
         """Start an exchange of replicas after step `step`; the averager's `merge` completes it.
@@ -183,13 +191,13 @@ class DDPExchange:
         elif self.state_treatment == "reset" and weight.adopts:
             self._replica.optimizer.state.clear()
 
-    def exchange_records(self, own: MeasuredStep) -> tuple[MeasuredStep, ...]:
-        """What the members have measured in a step, in their order.
+    def exchange_records(self, own: MeasuredStep) -> bytes:
+        """What the members have measured in a step, packed and in their order.
 
         Raises:
             GroupError: when a member is lost.
         """
-        return unpacked(b"".join(self.generation.gather(packed(own))))
+        return b"".join(self.generation.gather(packed(own)))
 
     def average_gradients(self, weight: ContributionWeight) -> None:
         """Give the optimizer's next step the mean gradient of those who contribute.
@@ -219,10 +227,26 @@ class DDPExchange:
         mean_compressed_gradients(self.generation, self._gradients, self._replica.parameters, [1.0 / size] * size)
         hand_over_tensors(self.generation, list(self._model.buffers()), 0)
 
+    def _run_alone(self) -> None:
+        # A compiled module has a forward of its own beside that of its class.
+        if self._own_forward is None:
+            self._model.__dict__.pop("forward", None)
+        else:
+            self._model.forward = self._own_forward
+
     def _forget_gradients(self) -> None:
         for parameter in self._replica.parameters:
             if parameter.grad is not None:
                 parameter.grad.zero_()
+
+    def check_equal(self) -> None:
+        """Whether the members have the same parameters.
+
+        Raises:
+            ReplicasDifferError: if they do not.
+            GroupError: when a member is lost.
+        """
+        check_equal(self.generation, self._replica.parameters, self._replica.optimizer)
 
     def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
         """Give all members the mean of the contributors' parameters, buffers and optimizer state.
@@ -230,34 +254,53 @@ class DDPExchange:
         Of an outer optimizer they take over the velocity of the first contributor.
 
         Raises:
-            GroupError: when a member is lost.
+            GroupError: when a member is lost; then nothing has changed here, so that the others can begin anew.
         """
         share = 1.0 / len(contributors) if self._worker in contributors else 0.0
         source = list(members).index(contributors[0])
-        Averager(self._replica.model, launch=self.launch).mean(self.generation, share)
-        self._replica.import_state(self._mean_state(share, source))
-        self._share_velocity(source)
+        if self._replica.unservable:
+            self._take_state_of(source)
+        else:
+            state = self._mean_state(share, source)
+        velocity = self._shared_velocity(source)
+        self._make_averager(None).mean(self.generation, share)
+        if not self._replica.unservable:
+            self._replica.import_state(state)
+        if velocity is not None or self._averager is not None:
+            self.averager.velocity = velocity
+
+    def _take_state_of(self, source: int) -> None:
+        """What cannot be averaged is that of one member."""
+        replica = self._replica
+        own = [replica.optimizer.state.get(p, {}) for p in replica.parameters]
+        replica.set_state(hand_over_states(self.generation, own, source))
 
     def _mean_state(self, share: float, source: int) -> OptimizerState:
         """Mean of the optimizers' states in the shape of that of the member of rank `source`; others count as zero."""
         shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
         encoded = share_bytes(self.generation, msgspec.msgpack.encode(shape), source)
         agreed = msgspec.msgpack.decode(encoded, type=StateShape)
-        flat = vectors if share and shape == agreed else torch.zeros(packed_elements(agreed, 0))
+        kind = self._replica.layout.dtype
+        flat = vectors.to(kind) if share and shape == agreed else torch.zeros(packed_elements(agreed, 0), dtype=kind)
         if flat.numel():
             self.launch(self.generation, flat.mul_(share), not share).wait()
         return unpack_state(agreed, flat, 0)[1]
 
-    def _share_velocity(self, source: int) -> None:
-        velocity = self._averager.velocity if self._averager is not None else None
+    def _shared_velocity(self, source: int) -> torch.Tensor | None:
+        velocity = self.velocity
         there = torch.tensor([velocity is not None])
         broadcast(self.generation, there, source)
-        if there:
-            own = torch.zeros(self._replica.layout.size, device=self._replica.device) if velocity is None else velocity
-            broadcast(self.generation, own, source)
-            self.averager.velocity = own
-        elif velocity is not None:
-            self.averager.velocity = None
+        if not there:
+            return None
+        size, device, kind = self._replica.layout.size, self._replica.device, self._replica.layout.dtype
+        shared = torch.zeros(size, device=device, dtype=kind) if velocity is None else velocity.clone()
+        broadcast(self.generation, shared, source)
+        return shared
+
+    @property
+    def velocity(self) -> torch.Tensor | None:
+        """Of the outer optimizer."""
+        return self._averager.velocity if self._averager is not None else None
 
     def forget_velocity(self) -> None:
         """Another policy starts, and with it the outer optimizer anew."""
@@ -271,7 +314,7 @@ class DDPExchange:
 
     def _end_if_cut(self) -> None:
         name, reason, after = self._cut
-        if self.group is not None and name and self._completed >= after:
+        if self.group is not None and name and self._completed >= after and not self.out:
             self.group.abort(reason, name)
 
     @property
@@ -291,31 +334,17 @@ def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
         ddp.require_backward_grad_sync = wanted
 
 
-def make_group(store: Store, worker: int, timeout: timedelta) -> SwitchGroup:
-    """A switchable group that torch knows, for the epochs of a job that meets at `store`.
+def make_group(timeout: timedelta) -> SwitchGroup:
+    """A switchable group that torch knows.
 
-    A script that has initialised torch.distributed keeps its default group and gets this one beside it, which is
-    collective; otherwise this one becomes the default, without a rendezvous.
+    A script that has initialised torch.distributed keeps its default group and gets this one beside it; otherwise this
+    one becomes the default. Either is made by each worker alone: others may be gone by now, or yet to come.
     """
     if dist.is_initialized():
-        group = dist.new_group(backend=BACKEND, timeout=timeout)
+        alone = [dist.get_rank()]
+        group = dist.new_group(alone, backend=BACKEND, timeout=timeout, use_local_synchronization=True)
     else:
         dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
         group = dist.group.WORLD
     assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
-    group.bind(store, worker)
     return group
-
-
-def share_bytes(generation: Generation, data: bytes, source: int) -> bytes:
-    """The bytes of the member of rank `source`, on everyone.
-
-    Raises:
-        GroupError: when a member is lost.
-    """
-    length = torch.tensor([len(data)])
-    broadcast(generation, length, source)
-    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    shared = own if generation.rank == source else torch.empty(int(length), dtype=torch.uint8)
-    broadcast(generation, shared, source)
-    return bytes(shared.tolist())

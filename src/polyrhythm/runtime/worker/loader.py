@@ -5,6 +5,8 @@ It also knows which of them make up an optimizer step, and which came to nothing
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -13,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.protocol import Ready, Term
 from polyrhythm.runtime.worker.context import DrawnBatch
+from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
 from polyrhythm.training.data.order import ShardedOrder
 from polyrhythm.training.data.partition import BY_LABEL, Dealt, Partition, deal, parse_partition
 
@@ -69,13 +72,16 @@ LoaderSample = TypeVar("LoaderSample", covariant=True)
 class Source(Protocol):
     """Who grants mini-batches; see `polyrhythm.runtime.worker.worker.Worker`."""
 
-    generation: int
+    @property
+    def generation(self) -> int:
+        """Mini-batches that were drawn in another one are void."""
 
     def begin_epoch(self, ready: Ready) -> None: ...
 
     def draw(self) -> DrawnBatch | None: ...
 
-    def dealt(self, draw: DrawnBatch) -> None: ...
+    def dealt(self, draw: DrawnBatch, part: float) -> None:
+        """The script is about to get a mini-batch, or a part of it: its samples by those of an equal part."""
 
     def end_epoch(self) -> bool: ...
 
@@ -139,6 +145,7 @@ class SessionLoader(Generic[LoaderSample]):
         shuffle: whether an epoch's permutation is random, from `seed` and the epoch.
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
         dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
+        terms: further values that must be the same on all workers, by the name of the argument.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
@@ -155,6 +162,7 @@ class SessionLoader(Generic[LoaderSample]):
         accumulate: int = 1,
         first_epoch: int = 0,
         dealt: Dealt | None = None,
+        terms: Mapping[str, Term] = MappingProxyType({}),
         inject: Callable[[Any, int], Any] | None = None,
         **options: Any,
     ) -> None:
@@ -172,9 +180,18 @@ class SessionLoader(Generic[LoaderSample]):
         self._accumulation = accumulation
         self._shuffle, self._seed, self._accumulate = shuffle, seed, accumulate
         self._sharded = ShardedOrder(dealt) if dealt else None
+        self._terms = {
+            **terms,
+            **terms_of(dataset, dealt),
+            **({"seed": int(seed)} if shuffle or dealt or inject else {}),
+        }
+        self._content = content_of(dataset)
         self._inject = inject
         self._options = options
-        self._drawn: deque[tuple[DrawnBatch, int, bool]] = deque()
+        self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
+        """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
+        self.inside = False
+        """Whether the script is inside its loop over an epoch."""
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""
@@ -182,15 +199,19 @@ class SessionLoader(Generic[LoaderSample]):
         self._accumulation.start()
         order = self._order(self.epoch)
         self._source.begin_epoch(self._ready())
-        finished = False
-        while not finished:
-            yield from self._batches(order)
-            finished = self._source.end_epoch()
+        self.inside = True
+        try:
+            while self.inside:
+                yield from self._batches(order)
+                self.inside = not self._source.end_epoch()
+        finally:
+            self.inside = False
 
     def _ready(self, processed: int = 0) -> Ready:
         shards = self._sharded.cut if self._sharded else None
         cut = (shards.sizes, shards.rotate) if shards else ((), False)
-        return Ready(self.epoch, self._samples, self.batch_size, self._ahead, processed, *cut)
+        own = self.epoch, self._samples, self.batch_size, self._ahead, processed
+        return Ready(*own, *cut, terms=self._terms, content=self._content)
 
     @property
     def _ahead(self) -> int:
@@ -209,25 +230,34 @@ class SessionLoader(Generic[LoaderSample]):
     def _batches(self, order: list[int]) -> Iterator[Any]:
         """Mini-batches as they are granted; those that were fetched in advance and are void by now are left out."""
         self._drawn.clear()
-        loader = DataLoader(self.dataset, batch_sampler=_Sampler(self._indices(order)), **self._options)
-        for batch in loader:
+        for batch in self._load(self._indices(order)):
             self._accumulation.end()  # which may bring another phase, in which this batch is void
-            draw, samples, last = self._drawn.popleft()
+            draw, samples, share, last = self._drawn.popleft()
             if draw.generation == self._source.generation:
                 self._accumulation.given(samples, last)
-                self._source.dealt(draw)
+                self._source.dealt(draw, share)
+                if self._inject and draw.weight is not None:
+                    raise UsageError("injection needs mini-batches of one size, and the policy deals unequal shares")
                 yield self._inject(batch, self.epoch) if self._inject else batch
         self._accumulation.end()
+
+    def _load(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        return iter(DataLoader(self.dataset, batch_sampler=_Sampler(batches), **self._options))
 
     def _indices(self, order: list[int]) -> Iterator[list[int]]:
         """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
         while (draw := self._source.draw()) is not None:
             indices = [index for sample_range in draw.sample_ranges for index in self._read(order, sample_range)]
-            count = min(self._accumulate, len(indices))
-            for number in range(count):
-                part = indices[number * len(indices) // count : (number + 1) * len(indices) // count]
-                self._drawn.append((draw, len(part), number == count - 1))
+            parts = self._cut(indices, draw.largest)
+            for number, part in enumerate(parts, 1):
+                share = len(part) * self._accumulate / len(indices)
+                self._drawn.append((draw, len(part), share, number == len(parts)))
                 yield part
+
+    def _cut(self, indices: list[int], largest: int) -> list[list[int]]:
+        """The mini-batches of a step; `largest` is as of `DrawnBatch`."""
+        del largest
+        return evenly(indices, min(self._accumulate, len(indices)))
 
     def _read(self, order: list[int], sample_range: SampleRange) -> list[int]:
         return (
@@ -235,6 +265,22 @@ class SessionLoader(Generic[LoaderSample]):
             if self._sharded
             else order[sample_range.start : sample_range.stop]
         )
+
+
+def terms_of(dataset: Dataset[Any], dealt: Dealt | None) -> dict[str, Term]:
+    """Which samples there are to be dealt out, and to whom, in a word each."""
+    found = {"subset": selection_of(dataset), "labels": digest(dealt.indices) if dealt else ""}
+    return {name: word for name, word in found.items() if word}
+
+
+def evenly(indices: list[int], count: int) -> list[list[int]]:
+    """In `count` parts that differ by one at most.
+
+    >>> evenly([1, 2, 3, 4, 5], 2)
+    [[1, 2], [3, 4, 5]]
+    """
+    ends = [number * len(indices) // count for number in range(count + 1)]
+    return [indices[start:stop] for start, stop in pairwise(ends)]
 
 
 class _Sampler:

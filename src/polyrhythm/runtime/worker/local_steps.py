@@ -1,14 +1,30 @@
-"""Local-step mode, a worker's side: it steps by itself and asks the coordinator after every
-step.
+"""Local-step mode, a worker's side: it steps by itself and asks the coordinator after every step.
+
+Where the policy lets it, it goes on without the answer for as long as it has mini-batches.
 """
 
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core import Policy
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.wire.protocol import Accepted, Cancelled, Go, LocalStepDone, Phase, TakePart, TookPart, ToWorker
+from polyrhythm.runtime.wire.protocol import (
+    Accepted,
+    Cancelled,
+    Go,
+    Halt,
+    Halted,
+    LocalStepDone,
+    Over,
+    Phase,
+    Skipped,
+    TakePart,
+    TookPart,
+    ToWorker,
+)
 from polyrhythm.runtime.worker.context import WorkerContext
 from polyrhythm.runtime.worker.parameter_server import Granted
 
@@ -63,7 +79,8 @@ class LocalStepMode(Granted):
         self._go = None
         self._asked_s = context.clock()
         norm = context.replica.grad_sq_norm() if self._needs_norm else None
-        context.client.send(LocalStepDone(go.number, samples, context.computed_s, self._transfer_s, grad_sq_norm=norm))
+        figures = context.computed_s, self._transfer_s, context.loss, norm
+        context.client.send(LocalStepDone(go.number, samples, *figures))
         return go.number
 
     def _accepted(self, samples: int) -> bool:
@@ -113,3 +130,89 @@ class LocalStepMode(Granted):
             return
         while self._merges and self._merges[0][1] <= self._steps:
             context.client.send(TookPart(self._merges.popleft()[0]))
+
+
+class AheadMode(LocalStepMode):
+    """Steps on without an answer as long as there are mini-batches; a `Halt` abandons the step in flight."""
+
+    def __init__(self, context: WorkerContext, policy: Policy[Any]) -> None:
+        super().__init__(context, policy)
+        self._left = 0
+
+    def before_step(self, samples: int) -> None:
+        self._hear()
+        if self._go is None:
+            self._context.void = True
+            self._context.replica.hide_gradients()
+
+    def after_step(self, samples: int) -> None:
+        if self._go is not None:
+            go = self._go
+            self._report(samples)
+            self._steps += 1
+            self._merge_due()
+            self._next(go)
+        self._go_on()
+
+    def skip_step(self, samples: int) -> None:
+        self._hear()
+        if self._go is not None:
+            self._context.client.send(Skipped(self._go.number, samples))
+            self._next(self._go)
+        self._go_on()
+
+    def follow(self, message: ToWorker) -> None:
+        if isinstance(message, Halt):
+            self._halt()
+        elif isinstance(message, Go) and self._go is not None:
+            self._follow_grant(message, self._go.number)
+        else:
+            if isinstance(message, Over):
+                self._go = None
+            super().follow(message)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _start_step(self, go: Go) -> None:
+        self._left = len(go.sample_ranges)
+        super()._start_step(go)
+
+    def _follow_grant(self, go: Go, number: int) -> None:
+        """More mini-batches for who is under way, perhaps further than the step that they come with."""
+        if not self._left and go.sample_ranges:
+            super().follow(msgspec.structs.replace(go, number=number))
+            return
+        self._sample_ranges.extend(go.sample_ranges)
+        self._left += len(go.sample_ranges)
+
+    def _hear(self) -> None:
+        """Follow what has come, up to what belongs between two steps and all that comes after it."""
+        context = self._context
+        while self._go is not None and not context.pending and (message := context.client.poll()) is not None:
+            if isinstance(message, Go | Halt) and not context.collective_failed:
+                self.follow(message)
+            else:
+                context.pending.append(message)
+
+    def _next(self, go: Go) -> None:
+        self._go = msgspec.structs.replace(go, number=go.number + 1, sample_ranges=())
+        self._left -= 1
+        if self._left:
+            self._asked_s, self._query_s, self._transfer_s = None, 0.0, 0.0
+
+    def _go_on(self) -> None:
+        """Start the next step, or wait where there is nothing to make it of."""
+        context = self._context
+        self._hear()
+        if self._go is None or not self._left or context.pending or context.collective_failed:
+            context.wait()
+        else:
+            context.started_s = context.clock()
+
+    def _halt(self) -> None:
+        """Stand: what was drawn and not processed is for others."""
+        assert self._go is not None, "it goes on by itself"
+        self._context.client.send(Halted(self._go.number))
+        self._go, self._asked_s, self._left = None, None, 0
+        self._sample_ranges.clear()
+        self._context.generation += 1

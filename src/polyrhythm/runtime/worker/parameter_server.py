@@ -9,7 +9,7 @@ from typing import ClassVar
 from polyrhythm.core import Settings
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Skipped, ToWorker
-from polyrhythm.runtime.worker.context import WorkerContext
+from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 
 
 class Granted:
@@ -23,8 +23,11 @@ class Granted:
         self._go: Go | None = None
         self._sample_ranges: deque[SampleRange] = deque()
 
-    def draw(self) -> tuple[SampleRange, ...] | None:
-        return (self._sample_ranges.popleft(),) if self._sample_ranges else None
+    def draw(self) -> DrawnBatch | None:
+        if not self._sample_ranges:
+            return None
+        sample_range = self._sample_ranges.popleft()
+        return DrawnBatch((sample_range,), sample_range.start, 1, largest=sample_range.stop - sample_range.start)
 
     def follow(self, message: ToWorker) -> None:
         match message:

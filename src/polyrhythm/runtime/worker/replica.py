@@ -1,16 +1,23 @@
 """A script's own model and optimizer, seen as flat vectors; their tensors stay where the script has them."""
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from polyrhythm.errors import UsageError
-from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, Parameter
+from polyrhythm.core import Cluster, Policy
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import ScenarioError, UsageError
+from polyrhythm.runtime.collectives.ops import gradient_of
+from polyrhythm.runtime.wire.protocol import Term
+from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS, Hyperparameter, Layout, OptimizerSpec, Parameter
 from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 from polyrhythm.training.signals import squared_norm
@@ -21,39 +28,149 @@ STATIC = ("maximize", "decoupled_weight_decay")
 """Entries that do not change while training."""
 
 
+class JointState(MutableMapping[Any, Any]):
+    """The states of several optimizers as that of one, by parameter."""
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self._parts = parts
+        self._home = {p: part for part in parts for group in part.param_groups for p in group["params"]}
+
+    def __getitem__(self, parameter: Any) -> Any:
+        return self._home[parameter].state[parameter]
+
+    def __setitem__(self, parameter: Any, state: Any) -> None:
+        self._home[parameter].state[parameter] = state
+
+    def __delitem__(self, parameter: Any) -> None:
+        del self._home[parameter].state[parameter]
+
+    def __contains__(self, parameter: Any) -> bool:
+        return parameter in self._home and parameter in self._home[parameter].state
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([parameter for part in self._parts for parameter in part.state])
+
+    def __len__(self) -> int:
+        return sum(len(part.state) for part in self._parts)
+
+
+class JointOptimizer(Optimizer):
+    """Several optimizers over parameters of their own, to look at as one. It makes no steps.
+
+    >>> weights = [torch.zeros(1), torch.zeros(1)]
+    >>> joint = JointOptimizer([torch.optim.SGD([weights[0]], lr=1.0), torch.optim.Adam([weights[1]])])
+    >>> [group["lr"] for group in joint.param_groups]
+    [1.0, 0.001]
+    """
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self.parts = tuple(parts)
+        self.state = JointState(parts)  # type: ignore[assignment]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [group for part in self.parts for group in part.param_groups]
+
+
+def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
+    return optimizer.parts if isinstance(optimizer, JointOptimizer) else (optimizer,)
+
+
 class ScriptReplica:
     """Copies parameters, gradients and optimizer state out of a script's objects and into them.
 
     Args:
-        model: float32, on one device.
+        model: on one device. Parameters without an optimizer are left alone.
         optimizer: of that model; its parameter groups give the order of the flat vector.
+        moving: parameters of the model that nobody trains but the script changes, by name, treated as buffers are;
+            None: nobody has looked for them, and the optimizer must have all parameters that are trainable.
+
+    Attributes:
+        unservable: why parameter servers cannot make this optimizer's steps; empty if they can.
+        idle: groups whose optimizers make no step now, by their number.
 
     Raises:
-        UsageError: for parameters outside the optimizer or outside the model, or of another type than float32.
+        UsageError: for parameters outside the model, or an optimizer that computes gradients by itself.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, moving: Mapping[str, Tensor] | None = None) -> None:
         self.model = model
         self.optimizer = optimizer
-        names = {parameter: name for name, parameter in trainable_parameters(model).items()}
-        groups = [[p for p in group["params"] if p.requires_grad] for group in optimizer.param_groups]
+        named = {parameter: name for name, parameter in trainable_parameters(model).items()}
+        pairs = [(type(part), group) for part in parts_of(optimizer) for group in part.param_groups]
+        groups = [[p for p in group["params"] if p.requires_grad] for _, group in pairs]
         self.parameters: list[nn.Parameter] = [p for group in groups for p in group]
-        check_complete(names, self.parameters)
-        check_state(type(optimizer), plain_options(optimizer, optimizer.param_groups[0]))
-        self.layout = FlatLayout.of(*({names[p]: p for p in group} for group in groups))
-        self.wire_layout = Layout(tuple(tuple(Parameter(names[p], tuple(p.shape)) for p in group) for group in groups))
+        check_parameters(named, self.parameters)
+        if moving is None:
+            check_complete(named, self.parameters)
+        self._kinds = [kind for kind, _ in pairs]
+        self.names = {named[p]: p for p in self.parameters}
+        self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in groups))
+        self.wire_layout = Layout(tuple(tuple(Parameter(named[p], tuple(p.shape)) for p in group) for group in groups))
+        self.unservable = why_unservable(pairs, self.layout.dtype)
+        self.idle: frozenset[int] = frozenset()
         self._groups = [group for group in groups if group]
         self._gradients: list[Tensor | None] = []
+        self._types: dict[tuple[Tensor, str], torch.dtype] = {}
+        self._weight: float | None = None
+        self._weighing: list[RemovableHandle] = []
         floating, counters = split_buffers(model)
-        self.floating, self.counters = list(floating.values()), list(counters.values())
+        self.moving = dict(moving or {})
+        self.floating, self.counters = [*floating.values(), *self.moving.values()], list(counters.values())
+
+    @property
+    def terms(self) -> dict[str, Term]:
+        """What must be the same on all workers."""
+        own = {NOT_ON_SERVERS: self.unservable, "tensors that change untrained": ", ".join(self.moving)}
+        return {name: value for name, value in own.items() if value}
+
+    def check_policy(self, policy: Policy[Any]) -> None:
+        """Whether this policy can train this model.
+
+        Raises:
+            UsageError: if it needs servers, and they cannot make the steps.
+        """
+        stages = [stage.policy for stage in policy.stages(Cluster(1))] or [policy]
+        if self.unservable and any(runtime_placement(stage) == "servers" for stage in stages):
+            raise UsageError(
+                f"policy {policy.spec} runs on parameter servers, but {self.unservable}; use a policy whose workers "
+                "make the steps (bsp, local, selsync)"
+            )
+
+    def copy_state(self) -> list[Any]:
+        """The optimizer's state, whatever it is made of."""
+        return [copy.deepcopy(self.optimizer.state.get(p, {})) for p in self.parameters]
+
+    def set_state(self, states: Sequence[Any]) -> None:
+        """The reverse; the states are taken over, not copied."""
+        self.optimizer.state.clear()
+        for parameter, state in zip(self.parameters, states, strict=True):
+            if state:
+                self.optimizer.state[parameter] = state
 
     @property
     def device(self) -> torch.device:
         return self.parameters[0].device
 
+    def weigh(self, weight: float | None) -> None:
+        """Multiply what backward passes from now on add to the gradients; None: leave them as they are.
+
+        It happens parameter by parameter before anything is exchanged, so that it is all one which exchange follows.
+        """
+        self._weight = weight
+        if weight is None:
+            for handle in self._weighing:
+                handle.remove()
+            self._weighing.clear()
+        elif not self._weighing:
+            self._weighing = [p.register_hook(self._weighted) for p in self.parameters]  # type: ignore[no-untyped-call]
+
+    def _weighted(self, gradient: Tensor) -> Tensor:
+        return gradient if self._weight is None else gradient * self._weight
+
     def gather_gradients(self, out: Tensor) -> None:
         """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
-        self.layout.gather([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters], out)
+        self.layout.gather([gradient_of(p) for p in self.parameters], out)
 
     def gather_parameters(self, out: Tensor) -> None:
         self.layout.gather(self.parameters, out)
@@ -81,27 +198,35 @@ class ScriptReplica:
     # -- the optimizer -----------------------------------------------------------------------------------------------
 
     def spec(self) -> OptimizerSpec:
-        kind = type(self.optimizer)
-        known = kind.__module__.startswith("torch.optim")
-        name = kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
-        groups = (group for group in self.optimizer.param_groups if any(p.requires_grad for p in group["params"]))
-        return OptimizerSpec(name, {}, tuple(plain_options(self.optimizer, group) for group in groups))
+        """What the servers are to build; something small if they cannot be of use."""
+        groups = [(kind, group) for kind, group in self._rows() if any(p.requires_grad for p in group["params"])]
+        if self.unservable:
+            return OptimizerSpec("SGD", {}, tuple({"lr": 0.0} for _ in self.wire_layout.groups))
+        return OptimizerSpec(name_of(self._kinds[0]), {}, tuple(plain_options(*row) for row in groups))
 
     def settings(self) -> tuple[dict[str, Hyperparameter], ...]:
+        """Of each group, nothing for those that are idle."""
         return tuple(
-            {
+            {}
+            if number in self.idle
+            else {
                 key: value
-                for key, value in plain_options(self.optimizer, group).items()
+                for key, value in plain_options(kind, group).items()
                 if key not in STATIC and is_setting(value)
             }
-            for group in self.optimizer.param_groups
+            for number, (kind, group) in enumerate(self._rows())
             if any(p.requires_grad for p in group["params"])
         )
+
+    def _rows(self) -> list[tuple[type[Optimizer], dict[str, Any]]]:
+        return list(zip(self._kinds, self.optimizer.param_groups, strict=True))
 
     @property
     def elementwise(self) -> bool:
         """Whether the servers hold one vector for each group, or one tensor for each parameter."""
-        return checked(type(self.optimizer), plain_options(self.optimizer, self.optimizer.param_groups[0]))
+        if self.unservable:
+            return False
+        return checked(self._kinds[0], plain_options(*self._rows()[0]))
 
     def export_state(self) -> OptimizerState:
         """The optimizer's state as the servers hold it."""
@@ -110,7 +235,7 @@ class ScriptReplica:
         for key in self._state_keys():
             pieces = [piece for group in self._groups for piece in self._pieces(group, key)]
             if all(isinstance(piece, Tensor) for piece in pieces):
-                tensors = [piece.detach().to("cpu", torch.float32) for piece in pieces]
+                tensors = [piece.detach().to("cpu", self.layout.dtype) for piece in pieces]
                 joint = torch.cat([tensor.reshape(-1) for tensor in tensors])
                 vectors[key] = StateVector(joint, tuple(tensor.shape for tensor in tensors))
             else:
@@ -118,10 +243,17 @@ class ScriptReplica:
         return OptimizerState(vectors, numbers)
 
     def import_state(self, state: OptimizerState) -> None:
+        self._types = {
+            (p, key): value.dtype
+            for p, own in self.optimizer.state.items()
+            for key, value in own.items()
+            if isinstance(value, Tensor)
+        }
         self.optimizer.state.clear()
         for key, vector in state.vectors.items():
             for parameter, piece in self._spread(vector.pieces()):
-                self.optimizer.state[parameter][key] = piece
+                kind = parameter.dtype if piece.dim() else torch.float32
+                self.optimizer.state[parameter][key] = piece.to(self._types.get((parameter, key), kind))
         for key, values in state.numbers.items():
             for parameter, value in self._spread(list(values)):
                 self.optimizer.state[parameter][key] = value
@@ -169,37 +301,67 @@ class ScriptReplica:
 
 
 def check_complete(names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter]) -> None:
-    """Model and optimizer speak of the same parameters."""
     missing = [name for parameter, name in names.items() if not any(parameter is p for p in parameters)]
     if missing:
         raise UsageError(f"the optimizer does not have {missing[0]}; give it all parameters, or freeze that one")
-    if len(parameters) > len(names):
+
+
+def check_parameters(names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter]) -> None:
+    """The optimizer's parameters are those of the model, each once."""
+    if any(parameter not in names for parameter in parameters):
         raise UsageError("the optimizer has parameters that are not in the model; give the session both models")
+    if len({*parameters}) < len(parameters):
+        raise UsageError("two optimizers have the same parameter; give each parameter to one of them")
+    if not parameters:
+        raise UsageError("the optimizer has no parameter with requires_grad=True")
 
 
-def check_state(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
-    """Its state can be handed over: every entry is a number, or as large as its parameter.
+def why_unservable(pairs: Sequence[tuple[type[Optimizer], Mapping[str, Any]]], dtype: torch.dtype) -> str:
+    """Why servers cannot make these steps; each pair is the class of a parameter group, and the group."""
+    kinds, (kind, group) = {kind for kind, _ in pairs}, pairs[0]
+    if kind.__name__ == "LBFGS":
+        raise UsageError(
+            "optimizer LBFGS computes gradients within its step, which no policy can exchange; use another"
+        )
+    if len(kinds) > 1:
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        return f"the optimizers {names} are of several kinds, and a server has one"
+    if dtype == torch.float64:
+        return "the parameters are float64, and servers have float32"
+    return why_unknown(kind) or why_misshapen(kind, plain_options(kind, group))
 
-    Raises:
-        UsageError: for an optimizer such as Adafactor, or one that needs closures, such as LBFGS.
-    """
-    if checked(kind, options):
-        return
+
+def why_unknown(kind: type[Optimizer]) -> str:
+    known = kind.__module__.startswith("torch.optim")
+    return "" if known else f"the optimizer {kind.__name__} is none of torch.optim, which is all that servers know"
+
+
+def why_misshapen(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
+    """Servers hold numbers, and vectors as long as the parameters."""
     weights = torch.zeros(2, 3)
-    optimizer = kind([weights], **options)
-    weights.grad = torch.ones(2, 3)
-    optimizer.step()
+    try:
+        if checked(kind, options):
+            return ""
+        optimizer = kind([weights], **options)
+        weights.grad = torch.ones(2, 3)
+        optimizer.step()
+    except ScenarioError as error:
+        return str(error)
     for key, value in optimizer.state[weights].items():
         if isinstance(value, Tensor) and value.shape not in (torch.Size(), weights.shape):
-            raise UsageError(
-                f"optimizer {kind.__name__} keeps {key} in another shape than its parameter, which cannot be handed "
-                "over to servers and other workers; use another optimizer"
+            return (
+                f"the optimizer {kind.__name__} keeps {key} in another shape than its parameter, which servers cannot"
             )
+    return ""
 
 
-def plain_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+def name_of(kind: type[Optimizer]) -> str:
+    known = kind.__module__.startswith("torch.optim")
+    return kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def plain_options(kind: Any, group: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
-    kind: Any = type(optimizer)
     taken = options_of(kind)
     return {key: plain(value) for key, value in group.items() if key in taken}
 
@@ -211,7 +373,10 @@ def options_of(kind: Callable[..., Optimizer]) -> frozenset[str]:
 
 
 def plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
+    """A number of torch's or numpy's as one of Python's, also in pairs such as betas."""
+    if isinstance(value, tuple):
+        return tuple(plain(each) for each in value)
+    return value.item() if isinstance(value, (Tensor, np.generic)) else value
 
 
 def is_setting(value: Any) -> bool:

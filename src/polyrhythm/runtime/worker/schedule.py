@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyrhythm.core import Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
-from polyrhythm.core.epoch_plan import EpochPlan
+from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
+from polyrhythm.core.policy_state import decode_state
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 
@@ -21,22 +22,31 @@ class LocalSchedule:
         cluster: as the coordinator gave it to its own copy of the policy.
         members: ranks in order; `rank` is one of them.
         rank: this one.
+        state: in which the policy begins, as text; empty: as ever.
     """
 
-    def __init__(self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int) -> None:
+    def __init__(
+        self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int, state: str = ""
+    ) -> None:
         self._members = members
         self._rank = rank
         self._driver = Driver(policy, cluster, self)
+        if state and not policy.traits.steady:
+            self._driver.lead(policy, decode_state(state))
         self._started: dict[int, int] = {}
         self._steady = Sync(members) if policy.traits.steady else None
         self._sync: Sync | None = None
         self.exchange: Exchange = "gradients"
         self.settings = Settings()
         self.plan: EpochPlan | None = None
+        self.shares: ShareSchedule | None = None
         self.step = 0
 
-    def start(self, plan: EpochPlan) -> None:
+    def start(self, plan: EpochPlan, shares: tuple[int, ...] = ()) -> None:
         self.plan, self.step = plan, 0
+        self.shares = ShareSchedule(plan)
+        if shares:
+            self.shares.change(0, shares)
         if self._steady is None:
             self._started = dict.fromkeys(self._members, 0)
             self._driver.join(self._members, 0.0)
@@ -45,9 +55,20 @@ class LocalSchedule:
     def done(self) -> bool:
         return self.plan is None or self.step >= self.plan.steps
 
-    def batch(self) -> tuple[SampleRange, ...]:
-        assert self.plan is not None
-        return self.plan.batch(self.step, self._members.index(self._rank))
+    def batch(self, step: int) -> tuple[SampleRange, ...]:
+        """This rank's mini-batch in a step whose shares are known."""
+        assert self.shares is not None
+        return self.shares.batch(step, self._members.index(self._rank))
+
+    def largest(self, step: int) -> int:
+        """Samples of the member that has most of them in that step."""
+        assert self.shares is not None
+        return self.shares.largest(step)
+
+    def weight(self, step: int) -> float | None:
+        """What this rank's gradient counts for in that step; None under equal shares."""
+        assert self.shares is not None
+        return self.shares.weight(step, self._members.index(self._rank))
 
     def advance(self, records: Sequence[MeasuredStep] | None = None) -> Sync | None:
         """Everyone completes the step; how the members' contributions are combined after it, if they are.
@@ -87,6 +108,9 @@ class LocalSchedule:
 
     def cancel(self, workers: tuple[int, ...], tickets: list[Ticket]) -> None:
         """Nothing is held here."""
+
+    def stop(self, workers: tuple[int, ...]) -> None:
+        raise AssertionError("every worker here waits for answers")
 
     def wake(self, time_s: float) -> None:
         raise AssertionError("the driver refuses alarms of policies that the coordinator does not run")

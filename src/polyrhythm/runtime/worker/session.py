@@ -10,6 +10,8 @@
 Start it with ``polyrhythm run`` or torchrun, or by itself as a job of one worker.
 """
 
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
@@ -17,16 +19,20 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 import msgspec
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, UsageError
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.checkpoint.replica_state import Keepable
+from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
+from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
-from polyrhythm.runtime.wire.config_sources import session_arguments
-from polyrhythm.runtime.wire.job_config import runnable
+from polyrhythm.runtime.wire.config_sources import SESSION, same, session_arguments
+from polyrhythm.runtime.wire.job_config import JobConfig, runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
 from polyrhythm.runtime.worker.client import CoordinatorClient
@@ -34,7 +40,7 @@ from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, dealt_to
 from polyrhythm.runtime.worker.losses import Guard
-from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
 from polyrhythm.training.data.injection import Injection, check_injection, own_batch
@@ -52,13 +58,15 @@ class Session:
         model: nn.Module,
         optimizer: Optimizer,
         arguments: Mapping[str, Any] = MappingProxyType({}),
+        moving: Mapping[str, Tensor] | None = None,
     ) -> None:
         refuse_wrapped(model)
-        self._replica = ScriptReplica(model, optimizer)
+        self._replica = ScriptReplica(model, optimizer, moving)
         self._optimizer = optimizer
         self._arguments = arguments
         self._handles: list[Any] = []
         self._first_epoch = 0
+        self._checkpoints: ReplicaCheckpoints | None = None
         self._loader: SessionLoader[Any] | None = None
         self._injector: Injector | None = None
 
@@ -67,26 +75,52 @@ class Session:
         self.rank, address, arguments = find_coordinator(self._arguments)
         self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
         self._exchange, config = self._make_exchange(), self._client.config
+        refuse_unknown_share(config)
+        self._replica.check_policy(parse_policy(config.policy))
+        if self._replica.unservable and config.averaged_state == "average":
+            raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")
         guard = Guard(self._replica, config.on_divergence, config.divergence)
-        self._worker = Worker(self.rank, self._client, self._replica, self._exchange, guard=guard)
+        parts = self._client, self._replica, self._exchange, time.perf_counter
+        self._worker = Worker(self.rank, *parts, guard, config.watched, self._open_checkpoints())
         self._accumulation = Accumulation(self._worker)
-        self._handles = [
-            self._optimizer.register_step_pre_hook(self._before_step),
-            self._optimizer.register_step_post_hook(self._after_step),
-            self._optimizer.register_state_dict_pre_hook(lambda _: self._worker.fetch_state()),
-        ]
+        self._termination = TerminationWatch(self._worker.ask_to_leave)
+        self._termination.start()
+        self._client.when_asked_to_leave(self._worker.ask_to_leave)
+        for part in parts_of(self._optimizer):
+            self._handles += [
+                part.register_step_pre_hook(self._before_step),
+                part.register_step_post_hook(self._after_step),
+                part.register_state_dict_pre_hook(lambda _: self._worker.fetch_state()),
+            ]
         return self
+
+    def _open_checkpoints(self) -> ReplicaCheckpoints | None:
+        """What writes checkpoints, if the job has any; if it goes on from one, the model has it from now on."""
+        folder, client = self._client.config.checkpoint, self._client
+        if folder is None:
+            return None
+        made = ReplicaCheckpoints(self._replica.model, self._optimizer, folder, client.tell_aside)
+        if client.info.resume:
+            made.read(client.info.resume)
+        self._checkpoints = made
+        return made
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        if error is not None:
+        self._worker.close()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        self._termination.stop()
+        if preempted(error):
+            self._worker.leave("it was asked to end")
+        elif error is not None:
             self._exchange.abandon(f"rank {self.rank} failed with {type(error).__name__}")
         self._exchange.close()
-        if kind is None or issubclass(kind, DivergedError):
-            self._client.send(Bye())
+        if not self._worker.left and (kind is None or issubclass(kind, DivergedError)):
+            self._client.send(Bye(self._client.reported.take()))
         self._client.close()
 
     def loader(
@@ -106,7 +140,8 @@ class Session:
 
         Args:
             dataset: map-style, the same on every worker.
-            batch_size: samples of one step on one worker.
+            batch_size: samples of one step on one worker; under a policy that deals shares, such as balanced, the
+                mean over the workers.
             shuffle: whether each epoch has a random order, from `seed`.
             seed: the same on every worker.
             accumulate: mini-batches whose gradients the script adds up before a step; each has
@@ -132,6 +167,12 @@ class Session:
             accumulate=accumulate,
             first_epoch=first,
             dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
+            terms={
+                "partition": partition,
+                "shuffle": bool(shuffle),
+                "injection": str(injection),
+                **self._replica.terms,
+            },
             inject=self._injector if injection else None,
             **options,
         )
@@ -144,6 +185,39 @@ class Session:
         if self._injector is None:
             self._injector = Injector(self._worker, self._exchange, Injection(*injection, seed), own)
         return own
+
+    def keep(self, **objects: Keepable) -> None:
+        """Have checkpoints keep these too, such as ``session.keep(scheduler=scheduler)``; before the first loader.
+
+        Args:
+            objects: each has ``state_dict`` and ``load_state_dict``, with numbers, texts, containers and small tensors
+                in it. When a job goes on from a checkpoint they get their state just before its first step.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.kept |= objects
+
+    def leave(self) -> None:
+        """Leave the job between two steps, as before a machine is taken away; the others go on with its samples.
+
+        Loops over the session's loader end. Under SIGTERM a worker does this by itself when its step is complete, and
+        ends with exit status 143, unless the script handles the signal.
+        """
+        self._worker.leave()
+
+    def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Report figures such as the accuracy: the live page, `polyrhythm top`, metrics and TensorBoard show them.
+
+        Costs no message of its own; of several values of a name within half a second the latest counts, and the job
+        shows the mean of the workers' latest. ``loss`` takes the place of the loss that the job has heard.
+
+        Args:
+            values: by name, for names that are no identifiers.
+            named: the others, as in ``session.log(accuracy=0.97)``; 32 names at most.
+
+        Raises:
+            UsageError: for a value that is no number, or too many names.
+        """
+        self._client.reported.tell({**(values or {}), **named})
 
     def switch(self, policy: str | Policy[Any]) -> None:
         """Change the policy of the whole job at its next common moment; any one worker may ask."""
@@ -187,12 +261,16 @@ class Session:
         """What a checkpoint needs beside those of the model and the optimizer; call it first, at the end of an epoch.
 
         Under an asynchronous policy the servers have the optimizer's state; this brings it into the script's optimizer.
+        Within an epoch, between two steps, it is that of the epoch before: who resumes makes this one again.
         """
-        self._worker.fetch_state()
-        return {"epoch": self._loader.epoch if self._loader else self._first_epoch - 1, "policy": self.policy}
+        self._worker.fetch_state(within_epoch=True)
+        epoch = self._loader.epoch - self._loader.inside if self._loader else self._first_epoch - 1
+        return {"epoch": epoch, "policy": self.policy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the epoch of a checkpoint, with its policy; before the first loader.
+
+        A policy that environment, job file or flags have chosen holds instead.
 
         Raises:
             UsageError: for a dict that `state_dict` has not made.
@@ -200,7 +278,13 @@ class Session:
         if set(state) != {"epoch", "policy"}:
             raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1
-        self.switch(str(state["policy"]))
+        policy, config = str(state["policy"]), self._client.config
+        where = config.given.get("policy", SESSION)
+        if where == SESSION:
+            self.switch(policy)
+        elif self.rank == 0 and not same("policy", policy, config.policy):
+            holds = f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled"
+            print(f"polyrhythm: {holds}", file=sys.stderr)
 
     def _make_exchange(self) -> DDPExchange:
         return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
@@ -212,13 +296,16 @@ class Session:
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._worker.left:
+            return
         refuse_closure(args, kwargs)
         refuse_scaled(optimizer)
         self._accumulation.check()
         self._worker.before_step(self._accumulation.samples)
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._worker.after_step(self._accumulation.take())
+        if not self._worker.left:
+            self._worker.after_step(self._accumulation.take())
 
 
 def session(
@@ -229,11 +316,13 @@ def session(
     epochs: int | None = None,
     compress: str | None = None,
     on_divergence: OnDivergence | None = None,
+    checkpoint: str | None = None,
+    every: str | None = None,
 ) -> Session:
     """A worker's part in a job that trains `model` under `policy`.
 
     Args:
-        model: the plain module, float32, on one device; not wrapped in DistributedDataParallel.
+        model: the plain module, on one device; not wrapped in DistributedDataParallel.
         optimizer: any of torch.optim, or a subclass whose step leaves parameters without gradients alone.
         policy: spec or policy that the job starts with; "bsp" if nobody names one.
         epochs: epochs that the job plans, 1 by default; policies that count shares of the workload need it.
@@ -243,6 +332,8 @@ def session(
             explodes (see `polyrhythm.training.divergence.LossWatch`): "ignore", the default; "end", with a
             `DivergedError` on every worker; "rollback", to the start of the epoch, and on under BSP, or the end if that
             was done before.
+        checkpoint: folder for checkpoints of the whole job, from the newest of which it goes on; the same on all hosts.
+        every: time between two checkpoints, such as ``60s``, the default, or ``5m``.
 
     The environment, a job file and the flags of ``polyrhythm run`` take precedence over these arguments, as
     `polyrhythm.runtime.wire.config_sources` says; where they differ, one line at the start says so.
@@ -254,8 +345,24 @@ def session(
     Raises:
         UsageError: for a model or an optimizer that cannot take part; the message says why.
         ClusterError: from any step, when the job cannot go on: a server is lost, or the loss has diverged.
+
+    A program that no launcher has started is a job of one worker:
+
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> model = torch.nn.Linear(2, 1)
+    >>> dataset = TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with session(model, optimizer, policy="bsp") as job:
+    ...     for x, y in job.loader(dataset, batch_size=4):
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.mse_loss(model(x), y).backward()
+    ...         _ = optimizer.step()
+    ...     print(job.policy)
+    bsp
     """
-    given = session_arguments(policy=policy, epochs=epochs, compress=compress, on_divergence=on_divergence)
+    asked = {"compress": compress, "on_divergence": on_divergence, "checkpoint": checkpoint, "every": every}
+    given = session_arguments(policy=policy, epochs=epochs, **asked)
     return Session(model, optimizer, given)
 
 
@@ -263,6 +370,15 @@ def refuse_wrapped(model: nn.Module) -> None:
     """The session wraps the model itself."""
     if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
         raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
+
+
+def refuse_unknown_share(config: JobConfig) -> None:
+    """A share of one epoch would be served long before its time."""
+    if parse_policy(config.policy).counts_shares and "epochs" not in config.given:
+        raise UsageError(
+            f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
+            "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
+        )
 
 
 def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

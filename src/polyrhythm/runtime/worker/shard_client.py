@@ -71,14 +71,14 @@ class ShardClient:
         self._direct: Port | None = None
         self.broken = False
 
-    def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]") -> Channel:
+    def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]", token: str = "") -> Channel:
         """Connect to the next shard; the first is the one beside the coordinator.
 
         Raises:
             UnreachableError, UsageError: see `join`.
         """
         port = Port(self._control, self._note_failure)
-        port.channel = join(self.loop, address, hello, decoder, port, self._timeout_s)
+        port.channel = join(self.loop, address, hello, decoder, port, self._timeout_s, token=token)
         self._ports.append(port)
         return port.channel
 

@@ -7,20 +7,20 @@ the mean gradient can take the place of a rank's own.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.token_window import PERIOD_S
-from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import BrokenPolicyError, GroupError, PolicyError
+from polyrhythm.errors import GroupError, PolicyError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Stepped, SynchronousSteps, Token, ToWorker
-from polyrhythm.runtime.wire.shard_protocol import Broken
-from polyrhythm.runtime.worker.context import WorkerContext
+from polyrhythm.runtime.wire.segments import unpacked
+from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
+
+CHECKED_EVERY = 256
+"""Steps after which replicas that should be equal are compared, as they are at the end of each epoch."""
 
 
 class SynchronousMode:
@@ -31,26 +31,29 @@ class SynchronousMode:
         self._context = context
         self._measures = policy.traits.placement == "every_rank"
         self._needs = policy.traits.needs
+        self._stay_equal = policy.traits.steady
         self._own = MeasuredStep()
-        self._records: tuple[MeasuredStep, ...] = ()
+        self._records = b""
         self._members = phase.members
-        self._index = phase.members.index(context.rank)
-        with telling(context):
-            self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank)
+        self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank, phase.policy_state)
         self._tokens: deque[Token] = deque()
         self._steps = 0
         self._drawn = 0
+        self._dataset_samples = cluster.dataset_samples or 0
         self._decided: tuple[int, bool, Sync | None] | None = None
         self._failure: tuple[int, str] | None = None
+        self._broken = False
         self._told_s = 0.0
         self._owes_word = False
 
-    def draw(self) -> tuple[SampleRange, ...] | None:
-        plan = self._schedule.plan
-        if plan is None or self._drawn >= plan.steps or self._context.done:
+    def draw(self) -> DrawnBatch | None:
+        schedule, plan, step = self._schedule, self._schedule.plan, self._drawn
+        if plan is None or step >= plan.steps or self._context.done:
             return None
         self._drawn += 1
-        return plan.batch(self._drawn - 1, self._index)
+        before = self._dataset_samples - plan.samples + step * plan.members * plan.batch_size
+        batch, largest, weight = schedule.batch(step), schedule.largest(step), schedule.weight(step)
+        return DrawnBatch(batch, before, plan.members, largest, weight=weight)
 
     def follow(self, message: ToWorker) -> None:
         match message:
@@ -58,17 +61,17 @@ class SynchronousMode:
                 self._start(message)
             case Token():
                 self._tokens.append(message)
+                if message.shares is not None:
+                    self._change_shares(message.since, message.shares)
 
     def before_step(self, samples: int) -> None:
         """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
         context = self._context
         if self._owes_word:
             self._keep_word()
-        if not (self._reduced() and self._measured()):
+        if not (self._reduced() and self._measured() and self._decide()):
             context.void = True
             context.replica.hide_gradients()
-            return
-        self._decide()
 
     def after_step(self, samples: int) -> None:
         """Combine the replicas if the policy wants it, there is a stop, or the epoch ends."""
@@ -87,14 +90,22 @@ class SynchronousMode:
 
     def _start(self, message: SynchronousSteps) -> None:
         plan = EpochPlan(message.ranges, len(self._members), message.batch_size)
-        with telling(self._context):
-            self._schedule.start(plan)
+        try:
+            self._schedule.start(plan, message.shares)
+        except PolicyError as error:
+            self._context.report_failed_collective(0, str(error), broken=True)
+            return
         self._steps, self._drawn = plan.steps, 0
-        self._records = ()
+        self._records = b""
         self._tokens.clear()
         self._context.exchange.complete(0)
         self._prepare(from_gradients=True)
         self._context.may_step = True
+
+    def _change_shares(self, since: int, shares: tuple[int, ...]) -> None:
+        assert since >= self._drawn, f"shares change from step {since} on, but {self._drawn} mini-batches are drawn"
+        assert self._schedule.shares is not None, "a token follows the steps"
+        self._schedule.shares.change(since, shares)
 
     def _prepare(self, from_gradients: bool) -> None:
         self._context.steering.settings = self._schedule.settings
@@ -137,18 +148,25 @@ class SynchronousMode:
         context.exchanged_s += context.clock() - start
         return self._failure is None
 
-    def _decide(self) -> None:
-        """Let the policy see this step; a mean gradient that it wants takes the place of this rank's."""
+    def _decide(self) -> bool:
+        """Let the policy see this step; a mean gradient that it wants takes the place of this rank's.
+
+        False if the policy fails: the step is none then.
+        """
         schedule, context = self._schedule, self._context
         step, gradients = schedule.step, schedule.exchange == "gradients"
-        with telling(context):
-            sync = schedule.advance(self._records or None)
+        try:
+            sync = schedule.advance(unpacked(self._records) or None)
+        except PolicyError as error:
+            self._failure, self._broken = (step, str(error)), True
+            return False
         self._decided = step, gradients, sync
         if sync is not None and sync.what == "gradients" and not gradients:
             try:
                 context.exchange.average_gradients(ContributionWeight.of(sync, context.rank))
             except GroupError as error:
                 self._failure = step + 1, str(error)
+        return True
 
     def _token(self, step: int) -> Token:
         """The coordinator's word on this step; it is normally there already."""
@@ -162,7 +180,8 @@ class SynchronousMode:
     def _complete(self, samples: int, skipped: bool) -> None:
         context = self._context
         if self._failure is not None:
-            context.fail_collective(*self._failure, records=self._records)
+            context.report_failed_collective(*self._failure, records=self._records, broken=self._broken)
+            context.wait()
             return
         assert self._decided is not None, "a step is decided before it is complete"
         step, gradients, sync = self._decided
@@ -174,21 +193,28 @@ class SynchronousMode:
         try:
             if not gradients:
                 self._combine(step, sync, stop or last)
+            elif self._stay_equal and (last or (step + 1) % CHECKED_EVERY == 0):
+                context.exchange.check_equal()
         except GroupError as error:
-            context.fail_collective(step + 1, str(error), context.exchange.averager.reached, shared, self._records)
+            reached = self._reached(step, gradients)
+            context.report_failed_collective(step + 1, str(error), reached, shared, self._records)
+            context.wait()
             return
         wait_s = context.exchanged_s + context.clock() - waited_from
         context.tally.waited_s += wait_s
-        reached = step + 1 if gradients else context.exchange.averager.reached
+        reached = self._reached(step, gradients)
         context.exchange.complete(step + 1)
         context.started_s = context.clock()
         figures = context.computed_s, reached, shared, skipped, wait_s
         self._prepare(gradients)
-        self._tell(Stepped(step, samples, *figures, self._records, context.started_s), token)
+        self._tell(Stepped(step, samples, *figures, self._records, context.started_s, context.loss), token)
         if stop:
             context.wait()
         elif last:
             context.may_step = False
+
+    def _reached(self, step: int, gradients: bool) -> int:
+        return step + 1 if gradients else self._context.exchange.averager.reached
 
     def _tell(self, made: Stepped, token: Token | None) -> None:
         """Let the coordinator know of a step: with others when it wants to hear of them, or with what follows the last
@@ -224,17 +250,3 @@ class SynchronousMode:
             equal = not sync.delay and not sync.fragment and {*(sync.adopters or sync.workers)} >= {*self._members}
         if closing and not equal:
             averager.mean(exchange.generation, step=step)
-
-
-@contextmanager
-def telling(context: WorkerContext) -> Iterator[None]:
-    """While this rank decides by itself: the coordinator, which has seen less, is told if the policy is wrong.
-
-    Raises:
-        BrokenPolicyError: then.
-    """
-    try:
-        yield
-    except PolicyError as error:
-        context.client.send(Broken(str(error)))
-        raise BrokenPolicyError(str(error)) from error

@@ -6,32 +6,36 @@ coordinator anyway, and looked at just before a push. What a step is made of dep
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import DivergedError, GroupError, UsageError
+from polyrhythm.errors import DivergedError, GroupError, PolicyError, UsageError
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import (
-    Agreed,
     AtEnd,
+    Bye,
     CollectiveFailed,
     Diverged,
     Ended,
+    Entered,
     EpochDone,
+    NonFiniteLoss,
     Phase,
     Ready,
     Refused,
     SwitchTo,
     ToWorker,
-    Uploaded,
 )
-from polyrhythm.runtime.worker.context import UNREAD, DrawnBatch, JobClient, StepMode, Tally, WorkerContext
+from polyrhythm.runtime.wire.shard_protocol import UNREAD
+from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.local_steps import LocalStepMode
-from polyrhythm.runtime.worker.losses import Guard
+from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
+from polyrhythm.runtime.worker.losses import WATCHED_S, FiniteWatch, Guard
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.step_settings import StepSettings
@@ -51,6 +55,8 @@ class Worker:
         exchange: the model's side of collectives.
         clock: seconds, for durations only; that of `DDPExchange.launched_s`.
         guard: watches the losses; none: nobody does.
+        watched: whether somebody wants to see the loss now and then.
+        checkpoints: writes the state when a phase begins with a checkpoint, and goes on from one.
     """
 
     def __init__(
@@ -61,22 +67,30 @@ class Worker:
         exchange: DDPExchange,
         clock: Callable[[], float] = time.perf_counter,
         guard: Guard | None = None,
+        watched: bool = False,
+        checkpoints: ReplicaCheckpoints | None = None,
     ) -> None:
-        self.rank = rank
-        self._guard = guard or Guard(replica)
-        self.generation = 0
+        self.rank, self._watched = rank, watched
+        self._guard, self._checkpoints = guard or Guard(replica), checkpoints
         steering = StepSettings(replica.optimizer)
         self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, steering)
         self._side: StepMode = ParameterServerMode(self._context)
-        self._epoch = -1
+        self._epoch, self._dataset_samples, self._position = -1, 0, 0
         self.arrivals: dict[int, Lateness] = {}
-        self._dataset_samples = 0
-        self._position = 0
         self._own_samples: int | None = None
+        self._finite = FiniteWatch()
+        self._reads = self._has_warned = self._shares = self._weighs = False
+        self._shown_s = -math.inf
+        self.left = False
 
     @property
     def tally(self) -> Tally:
         return self._context.tally
+
+    @property
+    def generation(self) -> int:
+        """Mini-batches that were drawn in another one are void."""
+        return self._context.generation
 
     @property
     def phase(self) -> Phase | None:
@@ -91,11 +105,19 @@ class Worker:
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return not self._side.together
 
+    @property
+    def shares(self) -> bool:
+        """Whether the policy in force gives workers mini-batches of unequal size."""
+        return self._shares
+
     # -- what the loader calls ---------------------------------------------------------------------------------------
 
     def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
         context = self._context
+        context.leave_if_asked()
+        if self.left:
+            return
         if self._epoch >= 0 and not context.done:
             self._leave_early()
         if self._guard.goes_back:
@@ -115,26 +137,35 @@ class Worker:
         """
         return max(self._epoch, 0) * self._dataset_samples + self._position
 
-    def dealt(self, draw: DrawnBatch) -> None:
+    def dealt(self, draw: DrawnBatch, part: float = 1.0) -> None:
+        """The script gets a mini-batch, or this part of it by its weight in a step of several."""
         if self._own_samples is None:
-            self._position = draw.sample_ranges[0].start
-            return
-        members = len(self.phase.members) if self.phase else 1
-        self._position = min(self._own_samples * members, self._dataset_samples)
-        self._own_samples += draw.samples
+            # Workers that step by themselves get returned positions, too, but the job does not go back with them.
+            self._position = max(self._position, draw.before) if self.apart else draw.before
+        else:
+            members = len(self.phase.members) if self.phase else 1
+            self._position = min(self._own_samples * members, self._dataset_samples)
+            self._own_samples += draw.samples
+        self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
 
     def draw(self) -> DrawnBatch | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
-        sample_ranges = self._side.draw()
-        return None if sample_ranges is None else DrawnBatch(sample_ranges, self.generation)
+        draw = None if self.left else self._side.draw()
+        if draw is not None:
+            draw.generation = self._context.generation
+            if self._checkpoints is not None:
+                self._checkpoints.drawn()
+        return draw
 
-    def end_epoch(self) -> bool:
+    def end_epoch(self, out_of_data: bool = False) -> bool:
         """Stand at the end of the epoch until everyone does; False if there is more to process after all."""
         context = self._context
         if context.done:
             return True
-        if not context.may_step:
-            context.client.send(AtEnd(self._epoch, context.phase.number if context.phase else 0))
+        early = out_of_data and context.may_step
+        if early or not context.may_step:
+            context.exchange.out = early and self._side.together
+            context.client.send(AtEnd(self._epoch, context.phase.number if context.phase else 0, early))
             context.wait()
         return context.done
 
@@ -143,9 +174,10 @@ class Worker:
         self._context.collective_failed = True
         self._side = ParameterServerMode(self._context)
 
-    def fetch_state(self) -> None:
+    def fetch_state(self, within_epoch: bool = False) -> None:
+        """Bring what the servers have into the replica: at the end of an epoch, or as it is now within one."""
         context = self._context
-        if self._side.on_servers and context.phase is not None and context.done:
+        if self._side.on_servers and context.phase is not None and (context.done or within_epoch) and not self.left:
             context.client.download(context.version)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
@@ -161,9 +193,7 @@ class Worker:
         computed_at_s = launched_s if launched_s > context.started_s else now_s
         context.computed_s, context.exchanged_s = computed_at_s - context.started_s, now_s - computed_at_s
         context.void = False
-        context.loss = context.losses.take() if context.losses.listens else None
-        if context.loss is not None:
-            self._watch(context.loss)
+        context.loss = self._hear(now_s)
         if context.steering.due:
             context.steering.begin()
         self._side.before_step(samples)
@@ -180,11 +210,15 @@ class Worker:
             tally.samples += samples
         tally.computed_s += context.computed_s
         self._side.after_step(samples)
+        context.leave_if_asked()
 
     def skip_step(self, samples: int) -> None:
         """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
         context = self._context
-        context.losses.take()
+        if self.left:
+            return
+        context.losses.drain()
+        context.loss = None
         context.tally.skipped_steps += 1
         context.computed_s, context.exchanged_s = context.clock() - context.started_s, 0.0
         self._side.skip_step(samples)
@@ -193,8 +227,44 @@ class Worker:
         """The next backward pass is the last one before the step, or adds to the gradients of those before it."""
         self._context.exchange.reduce_now(last)
 
+    def ask_to_leave(self) -> None:
+        """From a signal's handler: the worker is to leave when its step is complete."""
+        self._context.leaving = True
+        self._context.client.interrupt()
+
+    def leave(self, reason: str = "it has left") -> None:
+        """Leave the job between two steps: others get the samples that this worker has not processed."""
+        if self.left:
+            return
+        context, self.left = self._context, True
+        self._context.generation += 1  # what was fetched in advance is void
+        context.done = True
+        context.client.send(Bye(context.client.reported.take()))
+        context.exchange.abandon(f"rank {self.rank}: {reason}")
+        context.exchange.part()
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        self._context.losses.listen(False)
+
     def switch(self, policy: str) -> None:
         self._context.client.send(SwitchTo(policy))
+
+    def _hear(self, now_s: float) -> float | None:
+        """The loss of this step, if somebody needs it; what is wrong with it the coordinator is told."""
+        losses, step = self._context.losses, self._context.tally.steps + 1
+        if not losses.listens:
+            return None
+        if not (self._reads or (self._watched and now_s >= self._shown_s + WATCHED_S)):
+            if odd := self._finite.see(losses.drain(), step):
+                self._warn(*odd)
+            return None
+        loss, self._shown_s = losses.take(), now_s
+        if loss is not None and self._guard.listens:
+            self._watch(loss)
+        elif loss is not None and not math.isfinite(loss):
+            self._warn(step, loss)
+        return loss
 
     def _watch(self, loss: float) -> None:
         """Tell the coordinator if the losses have diverged; until it has decided what becomes of it, everything goes
@@ -203,12 +273,23 @@ class Worker:
         if (why := self._guard.see(loss)) and self.phase:
             self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
 
-    # -- following the coordinator
-    # -------------------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        self._context.losses.listen(self._reads or self._watched or not self._has_warned, means=self._weighs)
+
+    def _warn(self, step: int, loss: float) -> None:
+        """Have it said once that a loss is not finite."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        self._listen()
+        self._context.client.send(NonFiniteLoss(step, loss))
+
+    # -- following the coordinator -----------------------------------------------------------------------------------
 
     def _follow(self, message: ToWorker) -> None:
         if isinstance(message, Phase):
-            self._enter(message)
+            if self._newest(message):
+                self._enter(message)
         elif isinstance(message, Refused):
             raise UsageError(f"rank {self.rank} cannot take part: {message.reason}")
         elif isinstance(message, Ended):
@@ -218,6 +299,15 @@ class Worker:
         elif not self._context.collective_failed:  # else it belongs to a phase that has failed for this rank
             self._side.follow(message)
 
+    def _newest(self, phase: Phase) -> bool:
+        """Whether no other phase has begun since; then nobody waits for this worker in this one."""
+        context = self._context
+        while (message := context.client.poll()) is not None:
+            context.pending.append(message)
+        newest = not any(isinstance(message, Phase) for message in context.pending)
+        context.collective_failed |= not newest
+        return newest
+
     def _enter(self, phase: Phase) -> None:
         """A phase starts: forget what was granted, agree on the state, and move it where the policy needs it."""
         log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
@@ -226,12 +316,17 @@ class Worker:
         if context.phase is None or context.phase.policy != phase.policy:
             context.exchange.forget_velocity()
         context.phase = phase
-        self.generation += 1
+        self._context.generation += 1
         self._side, context.collective_failed = ParameterServerMode(context), False
         context.steering.settings = Settings()
-        context.losses.listen("loss" in policy.traits.needs or self._guard.listens)
+        self._reads = phase.hears or "loss" in policy.traits.needs or self._guard.listens
+        self._shares, self._weighs = policy.traits.shares, phase.weighs or policy.traits.shares
+        self._listen()
+        context.replica.weigh(None)
         context.exchange.part()
         self._go_back(phase)
+        if self._checkpoints is not None:
+            self._checkpoints.go_on(lambda: context.exchange.averager, phase.streams)
         if not on_servers or phase.contributors:
             try:
                 self._meet(phase, policy.traits.placement == "every_rank")
@@ -244,7 +339,23 @@ class Worker:
             context.exchange.part()
             self._side = ParameterServerMode(context, swaps=policy.traits.reads_early and context.client.full_duplex)
         else:
-            self._side = self._side_of(policy, phase)
+            try:
+                self._side = self._side_of(policy, phase)
+            except PolicyError as error:
+                context.report_failed_collective(0, str(error), broken=True)
+                return
+        context.client.send(Entered(phase.number, self._save(phase, on_servers)))
+
+    def _save(self, phase: Phase, on_servers: bool) -> bytes:
+        """Write the state if that is this worker's part; its random streams."""
+        context, checkpoints = self._context, self._checkpoints
+        if not phase.save or checkpoints is None:
+            return b""
+        if self.rank == phase.source:
+            if on_servers and phase.state != "upload":
+                context.client.download(phase.version)
+            checkpoints.save(phase.save, context.exchange.velocity)
+        return checkpoints.streams()
 
     def _go_back(self, phase: Phase) -> None:
         """If the phase goes on from a state that was kept: the contributor takes it, for all."""
@@ -256,19 +367,16 @@ class Worker:
 
     def _side_of(self, policy: Policy[Any], phase: Phase) -> StepMode:
         if runtime_placement(policy) == "coordinator":
-            return LocalStepMode(self._context, policy)
+            return (LocalStepMode if policy.traits.waits else AheadMode)(self._context, policy)
         counts = phase.batch_size, phase.workload_samples, phase.processed_samples
-        cluster = Cluster(len(phase.members), *counts, dataset_samples=self._dataset_samples)
+        cluster = Cluster(len(phase.members), *counts, dataset_samples=phase.dataset_samples)
         return SynchronousMode(self._context, policy, cluster, phase)
 
     def _meet(self, phase: Phase, measures: bool) -> None:
         context = self._context
-        context.client.meet(context.exchange, phase.members, phase.number)
-        if measures:
-            context.exchange.generation.open_peer_sockets()
+        context.client.meet(context.exchange, phase.members, phase.number, measures)
         if phase.contributors:
             context.exchange.agree(phase.members, phase.contributors)
-            context.client.send(Agreed(phase.number))
 
     def _move_state(self, phase: Phase, on_servers: bool) -> None:
         context, client = self._context, self._context.client
@@ -277,7 +385,6 @@ class Worker:
             client.download(phase.version)
         elif phase.state == "upload" and self.rank == phase.source:
             client.upload(phase.version)
-            client.send(Uploaded(phase.number))
             has_it = True
         # Servers that go on may be ahead of what this worker has read, and an upload may differ from what it has.
         if has_it:

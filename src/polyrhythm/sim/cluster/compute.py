@@ -4,7 +4,7 @@ A stream is a function of (seed, worker) alone, so nobody's durations depend on 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from math import isinf, log, sqrt
 from typing import Annotated, Literal, TypeAlias
 
@@ -14,13 +14,16 @@ from msgspec import Meta
 
 from polyrhythm.core import Report, Trace
 from polyrhythm.errors import ScenarioError
-from polyrhythm.sim.cluster.units import Deviation, PositiveSeconds, Seconds, UnitShare
+from polyrhythm.sim.cluster.units import Count, Deviation, PositiveSeconds, Seconds, UnitShare
 
 DrawSeconds: TypeAlias = Callable[[int], np.ndarray]
 """Draws so many durations in seconds."""
 
 SHORTEST = 0.1
 """A normal duration is never below this share of its mean."""
+
+PLACES_STREAM = 1_000_005
+"""Sets the random stream of the places of measured runs apart from those of the workers."""
 
 FIRST_BLOCK, LARGEST_BLOCK = 16, 512
 """Durations are drawn in blocks, which costs a hundredth of drawing them one by one."""
@@ -71,6 +74,10 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     """Measured times of a mini-batch in seconds, one list a worker: durations are drawn from the distribution that has
     these as evenly spaced quantiles. `polyrhythm calibrate` writes it."""
 
+    consecutive: Count | None = None
+    """If given, `measured_s` are times in the order in which they were measured, and so many consecutive ones are drawn
+    at a time, of all workers from the same place: who is slow stays slow for as long as was measured."""
+
     sleep: Sleep | None = None
     """Random extra sleep; none: nobody sleeps."""
 
@@ -84,6 +91,10 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
             raise ScenarioError(
                 f"compute.measured_s goes with distribution = 'measured' but the distribution is "
                 f"{self.distribution!r}; give both or neither"
+            )
+        if self.consecutive is not None and self.measured_s is None:
+            raise ScenarioError(
+                f"compute.consecutive goes with measured_s but got {self.consecutive} and none; give both or neither"
             )
         if self.distribution == "constant" and self.deviation:
             raise ScenarioError(
@@ -108,8 +119,32 @@ def streams(config: Compute, means_s: list[float], seed: int) -> list[Iterator[f
             "give one list a worker"
         )
     rngs = [np.random.default_rng(np.random.SeedSequence((seed, worker))) for worker in range(len(means_s))]
+    if config.measured_s is not None and config.consecutive is not None:
+        return in_runs(config, config.measured_s, config.consecutive, seed, rngs)
     measured: Sequence[list[float] | None] = config.measured_s or [None] * len(means_s)
     return [stream(config, *about) for about in zip(means_s, rngs, measured, strict=True)]
+
+
+def in_runs(
+    config: Compute, measured_s: list[list[float]], length: int, seed: int, rngs: list[np.random.Generator]
+) -> list[Iterator[float]]:
+    """Runs of consecutive durations; all workers begin them at the same places, so what slowed all down still does."""
+    same = [np.random.default_rng(np.random.SeedSequence((seed, PLACES_STREAM))) for _ in rngs]
+    draws = [runs(np.array(times_s), length, places) for times_s, places in zip(measured_s, same, strict=True)]
+    return [
+        blocks(sleeping(config.sleep, draw, rng) if config.sleep else draw)
+        for draw, rng in zip(draws, rngs, strict=True)
+    ]
+
+
+def runs(times_s: np.ndarray, length: int, rng: np.random.Generator) -> DrawSeconds:
+    def indices() -> Iterator[int]:
+        while True:
+            start = int(rng.integers(len(times_s)))
+            yield from ((start + step) % len(times_s) for step in range(length))
+
+    drawn = indices()
+    return lambda size: times_s[np.fromiter(islice(drawn, size), int, size)]
 
 
 def stream(

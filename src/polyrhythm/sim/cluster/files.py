@@ -1,7 +1,6 @@
 """Scenario files: built in or given, with overrides, and errors that name the place."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import tomli_w
 
+from polyrhythm.core.toml import MOST_PARTS, read_toml
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.sim.cluster.scenario import Scenario
 
@@ -68,8 +68,8 @@ def built_in_texts() -> dict[str, str]:
 
 def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> Scenario:
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = read_toml(text)
+    except ValueError as error:
         raise ScenarioError(f"scenario {name!r} is not TOML: {error}") from error
     document.setdefault("name", name)
     for key, value in (overrides or {}).items():
@@ -79,6 +79,8 @@ def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> S
 
 def override(document: dict[str, Any], key: str, value: str) -> None:
     *parents, last = key.split(".")
+    if len(parents) >= MOST_PARTS:
+        raise ScenarioError(f"override {key[:40]!r}...: a key has at most {MOST_PARTS} parts")
     place: Any = document
     for parent in parents:
         place = place.setdefault(parent, {}) if isinstance(place, dict) else item(place, parent, key)
@@ -103,8 +105,8 @@ def item(place: Any, index: str, key: str) -> Any:
 def toml_value(text: str) -> Any:
     """A value as TOML writes it; what is not TOML is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return read_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -14,7 +14,11 @@ from polyrhythm.training.config import TrainingConfig
 
 
 class Device(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Workers of one kind; the workers are numbered from 0 in the order of the devices."""
+    """Workers of one kind; the workers are numbered from 0 in the order of the devices.
+
+    >>> Scenario(devices=[Device(count=3), Device(compute_s=0.4)]).workers
+    4
+    """
 
     count: Count = 1
     """How many workers."""
@@ -27,7 +31,11 @@ class Device(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class TimingWorkload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The workload of a run without training; a run that trains has it from `training`."""
+    """The workload of a run without training; a run that trains has it from `training`.
+
+    >>> Scenario(devices=[Device()], workload=TimingWorkload(samples=6400)).workload.batch_size
+    32
+    """
 
     batch_size: Count = 32
     """Samples of one mini-batch on one worker."""
@@ -40,7 +48,11 @@ class TimingWorkload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """When a run stops before its workload is done; never by default."""
+    """When a run stops before its workload is done; never by default.
+
+    >>> Scenario(devices=[Device()], limits=Limits(samples=640)).limits.stop_at_target
+    False
+    """
 
     time_s: Annotated[float, msgspec.Meta(gt=0)] = math.inf
     """Virtual time."""

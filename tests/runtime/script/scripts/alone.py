@@ -1,6 +1,7 @@
 # mypy: ignore-errors
 """A script for a single process: no ranks, a shuffled loader, dropout, a scheduler, evaluation, a file at the end."""
 
+import copy
 import os
 import sys
 
@@ -52,6 +53,8 @@ def main(epochs, shuffle):
             test(model, test_loader)
             scheduler.step()
     torch.save(model.state_dict(), "alone.pt")
+    torch.save(copy.deepcopy(model), "copy.pt")
+    torch.save(model, "whole.pt")
     with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
         print(*torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), file=out)
 

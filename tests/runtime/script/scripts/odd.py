@@ -12,38 +12,51 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 WHAT = sys.argv[1]
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter([torch.ones(3)] * 40)
+class Ascent(torch.optim.SGD):
+    """Climbs before it asks for gradients, as sharpness-aware minimization does."""
 
-
-class Twice(DistributedSampler):
-    def __iter__(self):
-        return iter([index // 2 for index in super().__iter__()])
+    def step(self, closure):
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.add_(p.grad)
+        loss = closure()
+        super().step()
+        return loss
 
 
 def child(rank):
     pass
 
 
-def ahead(loader):
-    batches = iter(loader)
-    batch = next(batches)
-    for following in batches:
-        yield batch
-        batch = following
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_gather([out := torch.empty_like(x)], x)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Own:
+    """An optimizer that is none of torch's."""
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+
+    def step(self):
+        for p in self.parameters:
+            p.data.add_(p.grad, alpha=-0.1)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
 
 
 data = TensorDataset(torch.randn(48, 3))
@@ -52,7 +65,7 @@ if WHAT == "mp.spawn":
 if not WHAT.startswith("alone"):
     if WHAT != "no group":
         dist.init_process_group("gloo")
-    data_sampler = (Twice if WHAT == "twice" else DistributedSampler)(data, num_replicas=1, rank=0)
+    data_sampler = DistributedSampler(data, num_replicas=1, rank=0)
 model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 if WHAT == "float64":
     model = model.double()
@@ -76,41 +89,50 @@ if WHAT == "second model":
 if WHAT == "Join":
     with Join([model]):
         pass
-kind = torch.optim.Adafactor if WHAT == "Adafactor" else torch.optim.SGD
+kinds = {"Adafactor": torch.optim.Adafactor, "LBFGS": torch.optim.LBFGS, "Ascent": Ascent}
+kind = kinds.get(WHAT, torch.optim.SGD)
 optimizer = kind(model.parameters(), lr=0.1, **({"fused": True} if WHAT == "fused" else {}))
 scaler = torch.amp.GradScaler("cpu", enabled=WHAT == "fused")
-if WHAT == "no loader":
-    model(torch.ones(4, 3)).sum().backward()
-    optimizer.step()  # of nothing
 if WHAT == "ZeRO":
     ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 if WHAT == "partial":
     optimizer = torch.optim.SGD(model.module[0].parameters(), lr=0.1)
+if WHAT in ("own optimizer", "one step of its own"):
+    optimizer = Own(model.parameters())
 other = torch.optim.SGD(model.parameters(), lr=0.1)
-loaders = {
-    "iterable": lambda: DataLoader(Stream(), 4),
-    "shuffle": lambda: DataLoader(data, 4, shuffle=True),
-    "batch_sampler": lambda: DataLoader(data, batch_sampler=[[0, 1], [2, 3], [4, 5], [6, 7]]),
-    "alone, weighted": lambda: DataLoader(data, 4, sampler=WeightedRandomSampler([1.0] * 48, 48)),
-    "alone, replacement": lambda: DataLoader(data, 4, sampler=RandomSampler(data, replacement=True)),
-}
-loader = loaders.get(WHAT, lambda: DataLoader(data, 4, sampler=None if WHAT[:5] == "alone" else data_sampler))()
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-for number, x in enumerate(ahead(loader) if WHAT == "ahead" else loader):
+loader = DataLoader(data, 4, sampler=None if WHAT[:5] == "alone" else data_sampler)
+scheduler = torch.optim.lr_scheduler.StepLR(other, 3)
+for number, x in enumerate(loader):
     x = x[0] if isinstance(x, list) else x
     x = x.double() if WHAT == "float64" else x.abs().long().clamp(max=3)[:, 0] if WHAT == "sparse" else x
     optimizer.zero_grad()
-    loss = model(x).square().mean()
-    for _ in range(200 if WHAT == "by hand" else 1):
-        scaler.scale(loss).backward(retain_graph=True)
+    loss = model(x).square().sum() if WHAT == "sum" else model(x).square().mean()
+    if WHAT == "contrast":
+        loss = loss + Gathered.apply(loss)
+    if WHAT == "weighed":
+        weight = loss.detach().clone()
+        dist.all_reduce(weight)  # a factor of the loss
+        loss = loss * weight
+    scaler.scale(loss).backward()
     if WHAT == "all_reduce":
-        dist.all_reduce(loss.detach())
+        dist.all_reduce(next(model.parameters()).grad)
+    if WHAT == "by hand":
+        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+        dist.all_reduce(flat)  # of gradients
+        for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+            p.grad.copy_(part.view_as(p))
+    if WHAT == "broadcast":
+        dist.broadcast(loss.detach(), 0)
     if WHAT == "fused":
         scaler.step(optimizer)
-    optimizer.step(*([loss.item] if WHAT == "closure" else []))
+    if WHAT == "accumulating" and number % 2 == 0:
+        continue
+    optimizer.step(*([loss.item] if WHAT in ("LBFGS", "Ascent") else []))
     if WHAT == "again" and number > 1:
         optimizer.step()  # of the same mini-batch
     if WHAT == "scheduler" and number % 2:
         scheduler.step()
     if WHAT == "two optimizers":
         other.step()
+    if WHAT == "one step of its own":
+        break

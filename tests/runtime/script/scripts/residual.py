@@ -37,7 +37,7 @@ def make_optimizer(model, lr):
 
 
 def make_loader(data, sampler, args):
-    return DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
+    return DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers, drop_last=args.drop_last)
 
 
 def train(model, loader, optimizer, scheduler, args, out):
@@ -45,7 +45,7 @@ def train(model, loader, optimizer, scheduler, args, out):
     loss_sum = torch.zeros(1)
     for number, (x, y, index) in enumerate(loader):
         print(*index.tolist(), file=out, end=" ")
-        last = (number + 1) % args.accumulate == 0
+        last = (number + 1) % args.accumulate == 0 or (args.rest and number + 1 == len(loader))
         with contextlib.nullcontext() if last else model.no_sync():
             loss = nn.functional.cross_entropy(model(x, args.rank == 0 or not args.branches), y)
             (loss / args.accumulate).backward()
@@ -80,6 +80,9 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--rest", action="store_true")
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--drop-last", action="store_true")
     parser.add_argument("--branches", action="store_true")
     parser.add_argument("--rebuild", action="store_true")
     parser.add_argument("--per-step", action="store_true")
@@ -94,7 +97,7 @@ def main():
     eval_loader = DataLoader(held_out, args.batch_size, sampler=eval_sampler, num_workers=args.workers)
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     optimizer = make_optimizer(model, lr=0.02)
-    steps = args.epochs * (len(loader) // args.accumulate if args.per_step else 1)
+    steps = args.epochs * ((len(loader) + args.rest) // args.accumulate if args.per_step else 1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=max(steps, 2))
     with open(f"seen.{args.rank}", "w") as out:
         for epoch in range(args.epochs):
@@ -119,6 +122,8 @@ def main():
                 )
             dist.barrier()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"end.{args.rank}")
+    if args.whole:
+        torch.save(model, f"whole.{args.rank}")
     dist.destroy_process_group()
 
 

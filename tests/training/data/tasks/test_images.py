@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image

@@ -1,0 +1,132 @@
+"""Reads the traces of a job, or runs it under watch, and says who is slow and what would help."""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from typer.core import TyperCommand
+
+from polyrhythm.cli.jobs import At, JobToken
+from polyrhythm.cli.options import ReportFile, split_policies
+from polyrhythm.cli.outputs import check_writable, make_folder
+from polyrhythm.errors import TraceError, UsageError
+
+if TYPE_CHECKING:
+    from polyrhythm.doctor.diagnosis import DoctorAnswer
+
+WATCHED = "watched"
+"""Where the context keeps the command after the two dashes."""
+
+
+class DoctorCommand(TyperCommand):
+    """What stands after ``--`` is a command to watch, whatever it looks like."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Ours alone; the rest is kept."""
+        if "--" in args:
+            cut = args.index("--")
+            args, ctx.meta[WATCHED] = args[:cut], args[cut + 1 :]
+        return super().parse_args(ctx, args)
+
+
+def doctor(
+    ctx: typer.Context,
+    traces: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TRACES | -- COMMAND]", help="Traces, or a job to run and watch."),
+    ] = None,
+    policies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Compare these; a handful from cheap to costly if not given.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
+    report: ReportFile = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep what was watched, to be read again later.")
+    ] = None,
+    job: Annotated[str, typer.Option(metavar="JOB", help="Look at this job of polyrhythm run while it runs.")] = "",
+    seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0)] = 20.0,
+    at: At = "",
+    token: JobToken = "",
+) -> None:
+    """Name who is slow in a job and why, and say what another policy would gain.
+
+    polyrhythm doctor traces, doctor --job mine, or doctor -- torchrun --nproc-per-node 4 train.py
+    """
+    if report:
+        check_writable("--report", report)
+    specs = split_policies(policies) if policies else []
+    watched: list[str] | None = ctx.meta.get(WATCHED)
+    if (watched is not None) + (traces is not None) + bool(job) != 1:
+        raise UsageError(
+            "doctor needs traces, a job or a command; write doctor DIR, doctor --job JOB, or doctor -- torchrun x.py"
+        )
+    if keep and watched is None:
+        raise UsageError(
+            f"--keep {str(keep)!r} goes with a command to watch, as in: doctor --keep DIR -- torchrun x.py"
+        )
+    code = 0
+    if job:
+        answer = look(job, seconds, at, token, specs)
+    elif traces is not None:
+        answer = diagnosed(traces, specs)
+    else:
+        assert watched is not None, "one of both is there"
+        answer, code = watch(watched, keep, specs, aside=json)
+    tell(ctx.obj, answer, json, report)
+    raise typer.Exit(code)
+
+
+def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) -> "tuple[DoctorAnswer, int]":
+    """Run the command with the watcher in its ranks; the answer, and the command's exit status."""
+    from polyrhythm.doctor.watch.attach import run_watched
+
+    if not command:
+        raise UsageError("there is no command after --; write for example doctor -- torchrun train.py")
+    with TemporaryDirectory(prefix="polyrhythm-") as temporary:
+        folder = keep or Path(temporary)
+        if keep:
+            make_folder("--keep", keep)
+            for old in keep.glob("*.ring"):
+                old.unlink()
+        code = run_watched(command, folder, aside)
+        if code:
+            print(f"polyrhythm: the command ended with exit code {code}", file=sys.stderr)
+        if not any(folder.glob("*.ring")):
+            raise TraceError(
+                f"no rank of {command[0]!r} has joined a process group of at least 2 under watch; does it start its "
+                "ranks with Python on this host, and not with -I or -S?"
+            )
+        return diagnosed(folder, specs), code
+
+
+def look(job: str, seconds: float, at: str, token: str, specs: list[str]) -> "DoctorAnswer":
+    """Ask a running job for so long how far everybody is."""
+    from polyrhythm.doctor.diagnosis import diagnose
+    from polyrhythm.doctor.readers.running import watch_job
+    from polyrhythm.runtime.launch import control_client
+
+    return diagnose(watch_job(control_client.at(job, at, token), seconds), specs)
+
+
+def diagnosed(folder: Path, specs: list[str]) -> "DoctorAnswer":
+    from polyrhythm.doctor.diagnosis import diagnose
+    from polyrhythm.doctor.pipeline import diagnose_pipeline
+    from polyrhythm.doctor.readers.folder import read_any
+    from polyrhythm.doctor.readers.operations import Operations
+
+    read = read_any(folder)
+    return diagnose_pipeline(read, specs) if isinstance(read, Operations) else diagnose(read, specs)
+
+
+def tell(command: str, answer: "DoctorAnswer", json: bool, report: Path | None) -> None:
+    from polyrhythm.cli.doctor.show import as_page, print_answer
+
+    if json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+    else:
+        print_answer(answer)
+    if report:
+        report.write_text(as_page(command, answer), encoding="utf-8")

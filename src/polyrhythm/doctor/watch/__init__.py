@@ -1,0 +1,1 @@
+"""A job of somebody else, watched: time stamps where it loads, computes and meets, and nothing changed."""

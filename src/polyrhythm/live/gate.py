@@ -1,0 +1,93 @@
+"""Who gets anything from the page: those who know its key, from the page itself, in small requests.
+
+The key stands in the path, so that one address opens the page and no other site can guess it. Beyond it a request must
+name this host (a foreign name that points here is another site's) and must not come from the script of another origin.
+"""
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polyrhythm.runtime.wire.connection import is_loopback
+
+MAX_BODY = 4096
+"""Bytes of a request."""
+
+NEEDS_KEY = "This page needs its key: open the address that polyrhythm run has printed.\n"
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Gate:
+    """Lets requests with the key through to the application, which does not see the key.
+
+    Args:
+        app: the application.
+        key: see above.
+        host: where it listens.
+    """
+
+    def __init__(self, app: ASGIApp, key: str, host: str) -> None:
+        self._app, self._key, self._host = app, key, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        key, slash, rest = str(scope["path"])[1:].partition("/")
+        headers = Headers(scope=scope)
+        if not (slash and hmac.compare_digest(key.encode(), self._key.encode())):
+            await PlainTextResponse(NEEDS_KEY, 403, HEADERS)(scope, receive, send)
+        elif reason := refusal(str(scope["method"]), headers, self._host):
+            await PlainTextResponse(reason + "\n", 403, HEADERS)(scope, receive, send)
+        else:
+            inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode()}
+            await self._app(inner, receive, with_headers(send))
+
+
+def refusal(method: str, headers: Headers, host: str) -> str:
+    """Why a request gets nothing although it has the key; empty if it may pass.
+
+    >>> refusal("POST", Headers({"host": "127.0.0.1:80", "origin": "http://elsewhere.example"}), "127.0.0.1")
+    'a request from another site is refused'
+    """
+    named = headers.get("host", "")
+    if is_loopback(host) and not is_loopback(urlsplit(f"//{named}").hostname or ""):
+        return "this host is known under another name here; use 127.0.0.1 or localhost"
+    origin = headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != named
+    if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return "a request from another site is refused"
+    if method != "POST":
+        return "" if method in ("GET", "HEAD") else f"{method} is not used here"
+    if headers.get("content-type", "").partition(";")[0] != "application/json":
+        return "a request must be JSON and say so"
+    length = headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MAX_BODY:
+        return f"a request must say its length, of at most {MAX_BODY} bytes"
+    return ""
+
+
+def with_headers(send: Send) -> Send:
+    """Adds what every answer says about what may be done with it."""
+    extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return sending

@@ -1,0 +1,152 @@
+"""`polyrhythm top JOB`: the job in a terminal, with keys to switch its policy and to drain or kill a worker."""
+
+import contextlib
+import readline
+import select
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.live import Live
+
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.live.history import JobHistory
+from polyrhythm.live.model import JobView
+from polyrhythm.live.screen import screen
+from polyrhythm.runtime.launch.control_client import Controller
+from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, RemoveWorker, ToControlled
+from polyrhythm.runtime.wire.job_config import runnable
+from polyrhythm.runtime.wire.protocol import Address, SwitchTo
+
+PERIOD_S = 0.5
+
+
+def show(address: Address, by: str) -> None:
+    """Show a job until it ends or the reader has seen enough; where there is no terminal, once.
+
+    Raises:
+        PolyrhythmError: if the job does not answer.
+    """
+    console, history = Console(), JobHistory()
+    with Controller(address) as controller:
+        view = look(controller, history)
+        if not (console.is_terminal and sys.stdin.isatty()):
+            console.print(screen(view, height=len(view.workers) + 12))
+            return
+        with keyboard():
+            watch(console, controller, history, by)
+
+
+def watch(console: Console, controller: Controller, history: JobHistory, by: str) -> None:
+    notice = ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            view = look(controller, history)
+            live.update(screen(view, console.height, notice), refresh=True)
+            key = pressed(None if view.ended else PERIOD_S)
+            if key in ("q", "\x03", "\x04"):
+                return
+            if key in ASKED and not view.ended:
+                notice = act(live, console, controller, key, by)
+
+
+def look(controller: Controller, history: JobHistory) -> JobView:
+    """The job now; as it was last, once it has ended."""
+    if history.view is None or not history.view.ended:
+        try:
+            history.see(controller.ask(AskStatus(history.last_event)))
+        except UnreachableError as error:
+            if history.view is None:
+                raise
+            history.end(str(error))
+    assert history.view is not None
+    return history.view
+
+
+ASKED: dict[str, tuple[str, Callable[[str, str], ToControlled]]] = {
+    "s": ("switch to policy", lambda text, by: SwitchTo(runnable(text), by)),
+    "d": ("drain rank", lambda text, by: DrainWorker(rank(text), by)),
+    "k": ("kill rank", lambda text, by: RemoveWorker(rank(text), by)),
+}
+"""What a key asks for, and the message that the answer makes."""
+
+
+def rank(text: str) -> int:
+    """
+    Raises:
+        UsageError: if it is none.
+    """
+    if not text.isdecimal():
+        raise UsageError(f"a rank is a number such as 2, not {text!r}")
+    return int(text)
+
+
+def act(live: Live, console: Console, controller: Controller, key: str, by: str) -> str:
+    """Ask what is wanted, and have it done; a line that says what came of it."""
+    question, message_of = ASKED[key]
+    live.stop()
+    try:
+        with cooked(), completed(key == "s"):
+            text = console.input(f"{question} (empty: nothing): ", markup=False).strip()
+        if not text:
+            return ""
+        controller.ask(message_of(text, by))
+    except PolyrhythmError as error:
+        return f"not done: {error}"
+    except (EOFError, KeyboardInterrupt):
+        return ""
+    finally:
+        live.start(refresh=True)
+    return f"asked to {question} {text}"
+
+
+def pressed(timeout_s: float | None) -> str:
+    """The key that was pressed meanwhile, or nothing."""
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return sys.stdin.read(1) if ready else ""
+
+
+@contextlib.contextmanager
+def completed(specs: bool) -> Iterator[None]:
+    """The Tab key completes specs of policies."""
+    from polyrhythm.policies import BUILT_IN
+    from polyrhythm.policies._lib.completion import completions
+
+    def proposed(text: str, number: int) -> str | None:
+        return dict(enumerate(completions(text, BUILT_IN))).get(number)
+
+    before = readline.get_completer(), readline.get_completer_delims()
+    readline.set_completer(proposed if specs else None)
+    readline.set_completer_delims("")
+    readline.parse_and_bind("tab: complete")
+    try:
+        yield
+    finally:
+        readline.set_completer(before[0])
+        readline.set_completer_delims(before[1])
+
+
+@contextlib.contextmanager
+def keyboard() -> Iterator[None]:
+    """Keys come one by one, without being shown."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def cooked() -> Iterator[None]:
+    """Lines are edited and shown as usual."""
+    before = termios.tcgetattr(sys.stdin)
+    lines = termios.tcgetattr(sys.stdin)
+    lines[3] |= termios.ICANON | termios.ECHO
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, lines)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,103 @@
+"""The policies that auto chooses from, and by how much each is surely faster than BSP."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, ClassVar, NamedTuple
+
+from polyrhythm.core import Policy, Traits
+from polyrhythm.policies.auto.evidence import JobTimes
+from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, k_sync_rounds, shares_of
+from polyrhythm.policies.balanced import Balanced
+from polyrhythm.policies.bsp import BSP
+from polyrhythm.policies.k_sync import KSync
+
+DOUBTS = 2.5
+"""Standard errors of a gain that are taken away."""
+
+LEAST_GAIN = 0.03
+"""Share of a round that an arm must surely save."""
+
+
+@dataclass(frozen=True, eq=False)
+class Informed(Balanced):
+    """Balanced BSP that begins with what is known already; in tables it is balanced, whatever that is."""
+
+    traits: ClassVar[Traits] = Balanced.traits
+
+    @property
+    def spec(self) -> str:
+        return Balanced(self.most).spec
+
+    @property
+    def recorded(self) -> str:
+        return Balanced(self.most, self.known).spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Informed) and other.most == self.most
+
+    def __hash__(self) -> int:
+        return hash((Informed, self.most))
+
+    @classmethod
+    def by(cls, evidence: JobTimes, most: float) -> "Informed":
+        """With the time of everyone's steps."""
+        last = max(worker for worker, _ in evidence.workers.items())
+        each = [evidence.workers.get(worker) for worker in range(last + 1)]
+        known = "/".join(f"{one.time.expected_s(evidence.batch_size):.4g}" if one else "-" for one in each)
+        return cls(most, known)
+
+
+class ArmOutlook(NamedTuple):
+    """An arm, the seconds in which n * B samples count under it, the share of BSP's time that it surely saves, and what
+    there is to say of it.
+    """
+
+    policy: Policy[Any]
+    round_s: float
+    surely: float
+    about: str = ""
+
+
+def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float) -> float:
+    """Share of BSP's time that is saved, less doubt, by rounds of the other kind on the same steps."""
+    apart = [before - after for before, after in zip(bsp, other, strict=True)]
+    doubt = stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
+    return (fmean(apart) - DOUBTS * doubt) / (fmean(bsp) + exchange_s)
+
+
+def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook | None:
+    shares = shares_of(view, most)
+    if len(set(shares)) == 1:
+        return None
+    rounds = balanced_rounds(view, shares)
+    sure = surely(bsp_rounds(view), rounds, view.exchange_s)
+    dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
+    return ArmOutlook(Informed.by(evidence, most), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
+
+
+def first_arrivals(view: StepView) -> Iterator[ArmOutlook]:
+    """K-sync for every K of the larger half."""
+    workers, bsp = len(view.steps), bsp_rounds(view)
+    for k in range((workers + 1) // 2, workers):
+        scale = workers / k
+        rounds = [(round_s + view.exchange_s) * scale - view.exchange_s for round_s in k_sync_rounds(view, k)]
+        sure = surely(bsp, rounds, view.exchange_s)
+        yield ArmOutlook(KSync(k), fmean(rounds) + view.exchange_s, sure, f", the last {workers - k} dropped")
+
+
+SHOWN = 16
+"""Shares that a line shows."""
+
+Arms = Callable[[JobTimes, StepView], list[ArmOutlook]]
+
+
+def exact_arms(evidence: JobTimes, view: StepView, *, most: float, drop: bool) -> list[ArmOutlook]:
+    """Those that surely save something, whose gradients are BSP's in expectation; the best first."""
+    balanced = balanced_arm(evidence, view, most)
+    arms = [arm for arm in (balanced, *(first_arrivals(view) if drop else ())) if arm and arm.surely >= LEAST_GAIN]
+    return sorted(arms, key=lambda arm: arm.round_s)
+
+
+REFERENCE = BSP()

@@ -1,0 +1,188 @@
+"""What a job shows of itself while any policy is in force: how long steps and exchanges take."""
+
+import math
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+
+from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies.auto.outlook import StepView
+
+ROWS = 24
+"""Latest steps of each worker that predictions replay."""
+
+LEAST_ROWS = 3
+"""Steps of each worker before which nothing is predicted."""
+
+UNTIMED = 2
+"""First steps of a worker that do not count; see `polyrhythm.policies.balanced`."""
+
+EXCHANGES = 9
+"""Latest exchanges whose median counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """One worker.
+
+    Args:
+        begun: steps since it joined, as far as they are not timed.
+        time: of its steps.
+        steps: seconds of its latest steps as if each had had B samples, oldest first.
+        since_s: when its step in flight began; None while it waits.
+    """
+
+    begun: int = 0
+    time: StepTime = field(default_factory=StepTime)
+    steps: tuple[float, ...] = ()
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimes:
+    """All that is measured.
+
+    Args:
+        batch_size: B.
+        workers: who is live.
+        processed: samples of all reports.
+        slowest_s: longest step since the last exchange of all.
+        round_s: when that was; None if nothing follows from it.
+        exchanges: seconds of the latest exchanges of all.
+        message_s: of the transfers of a step that meets nobody, mean of the latest; 0 before there is one.
+        live: how many workers there are.
+        reports: since the job began.
+    """
+
+    batch_size: int
+    workers: WorkerMap[WorkerTimes] = field(default_factory=WorkerMap)
+    processed: int = 0
+    slowest_s: float = 0.0
+    round_s: float | None = None
+    exchanges: tuple[float, ...] = ()
+    message_s: float = 0.0
+    reports: int = 0
+
+    def after(self, event: Event, alone: bool) -> "JobTimes":
+        """What an event tells; `alone` says that a worker's transfers are its own, and no part of a round."""
+        match event:
+            case Report():
+                return self._reported(event, alone)
+            case Joined(workers=workers):
+                known = [self.workers.get(worker) or WorkerTimes() for worker in workers]
+                joined = self.workers
+                for worker, seen in zip(workers, known, strict=True):
+                    joined = joined.set(worker, replace(seen, begun=0, since_s=None))
+                return replace(self, workers=joined, round_s=None)
+            case Left(worker=worker, reason=reason):
+                left = replace(self, round_s=None)
+                return left if reason == "finished" else replace(left, workers=self.workers.remove(worker))
+            case _:
+                return self
+
+    def _reported(self, report: Report, alone: bool) -> "JobTimes":
+        worker, samples = report.worker, report.samples
+        seen = self.workers.get(worker) or WorkerTimes()
+        if seen.begun < UNTIMED:
+            seen = WorkerTimes(seen.begun + 1, seen.time, seen.steps)
+        else:
+            time = seen.time.after(samples, report.step_s)
+            whole_s = report.step_s
+            if samples != self.batch_size:
+                whole_s *= time.expected_s(self.batch_size) / max(time.expected_s(samples), 1e-12)
+            seen = WorkerTimes(seen.begun, time, (*seen.steps[-ROWS + 1 :], whole_s))
+        message_s = self.message_s
+        if alone:
+            message_s = report.transfer_s if not message_s else message_s + (report.transfer_s - message_s) / 32
+        return JobTimes(
+            self.batch_size,
+            self.workers.set(worker, seen),
+            self.processed + samples,
+            max(self.slowest_s, report.step_s),
+            self.round_s,
+            self.exchanges,
+            message_s,
+            self.reports + 1,
+        )
+
+    def decided(self, decisions: Decisions, time_s: float) -> "JobTimes":
+        """What was decided tells who runs since when, and what a round of all has taken."""
+        seen = self
+        for decision in decisions:
+            match decision:
+                case Sync():
+                    seen = seen._exchanged(decision, time_s)
+                case Proceed(workers=workers):
+                    for worker in workers:
+                        if (one := seen.workers.get(worker)) is not None:
+                            one = WorkerTimes(one.begun, one.time, one.steps, time_s)
+                            seen = replace(seen, workers=seen.workers.set(worker, one))
+                case Cancel(workers=workers):
+                    seen = seen._cancelled(workers, time_s)
+        return seen
+
+    def _exchanged(self, sync: Sync, time_s: float) -> "JobTimes":
+        """A round of all on the global parameters: what it took beyond its slowest step."""
+        whole = sync.what == "gradients" and len(sync.workers) == len(self.workers)
+        exchanges = self.exchanges
+        if whole and self.round_s is not None:
+            exchanges = (*exchanges[-EXCHANGES + 1 :], max(0.0, time_s - self.round_s - self.slowest_s))
+        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=time_s if whole else None)
+
+    def _cancelled(self, workers: tuple[int, ...], time_s: float) -> "JobTimes":
+        """A step that was abandoned would have taken as long as those of its worker that take longer than it had."""
+        known = self.workers
+        for worker in workers:
+            one = known.get(worker)
+            if one is None or one.since_s is None:
+                continue
+            had_s = time_s - one.since_s
+            longer = [step_s for step_s in one.steps if step_s > had_s]
+            likely_s = fmean(longer) if longer else had_s
+            known = known.set(worker, WorkerTimes(one.begun, one.time, (*one.steps[-ROWS + 1 :], likely_s)))
+        return replace(self, workers=known)
+
+    @property
+    def view(self) -> StepView | None:
+        """What can be predicted from; None before everyone has made some steps."""
+        each = [one for _, one in self.workers.items()]
+        count = min((len(one.steps) for one in each), default=0)
+        if count < LEAST_ROWS:
+            return None
+        # What was before a change tells nothing of what comes.
+        count = min(count, max(LEAST_ROWS, round(min(one.time.steps for one in each))))
+        steps = [one.steps[-count:] for one in each]
+        exchange_s = median(self.exchanges) if self.exchanges else 0.0
+        return StepView(steps, [one.time for one in each], self.batch_size, exchange_s, self.message_s or exchange_s)
+
+    def late(self) -> str:
+        """Who is slower than the median, in words: at most a few, from the slowest on.
+
+        >>> seen = JobTimes(8)
+        >>> for worker, step_s in enumerate((1.0, 1.0, 3.9)):
+        ...     seen = JobTimes(8, seen.workers.set(worker, WorkerTimes(time=StepTime(sample_s=step_s / 8))))
+        >>> seen.late()
+        'rank 2 is 3.9x slower'
+        """
+        expected = {worker: one.time.expected_s(self.batch_size) for worker, one in self.workers.items()}
+        usual_s = sorted(expected.values())[(len(expected) - 1) // 2] if expected else 0.0
+        late = [worker for worker, step_s in expected.items() if step_s > LATE * usual_s > 0]
+        if not late:
+            return ""
+        factor = fmean(expected[worker] for worker in late) / usual_s
+        names = ", ".join(map(str, late[:NAMED])) + (", ..." if len(late) > NAMED else "")
+        return f"rank {names} is {factor:.1f}x slower" if len(late) == 1 else f"ranks {names} are {factor:.1f}x slower"
+
+    @property
+    def spread(self) -> float:
+        """Slowest expected step over the fastest."""
+        expected = [one.time.expected_s(self.batch_size) for _, one in self.workers.items()]
+        return max(expected) / min(expected) if expected and min(expected) > 0 else math.inf
+
+
+LATE = 1.15
+"""Factor on the median from which a worker is named."""
+
+NAMED = 6
+"""Ranks that a line names."""

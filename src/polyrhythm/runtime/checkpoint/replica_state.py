@@ -1,0 +1,214 @@
+"""What a script's model and optimizer hold, as tensors and numbers by name, and back into them."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.checkpoint.tensor_file import FileMark, mark_of, read_tensors, write_tensors
+
+MODEL, OPTIMIZER, NUMBERS = "model.safetensors", "optimizer.safetensors", "numbers.json"
+VELOCITY = "outer.velocity"
+"""Name of the outer optimizer's velocity among the optimizer's tensors."""
+
+
+class Keepable(Protocol):
+    """Something of the script that is kept beside model and optimizer, such as a scheduler."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class ReplicaState(NamedTuple):
+    """Tensors on the CPU that nobody else changes.
+
+    Args:
+        model: parameters and buffers by the model's own names.
+        optimizer: its state by parameter and key, and `VELOCITY` if there is one.
+        numbers: what of the optimizer's state are numbers, the settings of its groups, and what else is kept.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+    def write(self, folder: Path) -> dict[str, FileMark]:
+        """Write the files of a checkpoint, and wait until the disk has them.
+
+        Raises:
+            OSError: if one cannot be written, as on a full disk.
+            UsageError: for what no file can hold.
+        """
+        folder.mkdir(exist_ok=True)
+        marks = {name: write_tensors(folder / name, tensors) for name, tensors in self._tensors()}
+        with (folder / NUMBERS).open("w", encoding="utf-8") as stream:
+            json.dump(self.numbers, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return {**marks, NUMBERS: mark_of(folder / NUMBERS)}
+
+    def _tensors(self) -> tuple[tuple[str, dict[str, Tensor]], ...]:
+        return (MODEL, self.model), (OPTIMIZER, self.optimizer)
+
+
+def read_state(folder: Path) -> ReplicaState:
+    """What `ReplicaState.write` has written.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    try:
+        numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read checkpoint {folder}: {error}; --checkpoint needs a folder that all hosts of the job share"
+        ) from None
+    return ReplicaState(read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER), numbers)
+
+
+def capture(
+    model: nn.Module, optimizer: Optimizer, velocity: Tensor | None, kept: Mapping[str, Keepable]
+) -> ReplicaState:
+    """A copy of everything as it is now.
+
+    Raises:
+        UsageError: for what is kept and has more than numbers, texts and tensors.
+    """
+    tensors = {name: copied(value) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    state = dict(optimizer_tensors(model, optimizer))
+    if velocity is not None:
+        state[VELOCITY] = copied(velocity)
+    scalars = {name: value for name, value in optimizer_entries(model, optimizer) if is_number(value)}
+    groups = [settings_of(group) for group in optimizer.param_groups]
+    others = {name: plain(name, one.state_dict()) for name, one in kept.items()}
+    return ReplicaState(tensors, state, {"state": scalars, "groups": groups, "kept": others})
+
+
+def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
+    """Give the model what was kept; `where` says of which checkpoint, for messages.
+
+    Raises:
+        UsageError: if it was kept of another model.
+    """
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for name in {**own, **state.model}:
+        ours, theirs = own.get(name), state.model.get(name)
+        if ours is None or theirs is None or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+            raise UsageError(
+                f"{where} was made with another model: {name} is {shown(theirs)} there and {shown(ours)} here; "
+                "give another --checkpoint"
+            )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(state.model[name])
+
+
+def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer, where: str) -> None:
+    """Give the optimizer what was kept: its state, and the settings of its groups.
+
+    Raises:
+        UsageError: if it was kept of another optimizer.
+    """
+    parameters, groups = dict(model.named_parameters()), state.numbers["groups"]
+    if len(groups) != len(optimizer.param_groups):
+        raise UsageError(
+            f"{where} was made with {len(groups)} parameter groups, and there are {len(optimizer.param_groups)} here; "
+            "give another --checkpoint"
+        )
+    optimizer.state.clear()
+    for name, value in {**state.optimizer, **state.numbers["state"]}.items():
+        owner, _, key = name.rpartition("/")
+        if name != VELOCITY and owner in parameters:
+            optimizer.state[parameters[owner]][key] = placed(value, parameters[owner], optimizer)
+    for group, settings in zip(optimizer.param_groups, groups, strict=True):
+        group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
+
+
+def apply_kept(state: ReplicaState, kept: Mapping[str, Keepable]) -> None:
+    """Give what else was kept its state."""
+    for name, one in kept.items():
+        if name in state.numbers["kept"]:
+            one.load_state_dict(revived(state.numbers["kept"][name]))
+
+
+def optimizer_entries(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for parameter, entries in optimizer.state.items():
+        if parameter in names:
+            yield from ((f"{names[parameter]}/{key}", value) for key, value in entries.items())
+
+
+def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    return ((name, copied(value)) for name, value in optimizer_entries(model, optimizer) if isinstance(value, Tensor))
+
+
+def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a parameter group, such as its rate, which a script's scheduler may have changed."""
+    values = ((key, value.item() if isinstance(value, Tensor) else value) for key, value in group.items())
+    return {key: value for key, value in values if is_number(value) or is_pair(value)}
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def is_pair(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and bool(value) and all(map(is_number, value))
+
+
+def copied(value: Tensor) -> Tensor:
+    """On the CPU, in memory of its own."""
+    return value.detach().to("cpu", copy=True).contiguous()
+
+
+def placed(value: Any, parameter: Tensor, optimizer: Optimizer) -> Any:
+    """Where the optimizer wants it: vectors beside the parameter, step counts where torch keeps them."""
+    if not isinstance(value, Tensor):
+        return value
+    fused = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    return value.clone() if value.dim() == 0 and not fused else value.to(parameter.device, copy=True)
+
+
+def like(value: Any, own: Any) -> Any:
+    """A setting as the group has it: a pair as a tuple, a rate that is a tensor as one."""
+    if isinstance(own, Tensor):
+        return torch.full_like(own, value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def shown(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def plain(name: str, value: Any) -> Any:
+    """A value as JSON has it; tensors, tuples and keys that are numbers are marked, so that they come back as such."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):
+        return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
+    if isinstance(value, (list, tuple)):
+        parts = [plain(name, each) for each in value]
+        return parts if isinstance(value, list) else {"tuple": parts}
+    if isinstance(value, Mapping):
+        return {"items": [[plain(name, key), plain(name, each)] for key, each in value.items()]}
+    raise UsageError(f"{name} has a {type(value).__name__} in its state_dict, which a checkpoint cannot keep")
+
+
+def revived(value: Any) -> Any:
+    """What `plain` was given."""
+    if isinstance(value, list):
+        return [revived(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return torch.tensor(value["tensor"], dtype=getattr(torch, value["type"]))
+    if "tuple" in value:
+        return tuple(revived(each) for each in value["tuple"])
+    return {revived(key): revived(each) for key, each in value["items"]}

@@ -1,0 +1,143 @@
+"""The checkpoints of a job in its coordinator's process: when one is taken, and what the job goes on from."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import UsageError
+from polyrhythm.policies import parse_loaded_policy, parse_policy
+from polyrhythm.runtime.checkpoint.keeper import PROGRESS_S, CheckpointKeeper
+from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Manifest, Saved
+from polyrhythm.runtime.checkpoint.snapshots import Snapshots
+from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.job_config import JobConfig
+
+log = logging.getLogger(__name__)
+
+
+class Counts(Protocol):
+    """What of a job is noted between two checkpoints."""
+
+    epoch: int
+    samples: int
+
+
+class SavingCoordinator(Protocol):
+    """Who brings the workers to a stop; see `polyrhythm.runtime.coordinator.coordinator.Coordinator`."""
+
+    snapshots: Snapshots
+
+    @property
+    def job(self) -> Counts: ...
+
+    def plan(self, policy: Policy[Any], epochs: int) -> None: ...
+
+    def save(self) -> None: ...
+
+
+class JobCheckpoints:
+    """What a coordinator's process does about checkpoints; nothing, if the job has no folder for them.
+
+    Args:
+        loop: of the process.
+        coordinator: of the job.
+        act: calls a method of the coordinator, which may find that the policy is wrong.
+    """
+
+    def __init__(self, loop: Loop, coordinator: SavingCoordinator, act: Callable[[Callable[[], None]], None]) -> None:
+        self._loop, self._coordinator, self._act = loop, coordinator, act
+        self._keeper: CheckpointKeeper | None = None
+        self._refusal = ""
+
+    def open(self, config: JobConfig) -> None:
+        """Find what the job goes on from, once its folder is known."""
+        if config.checkpoint is None or self._keeper is not None:
+            return
+        try:
+            self._keeper = CheckpointKeeper(config)
+        except UsageError as error:
+            self._refusal = str(error)
+            log.error("%s", error)  # noqa: TRY400 (one line for the user)
+
+    def require(self) -> None:
+        """A worker wants to take part.
+
+        Raises:
+            UsageError: if the folder cannot be used.
+        """
+        if self._refusal:
+            raise UsageError(self._refusal)
+
+    def resume(self, config: JobConfig) -> None:
+        """The config is complete: go on under the checkpoint's policy, and take the next one in time."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.complete(config)
+        self._coordinator.snapshots.count_from(keeper.latest)
+        if keeper.found is not None:
+            policy = policy_to_resume(keeper.found.manifest, config)
+            self._coordinator.plan(policy, config.epochs)
+            self._coordinator.snapshots.resume(keeper.found.manifest.snapshot)
+            keeper.tell_resumption(policy.spec)
+        self._loop.call_later(keeper.every_s, self._save)
+        self._loop.call_later(PROGRESS_S, self._note)
+
+    @property
+    def for_newcomer(self) -> tuple[str, int | None]:
+        """Of a worker that joins now: the checkpoint that it reads, and from what its script counts epochs.
+
+        Nothing where others have the state, or at a start; both are as in `JobInfo`.
+        """
+        found = self._keeper.found if self._keeper is not None else None
+        if found is None or self._coordinator.job.epoch >= 0:
+            return "", None
+        return str(found.path), found.manifest.snapshot.position.ready.script
+
+    def keep(self, snapshot: JobSnapshot) -> None:
+        """All workers stand at a checkpoint, and one of them writes."""
+        if self._keeper is not None:
+            self._keeper.keep(snapshot)
+
+    def saved(self, message: Saved) -> None:
+        """From any thread: a worker has written, or could not."""
+        keeper = self._keeper
+        if keeper is not None:
+            self._loop.call_from_thread(lambda: keeper.saved(message))
+
+    def lost(self, worker: int) -> None:
+        """A worker is gone."""
+        if self._keeper is not None:
+            self._keeper.lost(worker)
+
+    def close(self) -> None:
+        """The job is over."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _save(self) -> None:
+        assert self._keeper is not None, "it has been opened"
+        if not self._keeper.busy and self._coordinator.job.epoch >= 0:
+            self._act(self._coordinator.save)
+        self._loop.call_later(self._keeper.every_s, self._save)
+
+    def _note(self) -> None:
+        assert self._keeper is not None, "it has been opened"
+        self._keeper.note(self._coordinator.job.samples)
+        self._loop.call_later(PROGRESS_S, self._note)
+
+
+def policy_to_resume(manifest: Manifest, config: JobConfig) -> Policy[Any]:
+    """The policy of a checkpoint, or that of the config if another one is asked for than when it was made."""
+    asked, kept = parse_policy(config.policy), manifest.snapshot.policy
+    if kept == asked.spec:
+        return asked
+    if manifest.asked != config.policy:
+        log.info("policy %s holds; %s of the checkpoint is overruled", asked.spec, kept)
+        return asked
+    try:
+        return parse_policy(kept) if config.allow_policy_files else parse_loaded_policy(kept)
+    except UsageError as error:
+        log.warning("policy %s holds; %s of the checkpoint cannot be taken: %s", asked.spec, kept, error)
+        return asked

@@ -1,0 +1,83 @@
+"""Whether replicas that should be equal are: a few numbers of each, compared now and then."""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import ReduceOp
+from torch.optim import Optimizer
+
+from polyrhythm.errors import GroupError, ReplicasDifferError
+from polyrhythm.runtime.collectives.membership import Generation
+from polyrhythm.runtime.collectives.ops import all_reduce
+
+LOOKED_AT = 4096
+"""Elements of each parameter that are looked at, at most."""
+
+TOLERANCE = 1e-3
+"""Distance that is none. Devices of different kinds round the same step differently: by 1e-7 a step, which adds up
+like a random walk.
+"""
+
+
+class Spread(NamedTuple):
+    """How far the members are apart: `distance` as a share of the norm, and the ranges of the groups' rates."""
+
+    distance: float
+    rates: tuple[tuple[float, float], ...]
+
+
+def check_equal(generation: Generation, parameters: Sequence[Tensor], optimizer: Optimizer) -> None:
+    """Compare the parameters of all members; all of them call this, and all come to the same answer.
+
+    Args:
+        generation: who takes part.
+        parameters: this member's; all have as many of the same shapes.
+        optimizer: its learning rates say what may be wrong.
+
+    Raises:
+        ReplicasDifferError: if they are further apart than rounding explains.
+        GroupError: when a member is lost.
+    """
+    if generation.size == 1:
+        return
+    found = spread(generation, parameters, optimizer)
+    if not found.distance > TOLERANCE:
+        return
+    with contextlib.suppress(GroupError):  # nobody leaves the group before all have the answer
+        all_reduce(generation, torch.zeros(1))
+    apart = [f"{low:g} to {high:g}" for low, high in found.rates if low != high]
+    why = f"their learning rates are {apart[0]}" if apart else "they make different optimizer steps"
+    raise ReplicasDifferError(
+        f"the parameters of workers that should be equal are {100 * found.distance:.2g} % of their norm apart: {why}; "
+        "make each step the same on every rank"
+    )
+
+
+def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Optimizer) -> Spread:
+    """What is compared is linear in the parameters, so that a difference shows at its size: the sum of a part of each.
+
+    Raises:
+        GroupError: when a member is lost.
+    """
+    parts = [looked_at(parameter) for parameter in parameters]
+    sums, squares = (torch.stack([f(part) for part in parts]).cpu() for f in (Tensor.sum, squared))
+    rates = torch.tensor([float(group.get("lr", 0.0)) for group in optimizer.param_groups], dtype=torch.float64)
+    ends = torch.cat([sums, -sums, rates, -rates, squares.sum()[None]])
+    all_reduce(generation, ends, ReduceOp.MAX)
+    most, least, highest, lowest, norm = torch.split(ends, [len(sums), len(sums), len(rates), len(rates), 1])
+    distance = math.sqrt((most + least).square().sum().item() / max(norm.item(), torch.finfo(torch.float32).tiny))
+    return Spread(distance, tuple(zip((-lowest).tolist(), highest.tolist(), strict=True)))
+
+
+def looked_at(parameter: Tensor) -> Tensor:
+    part = parameter.detach()
+    flat = part.reshape(-1) if part.is_contiguous() or part.dim() == 0 else part[0].reshape(-1)
+    return flat[:LOOKED_AT].double()
+
+
+def squared(part: Tensor) -> Tensor:
+    return part.square().sum()

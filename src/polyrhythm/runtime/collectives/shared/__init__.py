@@ -1,0 +1,1 @@
+"""Sums and broadcasts of members on one host: in memory that they share (`buffers`), or where their vectors are."""

@@ -1,0 +1,146 @@
+"""Sums and broadcasts in shared memory as collectives of a generation: under way while the caller computes, and never
+raising.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from queue import Queue
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import ReduceOp
+
+from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, QuietWork
+from polyrhythm.runtime.collectives.shared.buffers import Meanwhile, SharedBuffers
+from polyrhythm.runtime.collectives.shared.kinds import is_vector, kind_of
+
+if TYPE_CHECKING:
+    Tensors = torch.futures.Future[list[Tensor]]
+
+MemberExchange: TypeAlias = Callable[[Meanwhile], None]
+"""What is done with all members' tensors, in the place of this one's."""
+
+
+class SharedWork(QuietWork):
+    """An exchange under way in the place of one tensor; after a failure its content is undefined."""
+
+    def __init__(self, tensors: list[Tensor], exchange: MemberExchange) -> None:
+        super().__init__(tensors)
+        self.exchange = exchange
+        self._future: Tensors = torch.futures.Future()
+
+    def wait(self, timeout: timedelta = FOR_EVER) -> bool:
+        """Until it is there, or the generation has failed. The limit is the group's own."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> "Tensors":
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def end(self) -> None:
+        """Let everyone go on who waits; called once."""
+        self._future.set_result(self._tensors)
+
+
+class SharedExchanges:
+    """Exchanges of a generation's members, in the order in which they were started.
+
+    Args:
+        buffers: this member's view of them.
+        health: told of a failure; it ends what is under way when the generation fails.
+    """
+
+    def __init__(self, buffers: SharedBuffers, health: GroupHealth) -> None:
+        self._buffers, self._health = buffers, health
+        self._started: Queue[SharedWork | None] = Queue()
+        self._thread: threading.Thread | None = None
+        health.await_end(buffers)
+
+    def offer(self, name: str, tensors: list[Tensor], options: Any) -> "Offer | None":
+        """The collective of that name, if it can be had in shared memory; all members answer the same."""
+        if name not in ("allreduce", "broadcast") or not is_vector(tensors):
+            return None
+        vector = tensors[0].detach().view(-1)
+        if name == "broadcast":
+            spread = partial(self._buffers.spread, vector.view(torch.uint8), options.rootRank if options else 0)
+            return Offer(self, tensors, spread)
+        kind = kind_of(vector.dtype, options.reduceOp if options else ReduceOp.SUM)
+        return Offer(self, tensors, partial(self._buffers.add_up, vector, kind)) if kind else None
+
+    def start(self, tensors: list[Tensor], exchange: MemberExchange) -> SharedWork:
+        """MemberExchange in a thread; at once if this is called there, by what was to follow another exchange."""
+        work = SharedWork(tensors, exchange)
+        if threading.current_thread() is self._thread:
+            self._run_one(exchange)
+            work.end()
+            return work
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-sums")
+            self._thread.start()
+        self._started.put(work)
+        return work
+
+    def run_now(self, exchange: MemberExchange, meanwhile: Meanwhile = None) -> None:
+        """MemberExchange here, which is sooner where there is nothing to compute; `meanwhile` is called if all is well.
+
+        What was started before comes first, with all that follows it there, so that the order is that of all members.
+        """
+        if threading.current_thread() is not self._thread:
+            self._started.join()
+        self._run_one(exchange, meanwhile)
+
+    def close(self) -> None:
+        self._health.end(self._buffers)
+        if self._thread is not None:
+            self._started.put(None)
+            # A last reference may go away in the thread itself.
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+        self._buffers.close()
+
+    def forget_in_child(self) -> None:
+        """After a fork: close the child's copies of the connections, which would hide the parent's death."""
+        self._thread = None
+        self._buffers.close()
+
+    def _run(self) -> None:
+        while (started := self._started.get()) is not None:
+            try:
+                self._run_one(started.exchange)
+            finally:
+                started.end()
+                self._started.task_done()
+        self._started.task_done()
+
+    def _run_one(self, exchange: MemberExchange, meanwhile: Meanwhile = None) -> None:
+        if self._health.failure is not None:
+            return
+        try:
+            exchange(meanwhile)
+        except BaseException as error:  # whatever it is, nobody must wait for ever, or go on in the middle of a sum
+            self._health.fail(f"the members' sum failed: {error}")
+            if not isinstance(error, Exception):
+                raise
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A collective that can be had in shared memory: in a thread or here, as of `SharedExchanges`."""
+
+    exchanges: SharedExchanges
+    tensors: list[Tensor]
+    exchange: MemberExchange
+
+    def start(self) -> SharedWork:
+        return self.exchanges.start(self.tensors, self.exchange)
+
+    def run_now(self, meanwhile: Meanwhile = None) -> None:
+        self.exchanges.run_now(self.exchange, meanwhile)

@@ -1,0 +1,92 @@
+"""Who has the job's newest state between two phases: the servers, or which of the workers."""
+
+from typing import Any
+
+from polyrhythm.core import Policy
+from polyrhythm.runtime.coordinator.job import Home, Job
+from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
+from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
+from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
+
+
+class StateHolders:
+    """Follows the state from phase to phase.
+
+    Args:
+        job: whose state it is.
+
+    Attributes:
+        home: where the newest parameters are.
+        unsynchronised: what only single replicas have seen.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.home: Home = "start"
+        self.unsynchronised = UnsynchronisedSamples(job)
+        self._job = job
+        self._contributors: tuple[int, ...] = ()
+        self._holders: tuple[int, ...] = ()
+        """Workers of which each has the whole state."""
+
+    def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
+        """A phase ends between two steps, and another is to follow on whoever is present."""
+        present = self._job.present
+        if not mode.on_workers:
+            mode.finish()
+            self._contributors = self._holders = ()
+            return
+        old = tuple(worker for worker in present if worker in members)
+        sound, apart = mode.sound, tuple(worker for worker in mode.apart if worker in present)
+        self.unsynchronised.note(mode.unsynchronised())
+        mode.finish()
+        self._holders = sound or old
+        if apart or ("replicas" in policy.traits.exchanges and "gradients" in following.traits.exchanges):
+            self._contributors = apart or old  # each has an optimizer state of its own, from which one is to be made
+        else:
+            self._contributors = () if sound == present else self._holders[:1]
+
+    def abandon(self, mode: PhaseKind, policy: Policy[Any], entry: PhaseEntry | None) -> None:
+        """Nobody stands in the epoch any more; the phase was under way, or being entered."""
+        if entry is not None:
+            self.not_entered(entry)
+            return
+        if mode.on_workers:
+            mode.take_back()
+            self._holders = mode.sound
+            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.sound[:1]
+            self.unsynchronised.note(mode.unsynchronised())
+        mode.finish()
+        self.unsynchronised.revoke()
+
+    def contributors(self, on_servers: bool, equal: bool) -> tuple[int, ...]:
+        """Whose state the members of the next phase must agree on; nobody's if they are `equal` or do not need it.
+
+        At first every worker has a state of its own, of which servers take one; later they have it themselves.
+        """
+        if self.home == "servers" or (on_servers and self.home == "start"):
+            return ()
+        if equal and not self._contributors:
+            return ()
+        return self._alive(self._contributors) or self._alive(self._holders)[:1] or self._job.present[:1]
+
+    def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
+        present = self._job.present
+        return tuple(worker for worker in workers if worker in present)
+
+    def kept(self, contributors: tuple[int, ...]) -> None:
+        """The job goes back to a state that these have kept."""
+        self.home, self._contributors = "workers", contributors
+        self.unsynchronised.settle()
+
+    def entered(self, on_workers: bool, inside: set[int]) -> None:
+        """All who are inside a phase have the state, and the servers if its policy needs them."""
+        self.home = "workers" if on_workers else "servers"
+        self._contributors, self._holders = (), tuple(sorted(inside))
+        self.unsynchronised.settle()
+
+    def not_entered(self, entry: PhaseEntry) -> None:
+        """Not all members have come to the state, but whoever was inside has it."""
+        if inside := sorted(entry.inside.intersection(self._job.present)):
+            self._contributors = (inside[0],)
+            self.unsynchronised.settle()
+        self.unsynchronised.revoke()

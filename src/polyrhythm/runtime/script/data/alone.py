@@ -1,0 +1,104 @@
+"""A script that was written for a single process: what its loaders read and who may write, once it runs on many."""
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
+from polyrhythm.runtime.worker.loader import _Sampler
+
+
+def warm_up_source(loader: DataLoader[Any]) -> Iterator[Any]:
+    """All mini-batches of the job's first epoch in order, the same on every rank.
+
+    Only the first rank's step of the warm-up step counts: the job starts from its state, after its samples.
+    """
+    order = shared_order(loader.sampler, len(loader.dataset), 0)  # type: ignore[arg-type]
+    assert loader.batch_size is not None, "the job deals it out"
+    batches = BatchSampler(order, loader.batch_size, loader.drop_last)
+    return iter(DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader)))
+
+
+class SharedRandom:
+    """Random numbers of torch, numpy and Python that are the same on every rank, while it is entered.
+
+    Example:
+        >>> numbers, other = SharedRandom(0), SharedRandom(0)
+        >>> with numbers:
+        ...     first, second = torch.rand(()), torch.rand(())
+        >>> with other:
+        ...     assert torch.rand(()) == first
+        >>> with other:
+        ...     assert torch.rand(()) == second
+    """
+
+    def __init__(self, epoch: int) -> None:
+        outer = self._states()
+        seed = JOB_SEED * 1_000_003 + epoch
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        self._inner = self._states()
+        self._restore(outer)
+
+    def __enter__(self) -> None:
+        self._outer = self._states()
+        self._restore(self._inner)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inner = self._states()
+        self._restore(self._outer)
+
+    def _states(self) -> tuple[Any, ...]:
+        return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+    def _restore(self, states: tuple[Any, ...]) -> None:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def drawn_alike(batches: Iterable[list[int]], epoch: int) -> Iterator[list[int]]:
+    """What a batch sampler draws in an epoch, on every rank the same."""
+    numbers = SharedRandom(epoch)
+    with numbers:
+        iterator = iter(batches)
+    while True:
+        with numbers:
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def every_nth(
+    loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]], epoch: int, first: int, step: int
+) -> Iterator[Any]:
+    """Mini-batches that one process would read: that of number `first`, and every one `step` after it."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        return islice(original(loader), first, None, step)
+    batches = islice(drawn_alike(loader.batch_sampler, epoch), first, None, step)
+    return iter(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
+
+
+def keep_quiet(rank: int) -> None:
+    """From now on only the first rank writes; the others draw other random numbers than it."""
+    if rank == 0:
+        return
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
+    torch.save = lambda *_, **__: None
+    if written := sys.modules.get("torch.utils.tensorboard.writer"):
+        written.FileWriter.add_event = lambda *_, **__: None
+    torch.manual_seed(torch.initial_seed() + rank)
+    random.seed(random.getrandbits(32) + rank)
+    np.random.seed((np.random.randint(2**31) + rank) % 2**32)

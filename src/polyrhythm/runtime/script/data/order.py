@@ -1,0 +1,113 @@
+"""An epoch of a script's own loader as one permutation, in which synchronous mode reads what torch's sampler would
+deal out.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.wire.protocol import Term
+
+JOB_SEED = 1
+"""Of the order in which the job reads the data of a script for one process."""
+
+OPTIONS = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+    *("prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"),
+)
+"""Arguments of a DataLoader that do not say which samples it reads."""
+
+
+def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in OPTIONS if hasattr(loader, name)}
+
+
+def deals_out(loader: DataLoader[Any], distributed: bool) -> bool:
+    """Whether a loader deals out every sample of its data set once, in an order that the job knows.
+
+    Args:
+        loader: the script's.
+        distributed: whether the script knows of ranks, and deals out the samples by itself.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        return False
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        return False
+    sampler = loader.sampler
+    if not distributed:
+        whole = not getattr(sampler, "replacement", False) and getattr(sampler, "_num_samples", None) is None
+        return type(sampler) in (RandomSampler, SequentialSampler) and whole
+    return isinstance(sampler, DistributedSampler) and (
+        type(sampler) is DistributedSampler or probed(sampler, len(loader.dataset)) is not None  # type: ignore[arg-type]
+    )
+
+
+def probed(sampler: DistributedSampler[Any], samples: int) -> list[int] | None:
+    """The order in which ranks would take turns; none if it does not have every sample once."""
+    probe: Sampler[int] = copy.copy(sampler)
+    vars(probe).update(rank=0, num_replicas=1, num_samples=samples, total_size=samples)
+    order = list(probe)
+    return order if len(order) == samples and np.array_equal(np.sort(order), np.arange(samples)) else None
+
+
+def shared_order(sampler: Any, samples: int, epoch: int) -> list[int]:
+    """All samples in the order in which ranks would take turns.
+
+    A sampler for one process draws from torch's generator, of which every rank has another; the job has an order of
+    its own then.
+
+    Raises:
+        RefusalError: for a sampler that does not deal out every sample once.
+    """
+    if isinstance(sampler, RandomSampler):
+        generator = torch.Generator().manual_seed(JOB_SEED * 1_000_003 + epoch)
+        return torch.randperm(samples, generator=generator).tolist()
+    if not isinstance(sampler, DistributedSampler):
+        return list(range(samples))
+    order = probed(sampler, samples)
+    if order is None:
+        raise refuse(f"sampler {type(sampler).__name__} does not deal out every sample of the data set once")
+    return order
+
+
+def sampler_terms(loader: DataLoader[Any]) -> dict[str, Term]:
+    """What the orders that all ranks make by themselves follow from.
+
+    Not the sampler's epoch: a rank may look at the loader before it sets that, and another not.
+    """
+    sampler = loader.sampler
+    if not isinstance(sampler, DistributedSampler):
+        return {"shuffle": isinstance(sampler, RandomSampler)}
+    shuffle, seed = bool(sampler.shuffle), {"seed": int(sampler.seed)} if sampler.shuffle else {}
+    return {"shuffle": shuffle, **seed, "batch_size": loader.batch_size or 0, "drop_last": bool(loader.drop_last)}
+
+
+def arrange(order: Sequence[int], workers: int, batch_size: int, parts: int = 1) -> list[int]:
+    """Turn samples in the order of turns into positions, of which `EpochPlan` gives each worker a contiguous range.
+
+    In every step worker i then gets, part by part, the samples that `DistributedSampler` would give it.
+
+    >>> arrange(range(8), workers=2, batch_size=2)
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    array = np.asarray(order)
+    step = workers * batch_size * parts
+    full = len(array) // step * step
+    steps = array[:full].reshape(-1, parts, batch_size, workers).transpose(0, 3, 1, 2)
+    rest = array[full:]
+    if len(rest) % workers == 0:
+        rest = rest.reshape(-1, workers).T
+    return [*steps.reshape(-1).tolist(), *rest.reshape(-1).tolist()]

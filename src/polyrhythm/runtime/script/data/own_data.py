@@ -1,0 +1,219 @@
+"""Data that the job cannot deal out: streams, samplers and batch samplers of the script's own, or no loader at all.
+
+Every worker reads its own; the job counts the samples that the model sees, and an epoch ends when the script's does.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from polyrhythm.core.workload import UNKNOWN
+from polyrhythm.runtime.script.data.alone import every_nth
+from polyrhythm.runtime.script.data.passes import Pass
+from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.loader import Accumulation
+from polyrhythm.runtime.worker.worker import Worker
+
+AS_TORCHRUN = (
+    "each rank reads its own mini-batches, as under torchrun; what a worker that ends has not read is read by nobody"
+)
+EVERY_NTH = (
+    "each worker takes one of every {} mini-batches that one process would read; what a worker that ends has not read "
+    "is read by nobody"
+)
+DRAWN = "the script draws its data itself, on each worker its own; the job counts samples and does not know which"
+
+
+class OwnData:
+    """The part of a session's loader, for steps whose data it does not know.
+
+    Args:
+        worker: asks for each step.
+        accumulation: told of each.
+        batch_size: samples of a step, about.
+        workers: of the job as it started.
+        stretch: steps that the script alone would make in one of all workers.
+        first_epoch: number of the epoch under way.
+        counted_from: number by which the script calls the job's epoch 0.
+        at_end: called when all workers stand at the end of an epoch.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        accumulation: Accumulation,
+        *,
+        batch_size: int,
+        workers: int,
+        stretch: int,
+        first_epoch: int,
+        counted_from: int | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._worker, self._accumulation, self._at_end = worker, accumulation, at_end
+        self._batch_size, self._workers, self._stretch = batch_size, workers, stretch
+        self.epoch, self._counted_from = first_epoch - 1, counted_from
+        self.open, self.first = False, True
+        """Whether an epoch is under way, and whether it is yet to be the first."""
+        self._steps = 0
+
+    def begin(self, steps: int | None, made: int = 0) -> None:
+        """An epoch begins, of so many steps on each worker if that is known, `made` of them before the session."""
+        self.epoch += 1
+        self._accumulation.start()
+        width = self._workers * self._batch_size
+        samples, processed = (UNKNOWN, 0) if steps is None else (max(1, steps) * width, made * width)
+        counts = self.epoch, samples, self._batch_size
+        self._worker.begin_epoch(Ready(*counts, processed=processed, script=self._counted_from, own=True))
+        if self._worker.shares:
+            raise refuse("the script reads its data itself, which cannot be shared out in unequal parts; use bsp")
+        self.open, self.first = True, False
+
+    def step(self, samples: int) -> None:
+        """The script has computed gradients on so many samples, if they could be counted, and is about to step."""
+        draw = self._worker.draw()
+        while draw is None and not self._worker.left:  # more than was planned, or of an epoch that is over
+            self.end()
+            self.begin(None)
+            draw = self._worker.draw()
+        if draw is not None:
+            self._accumulation.given(samples or self._batch_size, True)
+            self._worker.dealt(draw)
+            self._steps += 1
+
+    def end(self) -> None:
+        """The data of this worker are over."""
+        if self.open:
+            self.open = False
+            while not (self._worker.left or self._worker.end_epoch(out_of_data=True)):
+                pass  # others may still need this worker for an exchange
+            self._at_end()
+
+    @property
+    def steps_begun(self) -> int:
+        """Steps that the script alone would have made before the one at hand."""
+        return max(0, self._steps - 1) * self._stretch
+
+    @property
+    def steps_reached(self) -> int:
+        """The same after it."""
+        return self._steps * self._stretch
+
+
+class OwnReading:
+    """Follows what the script reads for itself, from its mini-batches to the steps that are counted.
+
+    Args:
+        data: counts them.
+        parts: mini-batches of a step.
+        rank: of this worker.
+        split: workers among whom the mini-batches of one process are split; 1 if each has a loader for itself.
+    """
+
+    def __init__(self, data: OwnData, *, parts: int, rank: int, split: int) -> None:
+        self.data = data
+        self._parts, self._rank, self._split = parts, rank, split
+        self._passes: dict[str, Pass] = {}
+        """The latest over each training loader, by the lines that have made it."""
+        self._begun: Counter[str] = Counter()
+        """Passes over each of these."""
+        self._unused: Counter[str] = Counter()
+        """Mini-batches of these that no step has used yet."""
+        self._samples = 0
+
+    def take_over(self, passes: Mapping[str, Pass]) -> None:
+        """From here on these passes are split, and all passes over such loaders.
+
+        Args:
+            passes: those that are under way, by the lines that made their loader.
+        """
+        self._passes = dict(passes)
+        furthest = max([each.batches for each in passes.values()], default=0)
+        for origin, each in passes.items():
+            self._begun[origin] += 1
+            self._unused[origin] = max(0, each.batches - each.steps * self._parts)
+            if self._split > 1:
+                assert each.source is not None, "it has given a mini-batch"
+                begun = islice(each.source, furthest - each.batches)  # belong to what others have given already
+                each.source = chain(begun, islice(each.source, self._rank, None, self._split))
+
+    def given(self, run: Pass, origin: str) -> None:
+        """The script gets a mini-batch."""
+        if origin not in self._passes:
+            return
+        if (before := self._passes[origin]) is not run:
+            self._passes[origin], self._unused[origin] = run, 0
+            if not before.inside:
+                self.data.end()
+        self._unused[origin] += 1
+
+    def read(self, loader: DataLoader[Any], origin: str, original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Any:
+        """What the script gets from a loader that it begins to read."""
+        if self._split == 1 or origin not in self._passes:
+            return original(loader)
+        self._begun[origin] += 1
+        return every_nth(loader, original, self._begun[origin] - 1, self._rank, self._split)
+
+    def forward(self, trains: bool, inputs: Any) -> None:
+        """The model is called; whether a step may follow it."""
+        if not trains:
+            if any(not each.inside for each in self._passes.values()):
+                self.data.end()
+            return
+        self._samples += rows(inputs)
+        if not self.data.open:
+            self.data.begin(*self._plan())
+
+    def step(self) -> None:
+        samples, self._samples = self._samples, 0
+        if not self.data.open:
+            self.data.begin(None)
+        self.data.step(samples)
+
+    def stepped(self) -> None:
+        for origin, each in self._passes.items():
+            each.step()
+            self._unused[origin] = max(0, self._unused[origin] - self._parts)
+        self.end_if_over()
+
+    def end_if_over(self) -> None:
+        """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
+        if any(each.over and not self._unused[origin] for origin, each in self._passes.items()):
+            self.data.end()
+
+    def _plan(self) -> tuple[int | None, int]:
+        """Steps of the shortest pass under way, and how many of them are made."""
+        width = self._parts * self._split
+        if self._split > 1 and self.data.first:  # what all have read before they split the rest
+            return None, 0
+        runs = [each for each in self._passes.values() if not each.over]
+        known = [(-(-length // width), each.steps) for each in runs if (length := length_of(each.loader)) is not None]
+        return min(known, key=lambda steps: steps[0] - steps[1], default=(None, 0))
+
+
+def length_of(loader: DataLoader[Any]) -> int | None:
+    """Mini-batches of an epoch, if the loader says so."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def rows(inputs: Any) -> int:
+    """Samples of a mini-batch that a model is given: the first dimension of its first tensor; 0 if there is none.
+
+    >>> import torch
+    >>> rows(({"x": torch.zeros(3, 2)}, torch.zeros(4))), rows(([1, None],))
+    (3, 0)
+    """
+    if isinstance(inputs, Tensor):
+        return inputs.shape[0] if inputs.dim() else 0
+    parts: Iterable[Any] = inputs.values() if isinstance(inputs, dict) else inputs
+    if not isinstance(inputs, dict | list | tuple):
+        return 0
+    return next(filter(None, map(rows, parts)), 0)

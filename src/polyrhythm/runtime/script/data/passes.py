@@ -1,0 +1,295 @@
+"""One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Protocol, cast
+
+import msgspec
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from polyrhythm.core.workload import even_steps
+from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order
+from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.context import DrawnBatch
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source, evenly, terms_of
+from polyrhythm.runtime.worker.worker import Worker
+
+
+class PassListener(Protocol):
+    """Who is told of a pass; see `polyrhythm.runtime.script.script.Script`."""
+
+    def before_batch(self, run: "Pass") -> None:
+        """The script asks for a mini-batch; the pass may get another source."""
+
+    def given(self, run: "Pass") -> None: ...
+
+    def finished(self, run: "Pass") -> None: ...
+
+
+class Pass:
+    """A run of the script over mini-batches whose source can change between two of them.
+
+    Args:
+        listener: told of every mini-batch.
+        loader: the script's.
+        source: mini-batches; None if the listener is to set it before the first.
+    """
+
+    def __init__(self, listener: PassListener, loader: DataLoader[Any], source: Iterator[Any] | None) -> None:
+        self._listener = listener
+        self.loader, self.source = loader, source
+        self.batches = self.unstepped = self.steps = 0
+        """Mini-batches given, those since the last step, and steps."""
+        self.used = self.over = False
+        """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
+        self._held: weakref.ref[PassIterator] | None = None
+        self.looking = False
+        """Whether the script has evaluated the model on what it got, and trains on none of it."""
+
+    def iterator(self) -> "PassIterator":
+        """What the script goes through; when it has dropped that, the run is over."""
+        made = PassIterator(self)
+        self._held = weakref.ref(made)
+        return made
+
+    @property
+    def inside(self) -> bool:
+        return not self.over and self._held is not None and self._held() is not None
+
+    def next_batch(self) -> Any:
+        self._listener.before_batch(self)
+        assert self.source is not None, "the listener has set it"
+        try:
+            batch = next(self.source)
+        except StopIteration:
+            self.over = True
+            self._listener.finished(self)
+            raise
+        self.batches += 1
+        self.unstepped += 1
+        self._listener.given(self)
+        return batch
+
+    def step(self) -> None:
+        """Of several optimizers that step with the same mini-batches, the first one counts."""
+        self.steps += self.unstepped > 0
+        self.unstepped = 0
+
+
+class PassIterator:
+    def __init__(self, run: Pass) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._run.loader)
+
+    def __next__(self) -> Any:
+        return self._run.next_batch()
+
+
+class Draws:
+    """Mini-batches that a worker grants; those that the script has only looked at are dealt out again."""
+
+    def __init__(self, worker: Worker, parts: int) -> None:
+        self.worker = worker
+        self.position, self.together = 0, 1
+        """Of the step of the mini-batch that the script has: samples of the epoch that the job had dealt out before it,
+        and workers that make it together.
+        """
+        self._parts = parts
+        self._in_use = False
+        self._looked_at: list[DrawnBatch] = []
+        self._returned: deque[DrawnBatch] = deque()
+
+    @property
+    def generation(self) -> int:
+        return self.worker.generation
+
+    def begin_epoch(self, ready: Ready) -> None:
+        self.worker.begin_epoch(ready)
+        self._refuse_parts()
+        self._in_use = False
+        self._looked_at.clear()
+
+    def draw(self) -> DrawnBatch | None:
+        return self._returned.popleft() if self._returned else self.worker.draw()
+
+    def dealt(self, draw: DrawnBatch, part: float) -> None:
+        self.position, self.together = draw.before, draw.workers
+        if not self._in_use:
+            self._looked_at.append(draw)
+        if draw.weight is not None:
+            self._refuse_parts()
+        self.worker.dealt(draw, part)
+
+    def end_epoch(self) -> bool:
+        return self.worker.end_epoch()
+
+    def used(self) -> None:
+        """What the script got in this epoch, and gets from now on, is not dealt out again."""
+        self._in_use = True
+        self._looked_at.clear()
+
+    def _refuse_parts(self) -> None:
+        """A share may have fewer samples than the script's step has mini-batches."""
+        if self._parts > 1 and self.worker.shares:
+            raise refuse(
+                f"the script adds up the gradients of {self._parts} mini-batches for a step, which cannot be shared "
+                "out in unequal parts; use another policy, such as bsp"
+            )
+
+    def take_back(self, fetched: Iterable[DrawnBatch]) -> None:
+        """Deal out again what the script has looked at, what was `fetched` for it, and what was left of these."""
+        draws = {id(draw): draw for draw in (*self._looked_at, *fetched, *self._returned)}
+        self._returned = deque(draws.values())
+        self._in_use = False
+        self._looked_at.clear()
+
+
+class ScriptLoader(SessionLoader[Any]):
+    """The job's mini-batches in place of those of the script's own loader.
+
+    Args:
+        loader: the script's, whose sampler gives the order of each epoch.
+        worker: grants them.
+        accumulation: counts them.
+        workers: of the job as it started.
+        ranks: processes that the script was written for.
+        parts: mini-batches of one step.
+        first_epoch: number of the epoch that the next pass is.
+        counted_from: what the script calls the job's epoch 0.
+        processed: samples of that epoch that the job has processed already.
+        at_end: called when all workers stand at the end of an epoch.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        worker: Worker,
+        accumulation: Accumulation,
+        *,
+        workers: int,
+        ranks: int,
+        parts: int,
+        first_epoch: int,
+        counted_from: int,
+        processed: int,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert loader.batch_size is not None, "checked before"
+        options = options_of(loader)
+        size = loader.batch_size * parts
+        self._draws = Draws(worker, parts)
+        source = cast(Source, self._draws)  # whose generation need not be set from outside
+        super().__init__(
+            loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
+        )
+        self.loader = loader
+        self._workers, self._ranks, self._parts, self._processed = workers, ranks, parts, processed
+        self._counted_from = counted_from
+        self._first_epoch = first_epoch
+        self._at_end = at_end
+        self._ended = False
+        self._draws_seed = False
+        """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
+        self._terms = terms_of(loader.dataset, None)
+        if loader.drop_last:
+            self._samples -= self._samples % (workers * loader.batch_size)
+        if self._samples < workers:
+            raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        self._accumulation.start()
+        self._terms |= sampler_terms(self.loader)  # the script may have made it anew
+        processed, self._processed = self._processed, 0
+        ready = self._ready(processed)
+        self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
+        self._draws_seed |= self.epoch > self._first_epoch
+        return self._rest()
+
+    def again(self) -> Iterator[Any]:
+        """The epoch under way, of which nothing was used, from its start; the sampler may have another order now."""
+        self._accumulation.start()
+        self._draws.take_back(draw for draw, *_ in self._drawn)
+        self._draws_seed = True
+        return self._rest()
+
+    def _load(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        draws, self._draws_seed = self._draws_seed, False
+        generator = self.loader.generator or torch.default_generator
+        state = None if draws else generator.get_state()
+        made = super()._load(batches)
+        if state is not None:
+            generator.set_state(state)
+        return made
+
+    def used(self) -> None:
+        self._draws.used()
+
+    @property
+    def steps_reached(self) -> int:
+        """Steps that the script alone would have made by the end of the step that this worker is in.
+
+        All who make it together know the same number.
+        """
+        if self._ended:
+            return self.steps_to(self.epoch + 1, 0)
+        return self.steps_to(self.epoch, self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
+
+    @property
+    def steps_begun(self) -> int:
+        """The same by its start."""
+        return self.steps_to(self.epoch, self._steps_begun)
+
+    @property
+    def _steps_begun(self) -> int:
+        return self._draws.position // (self._ranks * self.batch_size)
+
+    def steps_to(self, epoch: int, steps: int) -> int:
+        """The same to the step of that number of an epoch."""
+        whole = even_steps(self._samples, self._ranks, self.batch_size)
+        return epoch * whole + min(steps, whole)
+
+    def _rest(self) -> Iterator[Any]:
+        order = self._order(self.epoch)
+        self._ended = finished = False
+        while not finished:
+            yield from self._batches(order)
+            finished = self._source.end_epoch()
+        self._ended = True
+        self._at_end()
+
+    def _cut(self, indices: list[int], largest: int) -> list[list[int]]:
+        """Mini-batches as torch cuts them, equally many on all workers: the last step of an epoch may have fewer."""
+        return whole_and_rest(indices, self.batch_size // self._parts, self._parts, largest)
+
+    def _order(self, epoch: int) -> list[int]:
+        order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
+        if not isinstance(self.loader.sampler, DistributedSampler):
+            return order
+        return arrange(order[: self._samples], self._workers, self.batch_size // self._parts, self._parts)
+
+
+def whole_and_rest(indices: list[int], size: int, parts: int, largest: int) -> list[list[int]]:
+    """Mini-batches of `size` and a smaller last one, `parts` at most; as many as of `largest` indices.
+
+    >>> whole_and_rest([1, 2, 3, 4, 5], 2, 4, largest=5)
+    [[1, 2], [3, 4], [5]]
+    >>> whole_and_rest([1, 2, 3, 4], 2, 4, largest=5)
+    [[1], [2], [3, 4]]
+    >>> whole_and_rest([1, 2, 3, 4, 5], 2, 2, largest=5)
+    [[1, 2], [3, 4, 5]]
+    """
+    count = min(parts, -(-largest // size), len(indices))
+    if len(indices) <= (count - 1) * size:
+        return evenly(indices, count)
+    starts = [*range(0, count * size, size)]
+    return [indices[start:stop] for start, stop in pairwise([*starts, len(indices)])]

@@ -1,0 +1,94 @@
+"""How many epochs a script plans, where its loop says so: ``for epoch in range(args.epochs)``."""
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import FrameType
+from typing import NamedTuple
+
+from polyrhythm.runtime.script.notices import is_script, shown
+
+READ = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Attribute, ast.Constant, ast.Subscript, ast.BinOp, ast.operator),
+    *(ast.UnaryOp, ast.unaryop, ast.Call, ast.Tuple),
+)
+"""What the ends of a loop may be made of, so that a look at them changes nothing."""
+
+ASKED = ("int", "len", "max", "min", "range")
+"""Functions that may be called in it."""
+
+
+class Planned(NamedTuple):
+    epochs: int
+    place: str
+
+
+def planned_epochs() -> Planned | None:
+    """The innermost loop over epochs that is under way; None if there is none that can be read."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_script(frame.f_code.co_filename):
+            for loop in loops_at(frame.f_code.co_filename, frame.f_lineno):
+                if epochs := length(loop, frame):
+                    return Planned(epochs, shown(frame.f_code.co_filename, loop.lineno))
+        frame = frame.f_back
+    return None
+
+
+def loop_number() -> int | None:
+    """What the innermost loop over epochs that is under way calls this one; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_script(frame.f_code.co_filename):
+            for loop in loops_at(frame.f_code.co_filename, frame.f_lineno):
+                number = frame.f_locals.get(ast.unparse(loop.target), frame.f_globals.get(ast.unparse(loop.target)))
+                if type(number) is int:
+                    return number
+        frame = frame.f_back
+    return None
+
+
+def loops_at(path: str, line: int) -> Iterator[ast.For]:
+    """Loops over epochs around a line, by the name of what they count."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            counted = ast.unparse(node.target)
+            if "epoch" in counted.lower():
+                yield node
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:  # a file that was changed meanwhile, or is no Python
+        return ast.Module([], [])
+
+
+def length(loop: ast.For, frame: FrameType) -> int | None:
+    """How often it runs, if it is over a range, perhaps with a progress bar around it."""
+    for node in ast.walk(loop.iter):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("range", "trange"):
+            ends = ast.Expression(ast.Call(ast.Name("range", ast.Load()), node.args, []))
+            return len(evaluated(ends, frame)) if readable(ends) else None
+    return None
+
+
+def readable(expression: ast.Expression) -> bool:
+    for node in ast.walk(expression):
+        if not isinstance(node, READ):
+            return False
+        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in ASKED):
+            return False
+    return True
+
+
+def evaluated(expression: ast.Expression, frame: FrameType) -> range:
+    code = compile(ast.fix_missing_locations(expression), "<epochs>", "eval")
+    try:
+        value = eval(code, frame.f_globals, frame.f_locals)
+    except Exception:
+        return range(0)
+    return value if isinstance(value, range) else range(0)

@@ -1,0 +1,83 @@
+"""How a session is opened once the warm-up step has shown what the script trains, and how."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from polyrhythm.errors import RefusalError, UsageError
+from polyrhythm.runtime.script.epochs import planned_epochs
+from polyrhythm.runtime.script.notices import refuse, tell
+from polyrhythm.runtime.script.session import ScriptSession
+from polyrhythm.runtime.script.warm_up import ForwardWatch, WarmUpStep
+from polyrhythm.runtime.script.wrapper import Lane
+from polyrhythm.runtime.worker.replica import JointOptimizer
+
+
+def disjoint(trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep) -> list[Optimizer]:
+    """The optimizers that have stepped, and others that may: for parameters of their own in the same models."""
+    found = list(trained)
+    taken = {p for each in found for group in each.param_groups for p in group["params"]}
+    for each in others:
+        own = {p for group in each.param_groups for p in group["params"]}
+        if own.isdisjoint(taken) and warm_up.has_seen(each):
+            found.append(each)
+            taken |= own
+    return found
+
+
+def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
+    """The wrappers of what this optimizer trains; all are closed."""
+    wanted = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    for lane in lanes:
+        lane.close()
+    return [lane for lane in lanes if not wanted.isdisjoint(lane.module.parameters())]
+
+
+def model_of(
+    optimizer: Optimizer, lanes: list[Lane], warm_up: WarmUpStep, called: Callable[[bool, Any], None]
+) -> nn.Module:
+    """What this optimizer trains; without a wrapper, `called` is told of its forward passes."""
+    if len(lanes) == 1:
+        return lanes[0].module
+    if lanes:
+        return nn.ModuleList(lane.module for lane in lanes)
+    model = warm_up.model_of(optimizer)
+    for module in model if isinstance(model, nn.ModuleList) else [model]:
+        module.register_forward_pre_hook(ForwardWatch(called))
+    return model
+
+
+def open_session(
+    optimizers: list[Optimizer], lanes: list[Lane], warm_up: WarmUpStep, called: Callable[[bool, Any], None]
+) -> ScriptSession:
+    """A session for what these optimizers train, in place of the warm-up.
+
+    Args:
+        optimizers: see `disjoint`.
+        lanes: the exchanges of all wrappers; those of other models are dropped.
+        warm_up: what has been seen.
+        called: told of the model's forward passes.
+
+    Raises:
+        RefusalError: if it cannot follow a policy.
+    """
+    optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
+    lanes[:] = lanes_of(optimizer, lanes)
+    model = model_of(optimizer, lanes, warm_up, called)
+    moving = warm_up.moving(model)
+    warm_up.close()
+    try:
+        planned = planned_epochs()
+        session = ScriptSession(model, optimizer, lanes, {"epochs": planned.epochs} if planned else {}, moving)
+        session.__enter__()
+        if planned and session.counts_shares:
+            tell(f"{session.policy} counts shares of {planned.epochs} epochs", planned.place)
+    except RefusalError:
+        raise
+    except UsageError as error:
+        raise refuse(str(error), warm_up.stepped_at) from error
+    names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
+    tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", warm_up.stepped_at)
+    return session

@@ -1,0 +1,159 @@
+"""Play fault scripts against real jobs: ``python -m tests.chaos.play [SECONDS [SEED]]``, as ``make chaos`` does.
+
+Every sample of every epoch is a parameter of its own, zero until a step with it is in the parameters. At the end the
+workers that are left must have the same parameters, in which every sample is but those that were skipped and counted.
+Exits with 1 if a job does not finish, or a sample is lost or made twice.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import polyrhythm
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.testing.coordinates import SampleNumbers
+from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
+from tests.chaos.scripts import Fault, FaultScript, script_of, sound
+from tests.runtime.coordinates import Coordinates
+from tests.runtime.jobs import Job, job, take_part
+
+EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 720, 2, 0.003
+LIMIT_S = 120.0
+
+
+def train(rank: int, name: str) -> tuple[Tensor, Status]:
+    """Train to the end; the parameters, and the coordinator's figures."""
+    model = Coordinates(EPOCHS, SAMPLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with polyrhythm.session(model, optimizer) as session:
+        for epoch in range(EPOCHS):
+            for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH):
+                optimizer.zero_grad()
+                time.sleep(COMPUTE_S)
+                model(epoch, indices).backward()
+                optimizer.step()
+        state = steer.status(steer.at(name))
+    return model.weight.detach().clone(), state
+
+
+def come_back(_: int, rank: int, *arguments: Any) -> Any:
+    """Body of a worker that joins under a rank that is free."""
+    return take_part(rank, *arguments)
+
+
+class Play:
+    """One script against one real job.
+
+    Args:
+        script: what goes wrong.
+        folder: for checkpoints.
+    """
+
+    def __init__(self, script: FaultScript, folder: str) -> None:
+        self._script, self._folder = script, folder
+        self._name = f"chaos-{os.getpid()}-{script.seed}"
+        self._there: dict[int, tuple[Workers, int]] = {}
+        self._stack = ExitStack()
+
+    def run(self) -> str:
+        """What is wrong at the end; empty if nothing is."""
+        script = self._script
+        settings = {"hang_after": 3.0, "heartbeat_s": 0.5, "checkpoint": self._folder, "every": "2s"}
+        with (
+            self._stack,
+            job(train, script.workers, self._name, name=self._name, policy=script.policy, **settings) as running,
+        ):
+            self._there = {rank: (running.ranks, rank) for rank in range(script.workers)}
+            for fault in script.faults:
+                if not self._await(fault.at * EPOCHS * SAMPLES):
+                    break
+                if sound(fault, {*self._there}):
+                    self._do(fault, running)
+            return trouble([self._outcome(*place) for place in self._there.values()], script)
+
+    def _await(self, samples: float) -> bool:
+        """Until so many samples are processed; False if the job has ended."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            try:
+                state = steer.status(steer.at(self._name))
+            except PolyrhythmError:
+                return False
+            if state.samples >= samples:
+                return True
+            time.sleep(0.01)
+        raise AssertionError(f"seed {self._script.seed}: no {samples:g} samples after {LIMIT_S:g} s")
+
+    def _do(self, fault: Fault, running: Job) -> None:
+        match fault.kind:
+            case "kill":
+                self._end(fault.rank, signal.SIGKILL)
+            case "stop":
+                self._end(fault.rank, signal.SIGSTOP)
+            case "leave":
+                self._end(fault.rank, signal.SIGTERM)
+            case "join":
+                address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
+                self._there[fault.rank] = self._stack.enter_context(workers(come_back, 1, fault.rank, *address)), 0
+            case "switch":
+                steer.switch(steer.at(self._name), fault.policy)
+
+    def _end(self, rank: int, number: int) -> None:
+        group, place = self._there.pop(rank)
+        group.kill(place, number)
+        while rank in steer.status(steer.at(self._name)).members:  # it joins again only when it is gone
+            time.sleep(0.01)
+
+    def _outcome(self, group: Workers, place: int) -> ProcessOutcome:
+        others = [other for other in range(len(group.processes)) if other != place]
+        return group.join(LIMIT_S, leave=others)[0]
+
+
+def trouble(outcomes: list[ProcessOutcome], script: FaultScript) -> str:
+    """What is wrong with what the workers have that are left; empty if nothing is."""
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    if failed:
+        return (failed[0].traceback or "a worker died").strip().split("\n")[-1]
+    weights, state = outcomes[0].value
+    if any(not torch.equal(weights, outcome.value[0]) for outcome in outcomes[1:]):
+        return "the workers that are left differ"
+    missing, total = int((weights == 0).sum()), EPOCHS * SAMPLES
+    if state.samples + state.skipped != total or missing != state.skipped or missing >= script.workers * EPOCHS:
+        return f"{state.samples} samples and {state.skipped} skipped of {total}, {missing} in no parameter"
+    return ""
+
+
+def play(seed: int) -> str:
+    """The trouble with one seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return Play(script_of(seed), folder).run()
+        except (AssertionError, PolyrhythmError) as error:
+            return str(error).split("\n", maxsplit=1)[0] or repr(error)
+
+
+def main(seconds: float, seed: int) -> str | None:
+    """Play one seed after the other for so long; what went wrong."""
+    begun, first, wrong = time.monotonic(), seed, 0
+    while time.monotonic() < begun + seconds:
+        found = play(seed)
+        wrong += bool(found)
+        if found:
+            print(f"seed {seed}: {found}: {script_of(seed)}", flush=True)
+        seed += 1
+    print(f"{seed - first} scripts from seed {first} on, {wrong} with trouble")
+    return f"{wrong} of {seed - first} went wrong" if wrong else None
+
+
+if __name__ == "__main__":
+    given = [float(argument) for argument in sys.argv[1:3]]
+    sys.exit(main(given[0] if given else 3600.0, int(given[1]) if len(given) > 1 else 1))

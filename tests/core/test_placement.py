@@ -1,0 +1,29 @@
+"""What has no way to run on real workers is refused in one line."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from polyrhythm.core import Traits
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import PolicyError
+from polyrhythm.policies import parse_policy
+from polyrhythm.policies.asp import ASP
+
+
+class Hasty(ASP):
+    """Its workers read the servers' parameters without an answer."""
+
+    traits: ClassVar[Traits] = replace(ASP.traits, waits=False)
+
+
+def test_workers_that_go_on_without_an_answer_step_on_replicas() -> None:
+    assert runtime_placement(parse_policy("esync")) == "coordinator"
+    assert runtime_placement(parse_policy("esync:blocking=false")) == "coordinator"
+    with pytest.raises(PolicyError) as refused:
+        runtime_placement(Hasty())
+    assert str(refused.value) == (
+        "policy asp cannot run on real workers: whoever steps on the servers' parameters waits for the answer to its "
+        "report; simulate it"
+    )

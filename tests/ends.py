@@ -1,0 +1,23 @@
+"""Waiting for the end of processes that are not our children."""
+
+import os
+import select
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+
+def await_ends(pids: Iterable[int], limit_s: float) -> bool:
+    """Whether all of these processes end within so many seconds."""
+    deadline = time.monotonic() + limit_s
+    return all(ends(pid, max(0.0, deadline - time.monotonic())) for pid in pids)
+
+
+def ends(pid: int, limit_s: float) -> bool:
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            return bool(select.select([descriptor], [], [], limit_s)[0])
+        finally:
+            os.close(descriptor)
+    return True

@@ -1,0 +1,91 @@
+"""Who gets anything from the page."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from polyrhythm.live.gate import MAX_BODY, Gate
+
+HERE = {"host": "127.0.0.1:80"}
+JSON = {"content-type": "application/json", "content-length": "2", "host": "127.0.0.1:80"}
+
+
+async def echo(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{request.method} {request.url.path}")
+
+
+APP = Gate(Starlette(routes=[Route("/state", echo), Route("/switch", echo, methods=["POST"])]), "secret", "127.0.0.1")
+
+
+def ask(
+    path: str, method: str = "GET", headers: Mapping[str, str] = HERE, app: Gate = APP
+) -> tuple[int, str, dict[str, str]]:
+    """Status, text and headers of an answer, without a socket."""
+    sent: list[dict[str, Any]] = []
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": given, "root_path": ""}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(
+        app({**scope, "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9)}, receive, send)
+    )
+    body = b"".join(message.get("body", b"") for message in sent[1:]).decode()
+    return sent[0]["status"], body, {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+def test_with_the_key_the_application_answers_and_does_not_see_it() -> None:
+    status, text, headers = ask("/secret/state")
+    assert (status, text) == (200, "GET /state")
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert ask("/secret/switch", "POST", JSON)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/state", "/secret", "/secre/state", "/secretx/state", "//state", "/%73ecret/state"]
+)
+def test_without_the_key_there_is_nothing(path: str) -> None:
+    status, text, _ = ask(path)
+    assert status == 403
+    assert "needs its key" in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "why"),
+    [
+        ("POST", "/secret/switch", {**JSON, "origin": "http://evil.example"}, "from another site"),
+        ("POST", "/secret/switch", {**JSON, "origin": "null"}, "from another site"),
+        ("GET", "/secret/state", {"host": "127.0.0.1:80", "sec-fetch-site": "cross-site"}, "from another site"),
+        ("GET", "/secret/state", {"host": "evil.example"}, "known under another name"),
+        ("POST", "/secret/switch", {**JSON, "content-type": "text/plain"}, "must be JSON"),
+        ("POST", "/secret/switch", {**JSON, "content-length": str(MAX_BODY + 1)}, "at most 4096 bytes"),
+        ("POST", "/secret/switch", {"host": "localhost", "content-type": "application/json"}, "must say its length"),
+        ("DELETE", "/secret/state", {"host": "localhost"}, "DELETE is not used here"),
+    ],
+)
+def test_other_sites_and_odd_requests_are_refused(method: str, path: str, headers: dict[str, str], why: str) -> None:
+    status, text, _ = ask(path, method, headers)
+    assert status == 403
+    assert why in text
+
+
+def test_the_page_itself_may_ask_through_a_tunnel() -> None:
+    headers = {**JSON, "host": "localhost:9000", "origin": "http://localhost:9000", "sec-fetch-site": "same-origin"}
+    assert ask("/secret/switch", "POST", headers)[0] == 200
+
+
+def test_beyond_this_host_it_may_have_any_name() -> None:
+    app = Gate(Starlette(routes=[Route("/state", echo)]), "secret", "0.0.0.0")
+    assert ask("/secret/state", headers={"host": "node7:8265"}, app=app)[0] == 200

@@ -1,0 +1,55 @@
+"""Windows that follow one another, and windows that slide."""
+
+import random
+
+import pytest
+
+from polyrhythm.core import Report
+from polyrhythm.policies._lib.detector import METHODS, Detector, DetectorState
+
+
+def watched(detector: Detector, *rounds: tuple[float, ...]) -> list[list[int]]:
+    """Who is a straggler after each round of reports."""
+    watch, named = DetectorState(), []
+    for clock, seconds in enumerate(rounds, 1):
+        for worker, step_s in enumerate(seconds):
+            watch = detector.after(watch, Report(worker, clock, float(clock), step_s=step_s), live=len(seconds))
+        named.append(list(watch.stragglers))
+    return named
+
+
+HEALTHY, LATE = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 3.0)
+
+
+def test_a_sliding_window_ends_with_every_step() -> None:
+    """Windows of 3 steps, two in a row: the mean of (1, 1, 3) is slow already, and so are the next."""
+    rounds = (HEALTHY, HEALTHY, HEALTHY, LATE, LATE, LATE, LATE)
+    apart = watched(Detector(window=3, patience=2), *rounds, LATE, LATE)
+    sliding = watched(Detector(window=3, patience=2, sliding=True), *rounds)
+    assert [bool(named) for named in apart] == [False] * 8 + [True]
+    assert [bool(named) for named in sliding] == [False] * 4 + [True] * 3
+    assert sliding[-1] == [3]
+
+
+def test_a_single_late_step_names_nobody_unless_windows_slide() -> None:
+    """It is in one window of those that follow one another, and in three of those that slide."""
+    rounds = (*[HEALTHY] * 6, LATE, *[HEALTHY] * 6)
+    assert not any(watched(Detector(window=3, patience=2), *rounds))
+    assert any(watched(Detector(window=3, patience=2, sliding=True), *rounds))
+
+
+def test_the_mean_of_a_sliding_window_is_that_of_its_last_steps() -> None:
+    detector, watch = Detector(window=2, sliding=True), DetectorState()
+    means = []
+    for clock, step_s in enumerate((1.0, 2.0, 4.0), 1):
+        watch = detector.after(watch, Report(0, clock, 0.0, step_s=step_s, transfer_s=1.0), live=1)
+        means.append(watch.means.get(0))
+    assert means == [None, 2.5, 4.0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_window_of_one_step_slides_as_it_is(method: str) -> None:
+    stream = random.Random(0)
+    rounds = [tuple(stream.lognormvariate(0.0, 0.5) for _ in range(6)) for _ in range(200)]
+    apart, sliding = (watched(Detector(method, window=1, sliding=sliding), *rounds) for sliding in (False, True))
+    assert apart == sliding

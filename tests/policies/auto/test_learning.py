@@ -1,0 +1,90 @@
+"""Arms that change the gradients: kept where a sample brings enough, given up where it does not."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Trace
+from polyrhythm.policies.auto.learning import harsher, least_points
+from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
+from polyrhythm.policies.local import LocalSGD
+from polyrhythm.sim import Device, Limits, Network, Scenario, simulate
+from polyrhythm.training.config import TrainingConfig
+
+
+def thin(workers: int, rate: float, exchange_s: float) -> Scenario:
+    """Digits on workers whose exchange takes so many times as long as a step; `rate` is that of BSP's update."""
+    return Scenario(
+        devices=[Device(count=workers, compute_s=1.0)],
+        network=Network(averaging="ring", averaging_s=exchange_s, latency_s=exchange_s / 2),
+        training=TrainingConfig(
+            batch_size=16,
+            learning_rate=rate / workers,
+            epochs=25,
+            target_accuracy=0.92,
+            eval_every_samples=16 * workers,
+        ),
+        limits=Limits(stop_at_target=True),
+    )
+
+
+def seconds(scenario: Scenario, policy: str) -> float:
+    reached_s = simulate(scenario, policy).time_to_target_s
+    assert reached_s is not None
+    return reached_s
+
+
+def test_thin_links_are_used_less_often_once_that_is_as_good(tmp_path: Path) -> None:
+    scenario = thin(4, 0.06, exchange_s=4.0)
+    ours = simulate(scenario, "auto:local", trace=tmp_path / "trace")
+    assert ours.time_to_target_s is not None
+    assert ours.time_to_target_s < 0.85 * seconds(scenario, "bsp")
+    said = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
+    assert "on trial" in said[0]
+    assert any("kept" in remark for remark in said)
+
+
+def test_near_the_edge_it_is_hardly_behind_bsp() -> None:
+    scenario = thin(16, 1.0, exchange_s=3.0)
+    assert seconds(scenario, "auto:async") < 1.1 * seconds(scenario, "bsp")
+
+
+def falling(points: int, slope: float, first: int = 0) -> tuple[LossPoint, ...]:
+    """Points a step apart, with some noise that is none in the mean of two."""
+    return tuple(
+        LossPoint(8.0 * step, slope * step + (0.01 if step % 2 else -0.01)) for step in range(first, first + points)
+    )
+
+
+def test_as_much_as_before_is_worth_its_speed() -> None:
+    shown = progress(falling(12, -0.1), LossPoints(falling(12, -0.1, first=12)))
+    assert shown.likely == pytest.approx(1.0, abs=0.1)
+    assert shown.verdict(1.0) == "open"
+    assert shown.verdict(2.0) == "better"
+
+
+def test_a_loss_that_stands_or_is_no_number_is_worse() -> None:
+    flat = tuple(LossPoint(8.0 * step, -1.2) for step in range(12, 24))
+    assert progress(falling(12, -0.1), LossPoints(flat)).verdict(2.0) == "worse"
+    broken = LossPoints().add(math.nan, samples=8, size=2, most=8)
+    assert progress(falling(12, -0.1), broken).verdict(100.0) == "worse"
+
+
+def test_few_points_say_nothing() -> None:
+    shown = progress(falling(LEAST_REFERENCE - 1, -0.1), LossPoints(falling(12, 0.0)))
+    assert shown.verdict(9.0) == "open"
+
+
+def test_a_kept_arm_is_seen_to_rise() -> None:
+    assert LossPoints(falling(12, -0.1) + falling(12, 0.2, first=12)).rises
+    assert not LossPoints(falling(24, -0.1)).rises
+
+
+def test_longer_rounds_are_not_tried_where_short_ones_have_failed() -> None:
+    assert harsher(LocalSGD(8)) >= {"local:8", "local:16", "local:32", "diloco:16"}
+    assert "local:4" not in harsher(LocalSGD(8))
+
+
+def test_replicas_are_judged_after_two_averages() -> None:
+    assert least_points(LocalSGD(16)) == 32

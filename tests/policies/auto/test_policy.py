@@ -1,0 +1,94 @@
+"""Auto in the simulator: what it makes of clusters that other policies are good or bad at."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Trace, replay
+from polyrhythm.errors import SpecError
+from polyrhythm.policies import parse_policy
+from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
+
+ONE_SLOW = [Device(count=3, compute_s=1.0), Device(compute_s=3.9)]
+RING = Network(averaging="ring", averaging_s=0.1)
+
+
+def scenario(devices: list[Device], rounds: int = 120, **more: object) -> Scenario:
+    workers = sum(device.count for device in devices)
+    workload = TimingWorkload(batch_size=64, samples=rounds * 64 * workers)
+    return Scenario(devices=devices, workload=workload, **more)  # type: ignore[arg-type]
+
+
+def seconds(what: Scenario, policy: str) -> float:
+    return simulate(what, policy).duration_s
+
+
+@pytest.mark.parametrize("network", [Network(), RING])
+def test_a_slow_worker_gets_less_and_the_log_says_why(tmp_path: Path, network: Network) -> None:
+    what = scenario(ONE_SLOW, network=network)
+    result = simulate(what, "auto", trace=tmp_path / "trace")
+    assert result.duration_s < 1.05 * seconds(what, "balanced")
+    assert result.switches == 1
+    ((_, remark),) = Trace.load(tmp_path / "trace").remarks
+    assert remark.startswith("balanced: rank 3 is 3.9x slower; ")
+    assert "x the throughput, shares " in remark
+
+
+def test_it_runs_again_from_its_trace_and_its_remarks_survive(tmp_path: Path) -> None:
+    simulate(scenario(ONE_SLOW), "auto", trace=tmp_path / "trace")
+    trace = Trace.load(tmp_path / "trace")
+    assert len(list(replay(parse_policy(trace.header.policy), trace))) == len(trace.entries)
+    trace.save(tmp_path / "again")
+    assert Trace.load(tmp_path / "again") == trace
+
+
+@pytest.mark.parametrize("network", [Network(), RING])
+def test_among_equal_workers_it_is_bsp(network: Network) -> None:
+    what = scenario([Device(count=4)], network=network, compute=Compute(distribution="normal", deviation=0.1))
+    assert seconds(what, "auto") == seconds(what, "bsp")
+    assert simulate(what, "auto").switches == 0
+
+
+def test_a_straggler_that_comes_later_is_found() -> None:
+    faults = Faults(stragglers=[Straggler(workers=[1], start_step=60, slowdown=4.0)])
+    what = scenario([Device(count=4)], rounds=160, faults=faults)
+    assert seconds(what, "auto") < 0.5 * seconds(what, "bsp")
+
+
+def test_nothing_is_changed_where_little_is_left() -> None:
+    assert simulate(scenario(ONE_SLOW, rounds=9), "auto").switches == 0
+
+
+def test_steps_that_are_late_by_chance_are_dropped_only_if_that_is_allowed() -> None:
+    compute = Compute(distribution="log-normal", deviation=0.8)
+    what = scenario([Device(count=8)], rounds=300, compute=compute)
+    assert simulate(what, "auto").gradients_dropped == 0
+    dropping = simulate(what, "auto:drop=true")
+    assert dropping.gradients_dropped > 0
+    assert dropping.duration_s < 0.95 * seconds(what, "bsp")
+
+
+def test_where_a_change_is_costly_it_pays_for_itself_or_is_not_made() -> None:
+    for cost_s in (0.0, 2.0):
+        what = scenario([Device(count=3, compute_s=1.0), Device(compute_s=1.3)], switch_cost_s=cost_s)
+        assert seconds(what, "auto") <= 1.02 * seconds(what, "bsp")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("auto:everything", "auto allows .* but got 'everything'"),
+        ("auto:risk=1", "risk must be a share from 0 to below 1 but got 1"),
+        ("auto:most=0", "most must be a whole number"),
+        ("auto:drop=maybe", "drop must be true or false"),
+    ],
+)
+def test_wrong_parameters_are_one_line(spec: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        parse_policy(spec)
+
+
+@pytest.mark.parametrize("spec", ["auto", "auto:drop=True", "auto:risk=0.1,drop=True,most=64"])
+def test_specs_are_read_as_they_are_written(spec: str) -> None:
+    assert parse_policy(spec).spec == spec
+    assert parse_policy(parse_policy(spec).spec) == parse_policy(spec)

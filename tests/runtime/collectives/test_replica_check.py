@@ -1,0 +1,56 @@
+"""Replicas that should be equal are compared, on real gloo processes."""
+
+import pytest
+import torch
+from torch import nn
+from torch._C._distributed_c10d import TCPStore
+
+from polyrhythm.errors import ReplicasDifferError
+from polyrhythm.runtime.collectives.membership import Generation
+from polyrhythm.runtime.collectives.replica_check import TOLERANCE, check_equal
+from polyrhythm.testing.processes import run_workers
+
+SIZE = 2
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def said(rank: int, port: int, factor: float, own_rate: bool) -> str:
+    """What a member is told whose parameters are so much larger than those of the one before it."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    generation = Generation(store, "all", range(SIZE), rank)
+    torch.manual_seed(0)
+    weights = nn.Conv2d(3, 8, 3)
+    weights.weight.data = weights.weight.data.contiguous(memory_format=torch.channels_last)
+    model = nn.Sequential(weights, nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5 if own_rate and rank else 0.25)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor**rank)
+    told = ""
+    try:
+        check_equal(generation, list(model.parameters()), optimizer)
+    except ReplicasDifferError as error:
+        told = str(error)
+    store.set(f"through/{rank}", "")
+    store.wait([f"through/{other}" for other in range(SIZE)])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"), [(1.0, False), (1.0 + TOLERANCE / 20, False), (1.0 + 20 * TOLERANCE, True)]
+)
+def test_replicas_may_be_as_far_apart_as_rounding_explains(store: TCPStore, factor: float, told: bool) -> None:
+    first, second = run_workers(said, SIZE, store.port, factor, False)
+    assert first == second
+    assert bool(first) == told
+    assert not told or "they make different optimizer steps" in first
+
+
+def test_rates_that_differ_are_named(store: TCPStore) -> None:
+    first, second = run_workers(said, SIZE, store.port, 1.5, True)
+    assert first == second
+    assert "their learning rates are 0.25 to 0.5" in first

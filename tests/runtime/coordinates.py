@@ -1,0 +1,82 @@
+"""A job whose exactness is read from its weights: each sample of each epoch is a parameter of its own.
+
+It is zero until a step with this sample is in the parameters, and the worker's part of a step after it; more if the
+sample was made twice.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import polyrhythm
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.testing.coordinates import SampleNumbers
+from tests.runtime.jobs import LIMIT_S, Job
+
+
+class Coordinates(nn.Module):
+    """Each sample of each epoch moves a parameter of its own."""
+
+    def __init__(self, epochs: int, samples: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(epochs, samples))
+
+    def forward(self, epoch: int, indices: Tensor) -> Tensor:
+        return -self.weight[epoch, indices].sum()
+
+
+def train(rank: int, epochs: int, samples: int, batch_size: int, compute_s: float, **given: Any) -> Tensor:
+    """Train to the end; the parameters."""
+    model = Coordinates(epochs, samples)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with polyrhythm.session(model, optimizer, **given) as session:
+        for epoch in range(epochs):
+            for indices in session.loader(SampleNumbers(samples), batch_size=batch_size):
+                optimizer.zero_grad()
+                time.sleep(compute_s)
+                model(epoch, indices).backward()
+                optimizer.step()
+    return model.weight.detach().clone()
+
+
+def trouble(weights: Iterable[Tensor], sizes: Iterable[int]) -> str:
+    """What is wrong with the parameters that the workers have at the end of a job that ran on so many; empty: nothing.
+
+    Two runs must have numbers of workers such that no sum of parts of one is a part of the other.
+    """
+    first, *others = weights
+    if any(not torch.equal(first, other) for other in others):
+        return "the workers differ"
+    parts = torch.tensor([1.0 / size for size in sizes])
+    right = torch.isclose(first[..., None], parts).any(-1)
+    missing, wrong = int((first == 0).sum()), int((~right & (first != 0)).sum())
+    return f"{missing} samples are in no parameter, {wrong} were made more than once" if missing or wrong else ""
+
+
+def await_samples(running: Job, count: int) -> bool:
+    """Until the job has processed so many samples; whether it has, or has ended before."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            state = steer.status(steer.at(running.settings.job))
+        except PolyrhythmError:
+            return False
+        if state.samples >= count:
+            return True
+        time.sleep(0.005)
+    raise AssertionError(f"no {count} samples after {LIMIT_S:g} s")
+
+
+def kill_everything(running: Job) -> None:
+    """kill -9 of the coordinator and all workers."""
+    processes = [*running.coordinator.processes, *running.ranks.processes]
+    for process in processes:
+        os.kill(process.pid or 0, signal.SIGKILL)
+    for process in processes:
+        process.join()

@@ -1,0 +1,76 @@
+"""What a coordinator cannot write down is said once, and nothing else comes of it."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core import Cluster, Joined, Proceed, Report, Sync
+from polyrhythm.policies import ASP
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.monitor import JobMonitor
+from polyrhythm.runtime.coordinator.recorder import JobRecorder, TraceFiles
+from polyrhythm.runtime.wire.job_config import JobConfig
+from tests.runtime.fake_job import FakeJob
+
+CLUSTER = Cluster(1, 8, 800)
+EVENTS = 1000
+"""More than what a file keeps before it writes."""
+
+
+def make_job() -> Job:
+    return FakeJob("asp", 1, 8, 1, 1, 0).coordinator.job
+
+
+def live(recorder: JobRecorder, phases: int = 2) -> None:
+    for phase in range(1, phases + 1):
+        recorder.begin_phase(phase, ASP(), CLUSTER, 100)
+        recorder.record(Joined((0,), 0.0), (Proceed((0,)),))
+        for clock in range(1, EVENTS):
+            recorder.record(Report(0, clock, float(clock), 8, 1.0), (Sync((0,)), Proceed((0,))))
+    recorder.close({})
+
+
+MONITOR = JobMonitor(lambda: 0.0)
+
+
+def full(folder: Path, job: str, phase: int) -> None:
+    """A trace of this phase meets a full disk."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{job}-phase-{phase}.jsonl").symlink_to("/dev/full")
+
+
+@pytest.mark.parametrize("phase", [1, 2])
+def test_a_full_disk_ends_the_trace_only(phase: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    full(tmp_path, "j", phase)
+    with caplog.at_level(logging.WARNING):
+        live(JobRecorder(JobConfig(job="j", trace=str(tmp_path)), make_job(), MONITOR), phases=3)
+    said = f"the trace in {tmp_path} cannot be written: No space left on device; the job goes on without it"
+    assert [record.message for record in caplog.records] == [said]
+    assert (tmp_path / "j-phase-1.jsonl").exists()
+    assert not (tmp_path / "j-phase-3.jsonl").exists()
+
+
+def test_what_is_kept_to_the_end_meets_a_full_disk(tmp_path: Path) -> None:
+    full(tmp_path, "j", 1)
+    said: list[str] = []
+    traces = TraceFiles(str(tmp_path), "j", said.append)
+    traces.begin_phase(1, ASP(), CLUSTER)
+    traces.close()
+    traces.write(Joined((0,), 0.0), ())
+    assert len(said) == 1
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING):
+        live(JobRecorder(JobConfig(job="j", trace=str(tmp_path / "file")), make_job(), MONITOR))
+    assert len(caplog.records) == 1
+    assert "cannot be written: File exists" in caplog.text
+
+
+def test_figures_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        live(JobRecorder(JobConfig(job="j", figures="/dev/full"), make_job(), MONITOR))
+    assert "what was measured cannot be written: " in caplog.text
+    assert "No space left on device" in caplog.text

@@ -1,0 +1,47 @@
+"""A policy that puts others in force, on a job in memory: each runs in a phase of its own, and says why."""
+
+import pytest
+
+from polyrhythm.errors import PolicyError
+from polyrhythm.policies import BSP, Balanced, parse_policy
+from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.stages import check_parts
+from polyrhythm.runtime.wire.protocol import Ready
+from tests.runtime.fake_job import FakeJob
+
+
+def test_each_policy_runs_in_a_phase_of_its_own() -> None:
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=1)
+    job.run({})
+    specs = [trace.header.policy for trace in job.traced()]
+    assert specs[0] == "bsp"
+    assert {"asp", "local:2"} <= {*specs}
+    assert any(remark.startswith("asp made step") for remark in job.remarks)
+
+
+def test_a_switch_of_somebody_else_ends_it() -> None:
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=1)
+    job.run({150: "switch local:4"})
+    specs = [trace.header.policy for trace in job.traced()]
+    assert specs[-1] == "local:4"
+    assert set(specs[specs.index("local:4") :]) == {"local:4"}
+
+
+def test_auto_begins_as_bsp_and_finds_who_is_slow() -> None:
+    """The rank of number 2 takes three times as long for a sample as that of number 0."""
+    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({})
+    assert [trace.header.policy.partition(":known")[0] for trace in job.traced()][:2] == ["bsp", "balanced"]
+    assert job.remarks[0].startswith(
+        "balanced: ranks 1, 2 are" if "1" in job.remarks[0][:18] else "balanced: rank 2 is"
+    )
+
+
+def test_steps_of_several_mini_batches_are_not_cut() -> None:
+    job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
+    job.members[0] = Member(Ready(0, 60, 4, parts=2))
+    check_parts(BSP(), job)
+    with pytest.raises(PolicyError, match="adds up the gradients of 2 mini-batches"):
+        check_parts(Balanced(), job)
+    job.members[0] = Member(Ready(0, 60, 4))
+    check_parts(parse_policy("balanced"), job)

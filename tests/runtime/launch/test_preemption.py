@@ -1,0 +1,234 @@
+"""Workers and jobs that are asked to end: SIGTERM to one, to the launcher, Ctrl-C, and `Session.leave`."""
+
+import os
+import re
+import signal
+import uuid
+from collections import Counter
+from multiprocessing import get_context
+
+import pytest
+
+import polyrhythm
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.preemption import TerminationWatch
+from polyrhythm.runtime.wire.control_protocol import Status
+from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
+from tests.runtime.places import LIMIT_S, Place
+
+SAMPLES, EPOCHS, BATCH = 60, 2, 2
+POLICIES = ["bsp", "local:4", "asp", "ssp:1", "k-sync:3", "esync"]
+
+LEAVING = """
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(3):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 1 and (epoch, number) == (1, 0):
+                os.kill(os.getpid(), signal.SIGTERM)
+            step(x, y)
+    print("finished", rank)
+"""
+
+UNMODIFIED = """
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(model)
+loader = DataLoader(data, 2, sampler=DistributedSampler(data))
+for epoch in range(3):
+    for number, (x, y) in enumerate(loader):
+        if rank == 1 and (epoch, number) == (1, 0):
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(x, y)
+print("finished", rank)
+"""
+
+SAVING = """
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(10**6):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 0 and (epoch, number) == (1, 0):
+                os.kill(os.getppid(), signal.SIGTERM)
+            step(x, y)
+            if asked:
+                break
+        if asked:
+            break
+    if rank == 0:
+        for epoch in range(epoch, epoch + 20):  # however long it takes, the servers are there
+            for x, y in session.loader(data, batch_size=2):
+                step(x, y)
+        state = session.state_dict()
+        velocities = [entry["momentum_buffer"] for entry in optimizer.state_dict()["state"].values()]
+        print("saved", state["policy"], len(velocities), all(bool(v.abs().sum()) for v in velocities))
+"""
+
+SIGNALLED = """
+from pathlib import Path
+
+def is_coordinator(path):
+    try:
+        parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        return parent == os.getppid() and b"coordinator.process" in path.read_bytes()
+    except OSError:  # ended meanwhile
+        return False
+
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(3):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 0 and (epoch, number) == (1, 0):
+                (coordinator,) = filter(is_coordinator, Path("/proc").glob("[0-9]*/cmdline"))
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    os.kill(int(coordinator.parent.name), number)
+            step(x, y)
+    print("samples", session.metrics["samples"])
+"""
+
+STUBBORN = """
+if rank == 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(10**6):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            if rank == 1 and (epoch, number) == (1, 0):
+                os.kill(os.getppid(), signal.SIGTERM)
+            step(x, y)
+"""
+
+ENDLESS = """
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(10**6):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            step(x, y)
+            if rank == 0 and (epoch, number) == (1, 0):
+                print("under way", flush=True)
+"""
+
+
+@pytest.mark.parametrize("script", [LEAVING, UNMODIFIED], ids=["session", "unmodified"])
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_a_worker_that_is_asked_to_end_is_no_failure(place: Place, policy: str, script: str) -> None:
+    done = place.run(script, "--nproc-per-node", "2", "--policy", policy)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "finished 0\n"
+    assert re.search(r"polyrhythm: rank 1 was asked to end, and has left; [01] workers go on", done.stderr)
+    assert "rank 1 left early in phase" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(place.processes()) == []
+
+
+def test_the_servers_stay_for_the_last_checkpoint(place: Place) -> None:
+    done = place.run(SAVING, "--nproc-per-node", "2", "--policy", "asp")
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stdout == "saved asp 2 True\n", done.stderr
+    assert "polyrhythm: SIGTERM: workers have 30 s to end" in done.stderr
+    assert list(place.processes()) == []
+
+
+def test_a_signal_to_all_processes_finds_the_coordinator_waiting_for_its_workers(place: Place) -> None:
+    done = place.run(SIGNALLED, "--nproc-per-node", "1", "--policy", "asp")
+    assert (done.returncode, done.stdout) == (0, "samples 120\n"), done.stderr
+
+
+def test_who_does_not_end_in_time_is_ended(place: Place) -> None:
+    done = place.run(STUBBORN, "--nproc-per-node", "2", "--policy", "asp", "--grace", "0.2")
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(place.processes()) == []
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_ctrl_c_twice_ends_all_without_a_traceback(place: Place, policy: str) -> None:
+    with place.start(ENDLESS, "--nproc-per-node", "2", "--policy", policy) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "under way\n"
+        os.killpg(launcher.pid, signal.SIGINT)
+        os.killpg(launcher.pid, signal.SIGINT)
+        _, err = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 128 + signal.SIGINT, err
+    assert "Traceback" not in err
+    assert "polyrhythm: SIGINT: workers have 30 s to end; once more ends them at once" in err
+
+
+def train(rank: int, name: str, how: str, when: tuple[int, int]) -> tuple[list[int], Status | None]:
+    """Train; the last rank leaves. Samples seen in the last epoch, and how the coordinator is at the end."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.1, momentum=0.9)
+    indices: list[int] = []
+    with polyrhythm.session(model, optimizer) as session:
+        for epoch in range(EPOCHS):
+            indices.clear()
+            for number, (x, y, index) in enumerate(session.loader(Numbered(SAMPLES), batch_size=BATCH)):
+                if how == "signal" and rank == 2 and (epoch, number) == when:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                step(model, optimizer, x, y)
+                indices += index.tolist()
+                if how == "leave" and rank == 2 and (epoch, number) == when:
+                    session.leave()
+        return indices, steer.status(steer.at(name)) if rank == 0 else None
+
+
+@pytest.mark.parametrize("how", ["signal", "leave"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_others_process_its_samples(policy: str, how: str) -> None:
+    name = f"leaving-{uuid.uuid4().hex}"
+    # Only the first mini-batch of an epoch is certain to be given to every rank, unless all step together.
+    when = (0, 5) if parse_policy(policy).traits.placement == "clock" else (1, 0)
+    with job(train, 3, name, how, when, name=name, policy=policy) as running:
+        outcomes = running.join()
+    assert outcomes[2].ok == (how == "leave"), outcomes[2].traceback
+    assert how == "leave" or outcomes[2].traceback.strip().endswith("SystemExit: 143"), outcomes[2].traceback
+    assert all(outcome.ok for outcome in outcomes[:2]), [outcome.traceback for outcome in outcomes]
+    (first, status), (second, _) = outcomes[0].value, outcomes[1].value
+    assert isinstance(status, Status)
+    assert (status.samples, status.skipped) == (EPOCHS * SAMPLES, 0)
+    seen = Counter(first + second)
+    assert {*seen.values()} == {1}
+    assert len(seen) >= SAMPLES - BATCH, "what it had not processed when it left"
+
+
+def test_a_script_keeps_its_own_handler() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        watch = TerminationWatch(lambda: None)
+        watch.start()
+        watch.stop()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_one_signal_is_heard_and_the_next_is_the_system_s() -> None:
+    asked: list[int] = []
+    watch = TerminationWatch(lambda: asked.append(1))
+    watch.start()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert asked == [1]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_forked_process_is_ended_as_ever() -> None:
+    watch = TerminationWatch(lambda: None)
+    watch.start()
+    try:
+        context = get_context("fork")
+        ready = context.Event()
+        child = context.Process(target=stand, args=(ready,))
+        child.start()
+        assert ready.wait(60)
+        child.terminate()
+        child.join(60)
+    finally:
+        watch.stop()
+    assert child.exitcode == -signal.SIGTERM
+
+
+def stand(ready: object) -> None:
+    """Say that one is there, and wait."""
+    ready.set()  # type: ignore[attr-defined]
+    signal.pause()

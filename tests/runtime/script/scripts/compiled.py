@@ -1,0 +1,67 @@
+# mypy: ignore-errors
+"""A compiled model, wrapped in every order; the backend counts what it is given instead of compiling it."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+GRAPHS = []
+
+
+def counting(graph, inputs):
+    GRAPHS.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+    return graph.forward
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.stem(x)))
+
+
+def build(order):
+    model = Net()
+    if order == "inside":
+        return DistributedDataParallel(torch.compile(model, backend=counting))
+    if order == "method":
+        model.compile(backend=counting)
+        return DistributedDataParallel(model)
+    if order == "outside":
+        return torch.compile(DistributedDataParallel(model), backend=counting)
+    return torch.compile(model, backend=counting)
+
+
+def main(order):
+    torch.manual_seed(0)
+    if order != "alone":
+        dist.init_process_group("gloo")
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    sampler = None if order == "alone" else DistributedSampler(data)
+    loader = DataLoader(data, 8, sampler=sampler)
+    model = build(order)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(x)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    rank = dist.get_rank() if order != "alone" else 0
+    Path(f"end.{rank}").write_text(f"{max(GRAPHS)}\n{weights.tolist()}\n")
+    if order != "alone":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,57 @@
+# mypy: ignore-errors
+"""Learning rates that change within an epoch, as real scripts change them; with ranks (``ddp``) or without."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+SAMPLES, EPOCHS, BATCH = 96, 4, 8
+RANK = int(os.environ.get("RANK", 0))
+
+
+def main(ranks, how):
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
+    data, model, sampler = TensorDataset(x, x.sum(1, keepdim=True)), nn.Linear(4, 1), None
+    if ranks == "ddp":
+        dist.init_process_group("gloo")
+        sampler, model = DistributedSampler(data), DistributedDataParallel(model)
+    loader = DataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+    warm_up = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
+    scheduler = StepLR(optimizer, 1, 0.5)
+    if how == "cycle":
+        scheduler = OneCycleLR(optimizer, 0.4, total_steps=EPOCHS * len(loader))
+    rates = []
+    for epoch in range(EPOCHS):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            if how == "apart":
+                optimizer.param_groups[0]["lr"] = 0.01 * (1 + RANK)
+            optimizer.step()
+            if how == "cycle":
+                scheduler.step()
+            elif how == "warm-up" and epoch == 0:
+                warm_up.step()
+        if how == "warm-up":
+            scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+    with open(f"end.{RANK}", "w") as out:
+        print(*rates, file=out)
+        print(*weights, file=out)
+    if ranks == "ddp":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

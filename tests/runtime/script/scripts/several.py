@@ -1,0 +1,60 @@
+# mypy: ignore-errors
+"""Several optimizers: a GAN with two exchanges a step, one with a critic that steps more often, two for one model."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+WHAT = sys.argv[1]
+ALONE = "alone" in sys.argv
+data = TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(2)) + 1)
+if ALONE:
+    loader = DataLoader(data, 8)
+    wrap = lambda module: module  # noqa: E731
+else:
+    dist.init_process_group("gloo")
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data, shuffle=False))
+    wrap = DistributedDataParallel
+torch.manual_seed(0)
+
+
+def gan(every):
+    critic, maker = wrap(nn.Linear(4, 1)), wrap(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=0.02)
+    of_maker = torch.optim.Adam(maker.parameters(), lr=0.01, betas=(0.5, 0.99))
+    for _ in range(3):
+        for i, (x,) in enumerate(loader):
+            made = maker(-x)
+            of_critic.zero_grad()
+            critic(x).square().mean().backward()
+            (critic(made.detach()) - 1).square().mean().backward()
+            of_critic.step()
+            if i % every == every - 1:
+                of_maker.zero_grad()
+                critic(made).square().mean().backward()  # which leaves gradients in the critic, too
+                of_maker.step()
+    return [critic, maker]
+
+
+def two_kinds():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1))
+    muon = torch.optim.Muon([model[0].weight], lr=0.05)
+    adam = torch.optim.AdamW(model[2].parameters(), lr=0.02)
+    model = wrap(model)
+    for _ in range(3):
+        for (x,) in loader:
+            model(x).square().mean().backward()
+            for optimizer in (muon, adam):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+    return [model]
+
+
+models = {"gan": lambda: gan(1), "critic": lambda: gan(2), "kinds": two_kinds}[WHAT]()
+with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+    print(*[f"{x:.9g}" for m in models for p in m.parameters() for x in p.detach().flatten().tolist()], file=out)

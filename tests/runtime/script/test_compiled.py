@@ -1,0 +1,27 @@
+"""Scripts that compile their model."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain
+
+
+def ends(run: Run, rank: int) -> list[str]:
+    """Operations in the largest graph, and the weights."""
+    return (run.folder / f"end.{rank}").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("order", ["inside", "outside", "method"])
+def test_bsp_is_what_torchrun_does(tmp_path: Path, order: str) -> None:
+    ours = adapted(tmp_path / "ours", "compiled.py", order, stand_in=False)
+    theirs = plain(tmp_path / "theirs", "compiled.py", order, stand_in=False)
+    for rank in range(2):
+        assert ends(ours, rank) == ends(theirs, rank)
+    assert "Warning" not in ours.stderr()
+
+
+@pytest.mark.parametrize("order", ["inside", "outside", "alone"])
+def test_a_compiled_model_follows_other_policies(tmp_path: Path, order: str) -> None:
+    run = adapted(tmp_path, "compiled.py", order, policy="asp", stand_in=False)
+    assert ends(run, 0)[0] == "3"

@@ -1,0 +1,30 @@
+"""Collectives inside the loop of workers that make steps of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import adapted, switched
+
+SAID = "inside the step loop gives each worker its own value under asp"
+
+
+def test_what_is_reduced_for_the_log_is_each_workers_own_and_said_once(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "logged.py", policy="asp")
+    for rank in run.ranks:
+        assert run.stdout(rank) == ["1.0", "1.0", "True"]
+    said = [line for line in run.stderr().splitlines() if SAID in line]
+    assert len(said) == 3
+    assert [line.split(": ")[2].split()[0] for line in said] == ["allreduce", "allgather", "barrier"]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:4"])
+def test_workers_that_step_together_have_that_of_all(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "logged.py", policy=policy)
+    assert [run.stdout(rank)[-1] for rank in run.ranks] == ["False", "False"]
+    assert SAID not in run.stderr()
+
+
+def test_it_follows_a_live_switch(tmp_path: Path) -> None:
+    run = switched(tmp_path, "logged.py", switches={5: "asp", 15: "bsp"})
+    assert run.stdout(0)[:2] == ["1.0", "1.0"]

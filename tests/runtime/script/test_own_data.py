@@ -1,0 +1,54 @@
+"""Scripts whose data no job can deal out: every worker reads its own, as it does under torchrun."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain
+
+EVERY = list(range(96))
+EPOCHS = "2"
+WAYS = ("stream", "buckets", "twice", "ahead", "pairs", "closure", "drawn")
+
+
+def weights(run: Run) -> list[str]:
+    """Parameters at the end of each epoch, which all ranks must have."""
+    texts = [[path.read_text() for path in sorted(run.folder.glob(f"weights.{rank}.*"))] for rank in run.ranks]
+    assert all(each == texts[0] for each in texts)
+    return texts[0]
+
+
+@pytest.mark.parametrize("what", WAYS)
+def test_under_bsp_a_script_with_ranks_does_what_it_does_under_torchrun(tmp_path: Path, what: str) -> None:
+    theirs = plain(tmp_path / "theirs", "own.py", what, "ddp", EPOCHS, stand_in=False)
+    ours = adapted(tmp_path / "ours", "own.py", what, "ddp", EPOCHS, stand_in=False)
+    assert [ours.epochs_of(rank) for rank in ours.ranks] == [theirs.epochs_of(rank) for rank in theirs.ranks]
+    assert weights(ours) == weights(theirs)
+
+
+@pytest.mark.parametrize(("what", "policy"), [("stream", "asp"), ("drawn", "local:8"), ("ahead", "selsync:delta=0.3")])
+def test_every_rank_reads_its_own_under_any_policy(tmp_path: Path, what: str, policy: str) -> None:
+    run = adapted(tmp_path, "own.py", what, "ddp", EPOCHS, policy=policy, stand_in=False)
+    weights(run)
+    assert all(len(epoch) == 48 for rank in run.ranks for epoch in run.epochs_of(rank))
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
+def test_ranks_may_have_unequal_numbers_of_mini_batches(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "own.py", "uneven", "ddp", EPOCHS, policy=policy, stand_in=False)
+    weights(run)
+    assert [len(run.epochs_of(rank)[1]) for rank in run.ranks] == [48, 28]
+
+
+@pytest.mark.parametrize(
+    ("what", "policy"),
+    [("stream", "bsp"), ("pairs", "bsp"), ("buckets", "asp"), ("weighted", "asp"), ("drawn", "asp")],
+)
+def test_workers_split_what_a_single_process_would_read(tmp_path: Path, what: str, policy: str) -> None:
+    run = adapted(tmp_path, "own.py", what, "alone", EPOCHS, policy=policy, stand_in=False)
+    if what != "drawn" or policy == "bsp":  # nobody knows where the loop ends
+        weights(run)
+    first, second = (run.epochs_of(rank)[1] for rank in run.ranks)
+    if what in ("stream", "buckets"):
+        assert sorted(first + second) == EVERY
+    assert first != second

@@ -1,0 +1,39 @@
+"""Learning rates that a script changes within an epoch, under policies and beside plain Python."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain, try_adapted
+
+
+def rates(run: Run, rank: int) -> list[float]:
+    """At the end of each epoch."""
+    return [float(word) for word in ends(run, rank)[0].split()]
+
+
+def ends(run: Run, rank: int) -> list[str]:
+    return (run.folder / f"end.{rank}").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4", "switch:bsp@0.3,asp@0.3,bsp"])
+def test_a_schedule_of_a_single_process_covers_its_length_on_all_workers(tmp_path: Path, policy: str) -> None:
+    alone = plain(tmp_path / "alone", "schedule.py", "alone", "cycle", ranks=1)
+    run = adapted(tmp_path / "ours", "schedule.py", "alone", "cycle", policy=policy, epochs=4)
+    assert rates(run, 0) == rates(run, 1) == rates(alone, 0)
+    assert ends(run, 0) == ends(run, 1)
+    assert "OneCycleLR.step counts the mini-batches of all workers" in run.stderr()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
+def test_a_warm_up_ends_with_its_epoch(tmp_path: Path, policy: str) -> None:
+    theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "warm-up")
+    run = adapted(tmp_path / "ours", "schedule.py", "ddp", "warm-up", policy=policy)
+    assert rates(run, 0) == rates(run, 1) == rates(theirs, 0)
+    assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
+
+
+def test_replicas_that_are_no_longer_equal_end_the_job(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "schedule.py", "ddp", "apart")
+    assert all(run.codes)
+    assert "of their norm apart: their learning rates are 0.01 to 0.02" in run.stderr()

@@ -1,0 +1,37 @@
+"""Who is late where mini-batches are unequal: what counts is the time to the synchronization point."""
+
+from polyrhythm.core import Report
+from polyrhythm.policies._lib.detector import Detector
+from polyrhythm.telemetry.stragglers import Stragglers
+
+
+def view(told: list[str]) -> Stragglers:
+    made = Stragglers(Detector(window=2, patience=1), tell=told.append)
+    for worker in range(3):
+        made.join(worker, 0.0)
+    return made
+
+
+def go(view: Stragglers, steps: int, sizes: tuple[int, ...], sample_s: tuple[float, ...]) -> None:
+    for _ in range(steps):
+        for worker, (samples, each_s) in enumerate(zip(sizes, sample_s, strict=True)):
+            view.report(Report(worker, 1, 0.0, samples, samples * each_s))
+
+
+def test_who_has_a_share_that_fits_is_not_late() -> None:
+    told: list[str] = []
+    stragglers = view(told)
+    go(stragglers, 8, (16, 16, 16), (1.0, 1.0, 4.0))
+    assert stragglers.arrivals()[2].late
+    go(stragglers, 8, (21, 22, 5), (1.0, 1.0, 4.0))
+    assert not any(arrival.late for arrival in stragglers.arrivals().values())
+    assert "worker 2 keeps up again" in told
+
+
+def test_the_rest_of_an_epoch_does_not_count() -> None:
+    told: list[str] = []
+    stragglers = view(told)
+    go(stragglers, 5, (16, 16, 16), (1.0, 1.0, 1.0))
+    go(stragglers, 1, (16, 1, 1), (1.0, 1.0, 1.0))
+    go(stragglers, 4, (16, 16, 16), (1.0, 1.0, 1.0))
+    assert told == []
