@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Policy, Ticket, Trace
+from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, LeftReason, Policy, Ticket, Trace
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
@@ -59,6 +59,7 @@ class FakeJob:
         self.alarms: list[float] = []
         self.snapshots: list[tuple[JobSnapshot, Counter[tuple[int, int]]]] = []
         self.remarks: list[str] = []
+        self.losses: list[tuple[int, LeftReason]] = []
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
         self.states: list[str] = []
         self.pushed: dict[tuple[int, int], SampleRange] = {}
@@ -128,6 +129,9 @@ class FakeJob:
 
     def give_up(self, reason: str) -> None:
         raise AssertionError(reason)
+
+    def tell_loss(self, worker: int, reason: LeftReason) -> None:
+        self.losses.append((worker, reason))
 
     def keep(self, snapshot: JobSnapshot) -> None:
         """All stand: what is in no parameter is in the workload, and nothing else."""

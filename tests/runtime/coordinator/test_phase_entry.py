@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
-from polyrhythm.runtime.wire.protocol import CollectiveFailed, Entered, Phase, Ready, SynchronousSteps
+from polyrhythm.runtime.wire.protocol import Bye, CollectiveFailed, Entered, Phase, Ready, SynchronousSteps
 from tests.runtime.coordinator.test_coordinator import EPOCHS, processed_once, seeds
 from tests.runtime.fake_job import FakeJob
 
@@ -99,12 +99,16 @@ class Office:
         self.sent: list[tuple[int, object]] = []
         self.cuts: list[str] = []
         self.given_up: list[str] = []
+        self.losses: list[tuple[int, str]] = []
 
     def send(self, worker: int, message: object) -> None:
         self.sent.append((worker, message))
 
     def cut(self, reason: str, after: int = 0) -> None:
         self.cuts.append(reason)
+
+    def tell_loss(self, worker: int, reason: str) -> None:
+        self.losses.append((worker, reason))
 
     def give_up(self, reason: str) -> None:
         self.given_up.append(reason)
@@ -188,3 +192,13 @@ def test_a_loss_is_no_attempt(office: Office) -> None:
             coordinator.receive(rank, CollectiveFailed(attempt, 0, "cut"))
     assert not office.given_up
     assert coordinator.phase == ATTEMPTS + 2
+
+
+@pytest.mark.parametrize(("message", "reason"), [(Bye(early=True), "removed"), (Bye(), "finished")])
+def test_who_leaves_between_phases_is_told_as_who_leaves_in_one(office: Office, message: Bye, reason: str) -> None:
+    coordinator = Coordinator(parse_policy("bsp"), 3, office, lambda: 0.0)  # type: ignore[arg-type]
+    for rank in range(3):
+        coordinator.connect(rank)
+    coordinator.receive(2, message)
+    coordinator.lost(1, "died")
+    assert office.losses == [(2, reason), (1, "died")]

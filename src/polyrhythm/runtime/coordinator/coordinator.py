@@ -142,7 +142,7 @@ class Coordinator:
                     self.choice.take(BSP())
                     self._request_stop()
             case Bye():
-                self.lost(worker, "removed" if self._steps(worker) else "finished")
+                self.lost(worker, "removed" if message.early or self._steps(worker) else "finished")
         self._go_on_if_standing()
 
     def check_upload(self, worker: int, version: int) -> None:

@@ -56,6 +56,9 @@ class CoordinatorEffects(Protocol):
     def give_up(self, reason: str) -> None:
         """End the job for everyone, with one line."""
 
+    def tell_loss(self, worker: int, reason: LeftReason) -> None:
+        """A member is gone: whoever watches hears of it."""
+
     def keep(self, snapshot: JobSnapshot) -> None:
         """All stand at a checkpoint, which a worker is writing: keep what belongs to it."""
 
@@ -259,9 +262,10 @@ class Job:
             yield worker, msgspec.structs.replace(phase, hears=self.hears, weighs=self.weighs)
 
     def tell_loss(self, worker: int, reason: LeftReason, where: str) -> None:
-        """Say that a worker is gone; more quietly if it was through."""
+        """Say that a worker is gone; in the log more quietly if it was through."""
         level = logging.INFO if reason == "finished" else logging.WARNING
         log.log(level, "rank %d %s %s, epoch %d", worker, WORDS[reason], where, self.epoch)
+        self.effects.tell_loss(worker, reason)
 
     def finish_epoch(self) -> None:
         for worker in self.present:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from polyrhythm.core import Decisions, Event, Ledger, Left, LeftReason, Policy, Report, Sync
+from polyrhythm.core import Decisions, Event, Ledger, LeftReason, Policy, Report, Sync
 from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import WORDS, Job, Member
@@ -71,8 +71,6 @@ class JobMonitor:
 
     def record(self, event: Event, decisions: Decisions) -> None:
         self.links.record(event, decisions)
-        if type(event) is Left and event.reason == "removed":
-            self.tell("left", f"rank {event.worker} {WORDS[event.reason]}", event.worker)
         if type(event) is Report:
             worker = event.worker
             self.samples[worker] = self.samples.get(worker, 0) + event.samples
@@ -110,8 +108,9 @@ class JobMonitor:
             self.tell("join", f"rank {worker} joins", worker)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        kind: EventKind = "death" if reason in ("died", "hung") else "left"
-        self.tell(kind, f"rank {worker} {WORDS[reason]}", worker)
+        """A member is gone; of one that is through there is nothing to tell."""
+        if reason != "finished":
+            self.tell("left" if reason == "removed" else "death", f"rank {worker} {WORDS[reason]}", worker)
 
     def diverged(self, reason: str) -> None:
         if reason != self._trouble:  # it is said to every worker

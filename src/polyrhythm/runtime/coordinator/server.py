@@ -148,6 +148,9 @@ class CoordinatorServer:
         """Tell every worker, on the connection that it reads at all times."""
         self._heartbeats.tell(Cut(self.coordinator.phase, reason, after))
 
+    def tell_loss(self, worker: int, reason: LeftReason) -> None:
+        self.monitor.lost(worker, reason)
+
     def propose(self, number: int, policy: str) -> None:
         self._heartbeats.tell(Propose(number, policy))
 
@@ -179,8 +182,6 @@ class CoordinatorServer:
         if channel is not None:
             channel.close()
         was_member = worker in self.coordinator.job.members
-        if was_member:
-            self.monitor.lost(worker, reason)
         self._coordinate(self.coordinator.lost, worker, reason)
         if was_member:
             self._recorder.lost(worker)

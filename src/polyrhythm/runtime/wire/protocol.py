@@ -94,9 +94,10 @@ class Confirmed(ControlMessage):
 
 
 class Bye(ControlMessage):
-    """The script is through; the worker leaves. `figures` as in `Heartbeat`."""
+    """The worker leaves: its script is through, or it goes `early`. `figures` as in `Heartbeat`."""
 
     figures: ReportedFigures = {}
+    early: bool = False
 
 
 class Ready(ControlMessage):

@@ -239,7 +239,7 @@ class Worker:
         context, self.left = self._context, True
         self._context.generation += 1  # what was fetched in advance is void
         context.done = True
-        context.client.send(Bye(context.client.reported.take()))
+        context.client.send(Bye(context.client.reported.take(), early=True))
         context.exchange.abandon(f"rank {self.rank}: {reason}")
         context.exchange.part()
 
