@@ -5,15 +5,14 @@ from functools import cache
 from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from polyrhythm import __version__
 from polyrhythm.live.history import Frame
 from polyrhythm.live.model import JobView
 from polyrhythm.live.work.board import WorkView
 from polyrhythm.policies import BUILT_IN
 from polyrhythm.policies._lib.completion import completions
 from polyrhythm.report.palette import COLOURS, NEUTRAL
+from polyrhythm.report.templates import pages
 
 PARTS = {
     "page.css": (("report", "templates/page.css"), ("live", "static/live.css")),
@@ -37,23 +36,21 @@ def colours() -> str:
 
 
 def live_page(job: str) -> str:
-    return render("page.html.j2", None, job=job, policies=completions("", BUILT_IN))
+    return render("page", None, job, policies=completions("", BUILT_IN))
 
 
 def saved_page(job: str, view: JobView | None, frames: Sequence[Frame]) -> str:
     """One file."""
-    return render("page.html.j2", {"view": view, "frames": frames}, job=job)
+    return render("page", {"view": view, "frames": frames}, job)
 
 
 def work_page(view: WorkView, saved: bool) -> str:
     """The page of long work: the live one, or one file."""
-    return render("work.html.j2", {"view": view} if saved else None, title=view.title)
+    return render("work", {"view": view} if saved else None, view.title)
 
 
-def render(template: str, kept: object | None, **more: object) -> str:
+def render(name: str, kept: object | None, title: str, **more: object) -> str:
     """A page; what is kept in it cannot end the script that holds it."""
-    environment = Environment(
-        loader=PackageLoader("polyrhythm.live", "static"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     data = None if kept is None else msgspec.json.encode(kept).decode().replace("<", "\\u003c")
-    return environment.get_template(template).render(data=data, version=__version__, asset=asset, **more)
+    template = pages("polyrhythm.live", "static").get_template(f"{name}.html.j2")
+    return template.render(title=title, data=data, asset=asset, script=f"{name}.js", **more)

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from polyrhythm import __version__
 from polyrhythm.report.figures import Chart
 from polyrhythm.report.palette import Look
+from polyrhythm.report.templates import pages
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,15 @@ class Document:
 
 def render_document(document: Document) -> str:
     charts = [chart for part in document.parts for chart in part.charts]
-    environment = Environment(
-        loader=PackageLoader("polyrhythm.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("document.html.j2").render(
-        version=__version__,
-        document=document,
-        charts_json=embedded({chart.key: styled(chart) for chart in charts}),
-        plotly=get_plotlyjs(),
+    return (
+        pages("polyrhythm.report")
+        .get_template("document.html.j2")
+        .render(
+            title=document.title,
+            document=document,
+            charts_json=embedded({chart.key: styled(chart) for chart in charts}),
+            plotly=get_plotlyjs(),
+        )
     )
 
 
