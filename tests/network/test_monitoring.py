@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -38,6 +39,13 @@ def test_board_and_rules_name_metrics_that_there_are() -> None:
         assert {name for name in named if name not in there} == set()
     board = json.loads((MONITORING / "grafana-board.json").read_text(encoding="utf-8"))
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) > 10
+
+
+def asked_by_the_board() -> list[str]:
+    """What its panels ask of a Prometheus, about every instance."""
+    board = json.loads((MONITORING / "grafana-board.json").read_text(encoding="utf-8"))
+    targets = (target["expr"] for panel in board["panels"] for target in panel.get("targets", ()))
+    return [expression.replace("$instance", ".*") for expression in targets]
 
 
 @contextmanager
@@ -86,5 +94,8 @@ def test_a_job_is_scraped_and_an_alert_fires(tmp_path: Path) -> None:
             rules = json.loads(fetch(f"{api}/rules")[1])["data"]["groups"]
             assert {group["name"] for group in rules} == {"quick", "polyrhythm"}
             assert all(rule["health"] != "err" for group in rules for rule in group["rules"])
+            for expression in asked_by_the_board():
+                status, text = fetch(f"{api}/query?{urlencode({'query': expression})}")
+                assert status == 200, text
         said = job.end()
         assert job.process.returncode == 0, said
