@@ -20,6 +20,7 @@ from polyrhythm.errors import (
     UsageError,
 )
 from polyrhythm.runtime.launch.rendezvous import SAID, read_number
+from polyrhythm.runtime.script.notices import say
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.wire.parent_death import tie_forks
@@ -70,8 +71,9 @@ def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
 def say_once(error: PolyrhythmError) -> None:
     """Print an error, unless another worker of this host has."""
     if first_to_say(str(error)):
-        who = "" if isinstance(error, RefusalError) else f"rank {os.environ.get('RANK', '0')}: "
-        print(f"polyrhythm: {who}{error}", file=sys.stderr)
+        who = f"rank {os.environ.get('RANK', '0')}"
+        named = isinstance(error, RefusalError) or str(error).startswith(f"{who} ")
+        say(str(error) if named else f"{who}: {error}")
 
 
 def first_to_say(text: str) -> bool:

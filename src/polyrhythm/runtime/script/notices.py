@@ -26,7 +26,12 @@ def refuse(problem: str, place: str = "") -> RefusalError:
 
 def tell(what: str, place: str = "") -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(f"polyrhythm: {place or script_line()}: {what}", file=sys.stderr)
+        say(f"{place or script_line()}: {what}")
+
+
+def say(line: str) -> None:
+    """Print a line in one piece, beside other workers that do."""
+    sys.stderr.write(f"polyrhythm: {line}\n")
 
 
 def script_line() -> str:

@@ -284,7 +284,7 @@ class Session:
             self.switch(policy)
         elif self.rank == 0 and not same("policy", policy, config.policy):
             holds = f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled"
-            print(f"polyrhythm: {holds}", file=sys.stderr)
+            sys.stderr.write(f"polyrhythm: {holds}\n")
 
     def _make_exchange(self) -> DDPExchange:
         return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
