@@ -1,24 +1,36 @@
 """Switches in the middle of an epoch, loops that are left early, and jobs that are resumed, on real workers."""
 
+import os
 import uuid
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
 import polyrhythm
-from polyrhythm.policies import parse_policy
+from polyrhythm.policies import is_built_in, parse_policy
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.runtime.wire.protocol import Address
 from tests.runtime.jobs import Numbered, Seen, flat, job, make_model, make_optimizer, run_job, step
 
 SAMPLES = 90
 TOUR = ["bsp", "local:3", "bsp", "asp", "bsp", "k-sync:2", "bsp"]
 TOUR += ["local:3", "asp", "local:3", "k-sync:2", "local:3", "asp", "k-sync:2", "asp", "bsp"]
+
+
+def ask_for(session: polyrhythm.Session, policy: str) -> None:
+    """Stay here until it is decided, where others must have said first that they have the policy."""
+    if is_built_in(parse_policy(policy)):
+        session.switch(policy)
+    else:
+        steer.switch(msgspec.json.decode(os.environ[COORDINATOR], type=Address), policy)
 
 
 def switch_in_every_epoch(rank: int, tour: list[str], options: dict[str, Any]) -> list[Seen]:
@@ -31,7 +43,7 @@ def switch_in_every_epoch(rank: int, tour: list[str], options: dict[str, Any]) -
             seen = Seen()
             for number, (x, y, index) in enumerate(session.loader(Numbered(SAMPLES), batch_size=3, **options)):
                 if number == 0:
-                    session.switch(following)
+                    ask_for(session, following)
                 step(model, optimizer, x, y)
                 seen.indices += index.tolist()
             seen.policy, seen.parameters = session.policy, flat(model)
