@@ -77,12 +77,13 @@ class WorkerAcceptor:
     def _sort(self, message: Any) -> None:
         """Some is for the shard beside the coordinator, a push for both, and all else for the coordinator."""
         host, worker = self._coordinator, self._worker
-        host.monitor.heard(worker, message)
         if type(message) in FOR_SHARD:
             if isinstance(message, Upload):
                 host.coordinator.check_upload(worker, message.version)
             host.shards.service.received(worker, self._channel, message)
-        elif isinstance(message, Pushed):
+            return
+        host.monitor.heard(worker, message)
+        if isinstance(message, Pushed):
             host.shards.service.check_settings(worker, message.settings)
             host.pushes.told(worker, message)
         else:

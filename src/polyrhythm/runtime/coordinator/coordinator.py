@@ -282,7 +282,7 @@ class Coordinator:
     def _go_on_if_standing(self) -> None:
         if not self._stepping or self._entry is not None:
             return
-        if not self._stop_wanted and self.job.present and self.choice.due(self.policy, self._mode.end_samples):
+        if not self._stop_wanted and self._mode.runs and self.choice.due(self.policy, self._mode.end_samples):
             self._request_stop_for_switch()
         if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
             self._start_phase()

@@ -91,10 +91,6 @@ def reraise(error: PolicyError) -> None:
     raise error
 
 
-def overlook(policy: Policy[Any], event: Event, decisions: Decisions) -> None:
-    """Nobody watches."""
-
-
 @dataclass(slots=True)
 class Member:
     """One live worker. `sample_ranges` are granted to it and not yet processed, oldest first; `step` is the one in
@@ -126,8 +122,8 @@ class Job:
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
     the job has diverged, and `rolled_back_samples` counts what was lost when it went back. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
-    policy in force has failed; it raises the error if no other can take its place. `observe` is shown all that the
-    policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
+    policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
+    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
     """
 
     planned: int
@@ -147,7 +143,7 @@ class Job:
     trouble: str = ""
     runs_policy_files: bool = True
     policy_failed: Callable[[PolicyError], None] = reraise
-    observe: Callable[[Policy[Any], Event, Decisions], None] = overlook
+    observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False
 

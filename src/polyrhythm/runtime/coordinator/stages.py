@@ -108,7 +108,7 @@ class Stages:
 
     def wants(self, job: Job, policy: Policy[Any]) -> bool:
         """Whether a supervisor wants another policy in force than this one."""
-        return self._known is not None and self.stage(job).policy != policy
+        return self._known is not None and bool(job.present) and self.stage(job).policy != policy
 
     def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
         """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.
@@ -207,7 +207,7 @@ class PolicyChoice:
         self.phase, self._failed_in = 0, 0
         self._began: Policy[Any] | None = None
         self._before: Policy[Any] | None = None
-        job.policy_failed, job.observe = self.fail, self.observe
+        job.policy_failed = self.fail
         self._listen()
 
     @property
@@ -222,12 +222,17 @@ class PolicyChoice:
 
     def _listen(self) -> None:
         """What members are asked for, whichever policy is in force."""
-        traits = self.stages.policy.traits
-        self._job.hears, self._job.weighs = "loss" in traits.needs, traits.shares
+        policy = self.stages.policy
+        self._job.hears, self._job.weighs = "loss" in policy.traits.needs, policy.traits.shares
+        self._job.observe = self.observe if isinstance(policy, Supervisor) else None
 
     def due(self, policy: Policy[Any], end_samples: float) -> bool:
-        """Whether another policy is due than this one, which is in force until so many samples."""
-        return self._job.done_samples >= end_samples or self.stages.wants(self._job, policy)
+        """Whether another policy is due than this one, which is in force until so many samples.
+
+        It is asked at each message, and who is present is counted only if it is.
+        """
+        due = self._job.done_samples >= end_samples or self.stages.wants(self._job, policy)
+        return due and bool(self._job.present)
 
     def observe(self, policy: Policy[Any], event: Event, decisions: Decisions) -> None:
         """The policy in force has been told something; one that watches it may want another."""

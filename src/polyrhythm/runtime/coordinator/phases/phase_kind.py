@@ -58,7 +58,8 @@ class PhaseDriver(Driver):
         return None if self._failed else state
 
     def _show(self, event: Event, decisions: Decisions) -> None:
-        self._job.observe(self.policy, event, decisions)
+        if self._job.observe is not None:
+            self._job.observe(self.policy, event, decisions)
         self._job.effects.record(event, decisions)
 
     def tell(self, event: Event) -> None:
