@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 import polyrhythm
 from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job
@@ -19,9 +19,9 @@ def train(rank: int, kind: torch.dtype) -> tuple[torch.dtype, Tensor, float]:
         for _ in range(3):
             for x, y, _ in session.loader(data, batch_size=4):
                 optimizer.zero_grad()
-                F.cross_entropy(model(x.to(kind)).float(), y).backward()
+                functional.cross_entropy(model(x.to(kind)).float(), y).backward()
                 optimizer.step()
-        loss = F.cross_entropy(model(data.x.to(kind)).float(), data.y)
+        loss = functional.cross_entropy(model(data.x.to(kind)).float(), data.y)
     return next(model.parameters()).dtype, flat(model), loss.item()
 
 
