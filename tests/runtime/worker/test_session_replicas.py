@@ -102,6 +102,23 @@ def test_diloco_without_an_outer_momentum_is_local_sgd() -> None:
     close(run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3,lr=1,momentum=0"), expected)
 
 
+def test_diloco_with_a_quorum_of_all_is_diloco() -> None:
+    expected, *_ = run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3")
+    close(run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3,quorum=2"), expected)
+
+
+def test_a_quorum_loses_and_doubles_no_sample_across_switches() -> None:
+    """Two of three make an outer step, and the third goes on with what it has learned for the next."""
+    quorum = "diloco:3,quorum=2"
+    policies = [quorum, "bsp", quorum, "asp", quorum]
+    by_rank = run_job(switch_in_every_epoch, 3, policies, {}, policy=quorum)
+    for number, after in enumerate(policies[1:]):
+        epoch = [ranks[number] for ranks in by_rank]
+        assert {seen.policy for seen in epoch} == {parse_policy(after).spec}
+        assert all(torch.equal(seen.parameters, epoch[0].parameters) for seen in epoch)
+        assert Counter(index for seen in epoch for index in seen.indices) == Counter(range(SAMPLES))
+
+
 def test_replicas_that_never_meet_are_averaged_at_the_end_of_each_epoch() -> None:
     expected, *_ = run_job(train, 2, 4, MOMENTUM, {}, policy="local:100")
     close(run_job(train, 2, 4, MOMENTUM, {}, policy="selsync:inf"), expected)
