@@ -102,11 +102,6 @@ def test_diloco_without_an_outer_momentum_is_local_sgd() -> None:
     close(run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3,lr=1,momentum=0"), expected)
 
 
-def test_diloco_with_a_quorum_of_all_is_diloco() -> None:
-    expected, *_ = run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3")
-    close(run_job(train, 2, 4, MOMENTUM, {}, policy="diloco:3,quorum=2"), expected)
-
-
 def test_a_quorum_loses_and_doubles_no_sample_across_switches() -> None:
     """Two of three make an outer step, and the third goes on with what it has learned for the next."""
     quorum = "diloco:3,quorum=2"
