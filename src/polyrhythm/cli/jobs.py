@@ -1,6 +1,7 @@
 """Commands about real jobs: start one, steer one."""
 
 import getpass
+import os
 import socket
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,10 @@ def run(ctx: typer.Context) -> None:
 
     polyrhythm run --nproc-per-node 4 --policy ssp:3 train.py --lr 0.1
     """
+    from polyrhythm.runtime.launch.forked import begin_fork
+
+    fork = begin_fork(ctx.args, os.environ)  # imports torch, as all that follows does here
+
     from polyrhythm.cli.pilot import resolved
     from polyrhythm.cli.show_config import config_table
     from polyrhythm.runtime.launch.ray import launch_anywhere
@@ -42,7 +47,7 @@ def run(ctx: typer.Context) -> None:
     if (table := config_table(ctx.args)) is not None:
         typer.echo(table)
         return
-    raise typer.Exit(launch_anywhere(resolved(ctx.args)))
+    raise typer.Exit(launch_anywhere(resolved(ctx.args), fork))
 
 
 def ctl(

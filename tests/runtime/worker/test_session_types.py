@@ -19,7 +19,7 @@ def train(rank: int, kind: torch.dtype) -> tuple[torch.dtype, Tensor, float]:
         for _ in range(3):
             for x, y, _ in session.loader(data, batch_size=4):
                 optimizer.zero_grad()
-                functional.cross_entropy(model(x.to(kind)).float(), y).backward()
+                functional.cross_entropy(model(x.to(kind)).float(), y).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         loss = functional.cross_entropy(model(data.x.to(kind)).float(), data.y)
     return next(model.parameters()).dtype, flat(model), loss.item()

@@ -22,7 +22,7 @@ REFUSED = {
 """Flags of torchrun that would change something and do nothing here, and why; only their defaults are accepted."""
 
 IDLE = (
-    *("monitor_interval", "start_method", "event_log_handler", "role"),
+    *("monitor_interval", "event_log_handler", "role"),
     *("signals_to_handle", "shutdown_timeout"),
 )
 """Flags of torchrun that tune its own machinery; accepted, and without effect."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN, read_count
 from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
@@ -64,11 +65,11 @@ class RayOrder(NamedTuple):
         return [*self.flags, "--job", self.job, *place, *self.script]
 
 
-def launch_anywhere(arguments: Sequence[str]) -> int:
+def launch_anywhere(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     """Run a job where ``--on`` says; its exit status as in `polyrhythm.runtime.launch.torchrun.launch`."""
     order = read_order(arguments)
     if order is None:
-        return launch(arguments)
+        return launch(arguments, fork)
     say(order.overruled)
     return launch_on_ray(order)
 

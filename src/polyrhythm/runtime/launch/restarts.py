@@ -1,16 +1,16 @@
 """Workers that have died are started again by the launcher of their host, and join the job where it is."""
 
-import subprocess
 from collections.abc import Callable
 
 from polyrhythm.errors import BROKEN, REFUSED
+from polyrhythm.runtime.launch.forked import RunningProcess
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.training.divergence import DIVERGED
 
 ENDS = (0, LEFT, BROKEN, REFUSED, DIVERGED)
 """Exit statuses after which a new process would do no better."""
 
-StartAgain = Callable[[int, int], "subprocess.Popen[bytes]"]
+StartAgain = Callable[[int, int], RunningProcess]
 """Starts the worker of a rank, for the so-many-th time after the first."""
 
 
@@ -45,7 +45,7 @@ class Restarts:
         """Whether a worker that has ended so is started again."""
         return code not in ENDS and self.made < self.most
 
-    def again(self, rank: int, code: int) -> "subprocess.Popen[bytes]":
+    def again(self, rank: int, code: int) -> RunningProcess:
         """The new process."""
         self.made += 1
         self._codes.setdefault(rank, code)

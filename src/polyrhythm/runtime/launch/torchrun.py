@@ -20,6 +20,7 @@ import msgspec
 from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
+from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, start_coordinator, store_port, wait_for_coordinator
@@ -34,16 +35,10 @@ from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.training.divergence import DIVERGED
 
-ADAPT = "polyrhythm.runtime.script"
-"""What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
-
 PATIENCE_S = 7 * 86400.0
 """How long the coordinator waits for the first worker: a script may load data for hours, and the launcher sees who
 dies.
 """
-
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
-"""For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
 
 MOST_A_CORE = 32
 """Workers, or shards, for each core of a host; more are a mistake."""
@@ -74,9 +69,15 @@ class LaunchOrder(NamedTuple):
             UsageError: if it is not.
         """
         config = self.config
-        script = self.command[self.command.index(ADAPT) + 1] if ADAPT in self.command else ""
+        script = self.command[0 if config.no_python else len(ADAPTED)]
         if not (config.no_python or config.module or Path(script).exists()):
             raise UsageError(f"cannot find the script {script}")
+
+    @property
+    def forks(self) -> bool:
+        """Whether the workers are forked from one process."""
+        config = self.config
+        return self.processes > 1 and config.start_method != "spawn" and not config.no_python and can_fork()
 
     @property
     def ranks(self) -> range:
@@ -99,7 +100,10 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
     processes, node = read_processes(config.nproc_per_node), read_node(config)
     check_room(processes, config.shards)
-    python = [] if config.no_python else [sys.executable, "-u", "-m", ADAPT, *(["-m"] if config.module else [])]
+    if config.start_method in FORKED and (config.no_python or not can_fork()):
+        why = "a program that is no Python" if config.no_python else "a host with a GPU, or without Linux,"
+        raise UsageError(f"{config.label('start_method')} {config.start_method}: {why} cannot be forked; leave it out")
+    python = [] if config.no_python else [*ADAPTED, *(["-m"] if config.module else [])]
     placed = msgspec.structs.replace(
         config,
         job=config.job or (check_job_name(config.rdzv_id, "--rdzv-id") if node.count > 1 else uuid.uuid4().hex[:8]),
@@ -133,8 +137,8 @@ def check_room(processes: int, shards: int) -> None:
             )
 
 
-def launch(arguments: Sequence[str]) -> int:
-    """Run a job to its end; its exit status.
+def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
+    """Run a job to its end; its exit status. Workers are forked from `fork`, if it has been begun and they can be.
 
     0; 3 if it diverged, 2 if its script or a setting was refused, or 1 if a worker failed by itself or none finished.
 
@@ -151,7 +155,7 @@ def launch(arguments: Sequence[str]) -> int:
     # In memory, so that nothing is left over however this process ends.
     with store_port(plan.node) as port, open(os.memfd_create("polyrhythm-said"), "rb") as said:
         os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
-        codes = run_workers(plan, port)
+        codes = run_workers(plan, port, fork)
     return job_status(list(codes.values()))
 
 
@@ -170,9 +174,12 @@ def job_status(codes: Sequence[int]) -> int:
     return 1 if any(code > 0 and code != LEFT for code in codes) or all(codes) else 0
 
 
-def run_workers(plan: LaunchOrder, port: int) -> dict[int, int]:
+def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[int, int]:
     """Start the workers of this host, and the coordinator if it is the first, and wait for them; exit codes by rank."""
     config = msgspec.structs.replace(plan.config, patience_s=PATIENCE_S)
+    if fork is not None and not plan.forks:
+        fork.close()
+    fork = (fork or WorkerFork(plan.command[len(ADAPTED) :], os.environ)) if plan.forks else None
     coordinator = None if plan.node.rank else start_coordinator(config, bound=True)
     watch = None if plan.node.rank else start_watch(config)
     announce(plan)
@@ -180,9 +187,11 @@ def run_workers(plan: LaunchOrder, port: int) -> dict[int, int]:
     if coordinator is None:
         wait_for_coordinator(plan.coordinator.coordinator)
     watcher = watch.process if watch else None
-    workers = {rank: start_worker(plan, rank, port) for rank in plan.ranks}
+    workers = {rank: start_worker(plan, rank, port, fork) for rank in plan.ranks}
+    if fork is not None and not config.max_restarts:
+        fork.close()
     limits = config.hang_after, config.grace
-    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port, count))
+    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port, fork, count))
     return ProcessWatch(plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts).wait()
 
 
@@ -204,9 +213,17 @@ def say(lines: Sequence[str]) -> None:
             print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
 
 
-def start_worker(plan: LaunchOrder, rank: int, port: int, restarts: int = 0) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
+def environment_of(plan: LaunchOrder, rank: int, port: int) -> dict[str, str]:
+    return {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
+
+
+def start_worker(
+    plan: LaunchOrder, rank: int, port: int, fork: WorkerFork | None = None, restarts: int = 0
+) -> RunningProcess:
+    environment = environment_of(plan, rank, port)
     environment["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+    if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
+        return forked
     try:
         return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
     except OSError as error:
@@ -227,9 +244,7 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     ours = {COORDINATOR: msgspec.json.encode(address).decode()}
     if node.count > 1:
         ours[ADDRESS] = node.address
-    usual = {**KEPT_MEMORY, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
-    unset = {name: value for name, value in usual.items() if name not in os.environ}
-    named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **unset}
+    named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **usual(processes, os.environ)}
     return {key: str(value) for key, value in named.items()}
 
 
@@ -252,7 +267,7 @@ class ProcessWatch:
         self,
         address: Address,
         coordinator: "subprocess.Popen[bytes] | None",
-        workers: "dict[int, subprocess.Popen[bytes]]",
+        workers: dict[int, RunningProcess],
         hang_after: float,
         grace_s: float,
         elsewhere: bool = False,
@@ -372,7 +387,7 @@ def ending(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
 
 
-def end(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
+def end(process: RunningProcess, patience_s: float) -> bool:
     """Wait for a process; whether it had to be killed."""
     try:
         process.wait(patience_s)

@@ -7,6 +7,7 @@ import threading
 from typing import NoReturn
 
 from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.launch.forked import fork_workers
 from polyrhythm.runtime.script.bootstrap import main
 
 
@@ -35,6 +36,7 @@ def run() -> int:
 
 
 if __name__ == "__main__":
+    fork_workers()
     code = run()
     if GroupHealth.failures:
         leave(code)

@@ -57,6 +57,8 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         master_addr: host 0, in place of `rdzv_endpoint`.
         master_port: its port.
         max_restarts: how often a host starts workers again that have died.
+        start_method: spawn: each worker is a process of its own from the start; fork or forkserver: all workers of a
+            host are forked from one that has imported torch; auto: forked if there are several, on Linux without a GPU.
         standalone: says that there is one host, as is the default.
         module: whether the script is the name of a module.
         no_python: whether the script is a program of its own.
@@ -71,6 +73,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
     max_restarts: int = 0
+    start_method: Literal["auto", "spawn", "fork", "forkserver"] = "auto"
     standalone: bool = False
     module: bool = False
     no_python: bool = False

@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 PR_SET_PDEATHSIG = 1
 
@@ -28,15 +29,21 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None]:
     Args:
         number: signal that ends it. A launcher gets SIGTERM, on which it ends its workers and gives them time.
     """
-    parent, libc = os.getpid(), ctypes.CDLL(None)
+    return partial(die_with, os.getpid(), number, ctypes.CDLL(None))
 
-    def bind() -> None:
-        if sys.platform == "linux":
-            libc.prctl(PR_SET_PDEATHSIG, int(number))
-            if os.getppid() != parent:  # gone before the kernel was told
-                os.kill(os.getpid(), number)
 
-    return bind
+def die_with(parent: int, number: int = signal.SIGKILL, libc: ctypes.CDLL | None = None) -> None:
+    """End this process when its parent is killed.
+
+    Args:
+        parent: its pid.
+        number: signal that ends it.
+        libc: to be given in a process that must not load anything.
+    """
+    if sys.platform == "linux":
+        (libc or ctypes.CDLL(None)).prctl(PR_SET_PDEATHSIG, int(number))
+        if os.getppid() != parent:  # gone before the kernel was told
+            os.kill(os.getpid(), number)
 
 
 def end_with_starter() -> None:

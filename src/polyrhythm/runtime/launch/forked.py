@@ -1,0 +1,212 @@
+"""Workers that are forked from one process, which has imported what each of them needs: imported once, not n times.
+
+The process runs the workers' own command line up to the script, and forks for each word from the launcher. A worker is
+forked twice, so that it loses its parent and the kernel gives it to the launcher (`PR_SET_CHILD_SUBREAPER`): the
+launcher waits for it, and it ends with the launcher, as for a worker that was started by itself.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from polyrhythm.runtime.wire.parent_death import die_with, dies_with_us
+
+FORKS = "POLYRHYTHM_FORKS"
+"""Environment variable of the process that is forked, with the descriptor of its socket."""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+ADAPTED = (sys.executable, "-u", "-m", "polyrhythm.runtime.script")
+"""What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
+
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
+"""For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
+
+FORKED = ("fork", "forkserver")
+"""Values of --start-method that ask for workers that are forked from one process."""
+
+ALONE = ("1", "gpu")
+"""Values of --nproc-per-node with which there is nothing to fork."""
+
+PRELOADED = ("torch._dynamo", "torch.nn.parallel", "torch.optim")
+"""What the first optimizer and the first wrapper import besides what we do."""
+
+DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/accel0")
+"""Files that a host with a GPU has, of which the libraries do not bear a fork."""
+
+POLL_S = 0.01
+
+
+class RunningProcess(Protocol):
+    """What a launcher needs of a worker: the part of `subprocess.Popen` that does not depend on who started it."""
+
+    pid: int
+    returncode: Any
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class ForkedWorker:
+    """A child of this process that somebody else has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `subprocess.Popen.wait`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._has_ended():
+            if deadline is not None and time.monotonic() > deadline:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(["a forked worker"], timeout)
+            time.sleep(POLL_S)
+        assert self.returncode is not None
+        return self.returncode
+
+    def _has_ended(self) -> bool:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode is not None
+
+    def _send(self, number: int) -> None:
+        if not self._has_ended():
+            os.kill(self.pid, number)
+
+
+class WorkerFork:
+    """The process that workers are forked from, seen from the launcher.
+
+    Args:
+        shown: what lists of processes show of all workers, after the interpreter and its module.
+        environment: in which all is imported, with the `usual` on top.
+    """
+
+    def __init__(self, shown: Sequence[str], environment: Mapping[str, str]) -> None:
+        adopt(True)
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            descriptor = theirs.fileno()
+            told = {**environment, **usual(2, environment), FORKS: str(descriptor)}
+            command = [*ADAPTED, *shown]
+            self._process = subprocess.Popen(command, env=told, pass_fds=(descriptor,), preexec_fn=dies_with_us())
+        self._answers = self._socket.makefile("r", encoding="ascii")
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
+        """A worker with these arguments in this environment; None if the process is gone."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(msgspec.json.encode((arguments, environment)) + b"\n")
+            if answer := self._answers.readline():
+                return ForkedWorker(int(answer))
+        return None
+
+    def close(self) -> None:
+        """No worker is started any more."""
+        self._answers.close()
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        adopt(False)
+
+
+def begin_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerFork | None:
+    """The process to fork from while this one still reads its command line; None if it is not surely wanted.
+
+    Args:
+        arguments: of ``polyrhythm run``.
+        environment: of this process.
+    """
+    words = [word.replace("_", "-") for word in arguments]
+    value = next((after for word, after in pairwise(words) if word == "--nproc-per-node"), "1")
+    value = next((word.partition("=")[2] for word in words if word.startswith("--nproc-per-node=")), value)
+    other = any(word.startswith(("--on", "--show", "--help", "-h", "--no-python", "--start")) for word in words)
+    placed = "RANK" in environment or "SLURM_NTASKS" in environment
+    if value in ALONE or other or placed or "sync-switch" in " ".join(words) or not can_fork():
+        return None
+    return WorkerFork(arguments, environment)
+
+
+def usual(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a worker has in its environment unless it is set."""
+    wanted = {**KEPT_MEMORY, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
+    return {name: str(value) for name, value in wanted.items() if name not in environment}
+
+
+def adopt(wanted: bool) -> None:
+    """Whether this process becomes the parent of those below it that lose theirs."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
+
+
+def can_fork() -> bool:
+    """Whether workers of this host can be forked: on Linux, without a GPU."""
+    return sys.platform == "linux" and not any(Path(device).exists() for device in DEVICES)
+
+
+def fork_workers() -> None:
+    """In the process that is forked: return in each worker, which is a child of the launcher then.
+
+    In any other process return at once.
+    """
+    if FORKS not in os.environ:
+        return
+    launcher, on_interrupt = os.getppid(), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=int(os.environ.pop(FORKS))) as sock, sock.makefile("rb") as words:
+        for module in PRELOADED:
+            importlib.import_module(module)
+        gc.freeze()
+        word = next((word for word in words if fork_twice()), None)
+        if word is None:
+            os._exit(0)
+        die_with(launcher)
+        sock.sendall(b"%d\n" % os.getpid())  # not before: it is no child of the launcher until now
+    signal.signal(signal.SIGINT, on_interrupt)
+    become(*msgspec.json.decode(word, type=tuple[list[str], dict[str, str]]))
+
+
+def fork_twice() -> bool:
+    """Whether this is the new process, whose parent has been gone since."""
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return False
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:
+        os.sched_yield()
+    return True
+
+
+def become(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """A worker of its own, also in its random numbers, as is a process that was started."""
+    sys.argv[1:] = arguments
+    os.environ.clear()
+    os.environ.update(environment)
+    for drawing in ("torch", "numpy.random"):  # Python's own generator does so after each fork
+        if drawing in sys.modules:
+            sys.modules[drawing].seed()

@@ -1,0 +1,95 @@
+"""Workers that are forked from one process are as those that were started each by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.forked import begin_fork, usual
+from polyrhythm.runtime.launch.torchrun import read_command
+
+TELLS = """
+import atexit, json, os, random, signal, sys
+import numpy, torch
+atexit.register(lambda: os.write(1, b"at exit\\n"))
+told = {
+    "rank": os.environ["RANK"], "parent": os.getppid(), "arguments": sys.argv, "file": __file__, "name": __name__,
+    "random": [random.random(), float(numpy.random.rand())], "seed": torch.initial_seed(),
+    "threads": [torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]], "path": sys.path[0],
+    "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    "forks": "POLYRHYTHM_FORKS" in os.environ,
+}
+os.write(1, json.dumps(told).encode() + b"\\n")
+sys.exit(5 if told["rank"] == sys.argv[1] else 0)
+"""
+
+
+def run(folder: Path, *flags: str, workers: int = 3) -> tuple[int, list[dict[str, Any]], int]:
+    """Exit status and pid of the launcher, and what the workers tell, by rank."""
+    script = folder / "tells.py"
+    script.write_text(TELLS, encoding="utf-8")
+    flags = "run", "--no-ui", "--nproc-per-node", str(workers), *flags
+    words = [sys.executable, "-m", "polyrhythm", *flags, str(script), "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        told, _ = process.communicate(timeout=120)
+    lines = told.splitlines()
+    assert lines.count("at exit") == workers
+    found = [json.loads(line) for line in lines if line != "at exit"]
+    return process.returncode, sorted(found, key=lambda each: each["rank"]), process.pid
+
+
+@pytest.mark.parametrize("flags", [(), ("--start-method=fork",), ("--start-method", "spawn")], ids=str)
+def test_a_worker_is_a_process_of_its_own_whoever_has_started_it(flags: tuple[str, ...], tmp_path: Path) -> None:
+    status, told, launcher = run(tmp_path, *flags)
+    assert status == 1
+    assert [each["rank"] for each in told] == ["0", "1", "2"]
+    assert {each["parent"] for each in told} == {launcher}
+    script = str(tmp_path / "tells.py")
+    assert all(each["arguments"] == [script, "1"] and each["file"] == script for each in told)
+    assert all((each["name"], each["path"]) == ("__main__", str(tmp_path)) for each in told)
+    assert len({number for each in told for number in each["random"]}) == 6
+    assert len({each["seed"] for each in told}) == 3
+    assert all(each["threads"] == [1, os.environ.get("OMP_NUM_THREADS", "1")] for each in told)
+    assert all(each["interrupt"] and not each["forks"] for each in told)
+
+
+def test_a_worker_that_is_killed_is_told_of(tmp_path: Path) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text("import os, signal\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGKILL)\n")
+    words = [sys.executable, "-m", "polyrhythm", "run", "--no-ui", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert f"rank 1 was killed by {signal.Signals.SIGKILL.name}; 1 workers go on" in done.stderr
+
+
+def test_what_cannot_be_forked_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--start-method fork: a program that is no Python cannot be forked"):
+        read_command(["--nproc-per-node", "2", "--start-method", "fork", "--no-python", "true"])
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        ("train.py", {}),
+        ("--nproc-per-node 1 train.py", {}),
+        ("--nproc-per-node 2 --no-python train", {}),
+        ("--nproc_per_node=2 --start-method spawn train.py", {}),
+        ("--nproc-per-node=2 --on ray train.py", {}),
+        ("--nproc-per-node 2 --policy sync-switch train.py", {}),
+        ("--nproc-per-node 2 train.py", {"RANK": "0"}),
+        ("--nproc-per-node 2 train.py", {"SLURM_NTASKS": "2"}),
+        ("--help", {}),
+    ],
+)
+def test_nothing_is_begun_that_may_not_be_wanted(words: str, environment: dict[str, str]) -> None:
+    assert begin_fork(words.split(), environment) is None
+
+
+def test_what_is_set_stays() -> None:
+    assert usual(2, {"OMP_NUM_THREADS": "4", "MALLOC_TRIM_THRESHOLD_": "1"}) == {"MALLOC_MMAP_THRESHOLD_": "33554432"}
+    assert "OMP_NUM_THREADS" not in usual(1, {})
