@@ -16,6 +16,12 @@ from polyrhythm.policies.k_sync import KSync
 DOUBTS = 2.5
 """Standard errors of a gain that are taken away."""
 
+FORESEEN_DOUBTS = 1.0
+"""The same of what it would have saved with shares that were known before; those are not made to fit."""
+
+LEAST_FORESEEN = 2
+"""Rounds with such shares before they tell anything."""
+
 LEAST_GAIN = 0.03
 """Share of a round that an arm must surely save."""
 
@@ -60,19 +66,24 @@ class ArmOutlook(NamedTuple):
     about: str = ""
 
 
-def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float) -> float:
+def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float, doubts: float = DOUBTS) -> float:
     """Share of BSP's time that is saved, less doubt, by rounds of the other kind on the same steps."""
     apart = [before - after for before, after in zip(bsp, other, strict=True)]
     doubt = stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
-    return (fmean(apart) - DOUBTS * doubt) / (fmean(bsp) + exchange_s)
+    return (fmean(apart) - doubts * doubt) / (fmean(bsp) + exchange_s)
 
 
 def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook | None:
     shares = shares_of(view, most)
     if len(set(shares)) == 1:
         return None
-    rounds = balanced_rounds(view, shares)
-    sure = surely(bsp_rounds(view), rounds, view.exchange_s)
+    rounds, foreseen = balanced_rounds(view, shares), evidence.foresight.rounds
+    if len(foreseen) < LEAST_FORESEEN:
+        return None
+    sure = min(
+        surely(bsp_rounds(view), rounds, view.exchange_s),
+        surely(*zip(*foreseen, strict=True), view.exchange_s, FORESEEN_DOUBTS),
+    )
     dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
     return ArmOutlook(Informed.by(evidence, most), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
 

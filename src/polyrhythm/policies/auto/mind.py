@@ -148,8 +148,8 @@ class Mind:
     trial: ArmTrial | None = None
 
     @classmethod
-    def start(cls, cluster: Cluster) -> "Mind":
-        return cls(cluster, JobTimes(cluster.batch_size))
+    def start(cls, cluster: Cluster, most: float = math.inf) -> "Mind":
+        return cls(cluster, JobTimes(cluster.batch_size, most=most))
 
     @property
     def saved_s(self) -> float:

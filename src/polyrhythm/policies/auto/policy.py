@@ -90,7 +90,7 @@ class Auto(Supervisor[AutoState]):
         return Bounds(staleness=0) if self.drop else Bounds(lead=1, staleness=0)
 
     def init(self, cluster: Cluster) -> AutoState:
-        return AutoState(Mind.start(cluster), Relay.start(REFERENCE, cluster))
+        return AutoState(Mind.start(cluster, self.most), Relay.start(REFERENCE, cluster))
 
     def permits(self) -> Permits:
         return Permits(self.risk, self.drop, self.most, self.allow, self.also)
