@@ -37,6 +37,14 @@ def test_auto_begins_as_bsp_and_finds_who_is_slow() -> None:
     )
 
 
+def test_a_step_that_a_change_has_kept_from_beginning_is_not_counted_as_dropped() -> None:
+    """Every sample counts once, and no gradient was computed for nothing."""
+    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({})
+    assert len(job.traced()) > 1
+    assert not job.coordinator.job.ledger.dropped
+
+
 def test_steps_of_several_mini_batches_are_not_cut() -> None:
     job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
     job.members[0] = Member(Ready(0, 60, 4, parts=2))

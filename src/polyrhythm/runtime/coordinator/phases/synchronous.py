@@ -188,6 +188,8 @@ class SynchronousPhase(PhaseKind):
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
                 self._driver.leave(worker, self._job.clock(), reason)
+        if not self._lost and not any(progress.collective_failed for progress in self._progress.values()):
+            self._job.take_back_unbegun()
         self._driver.settle()
         self._job.close_accounts()
 
