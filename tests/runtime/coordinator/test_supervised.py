@@ -2,11 +2,14 @@
 
 import pytest
 
+from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.phases.synchronous import check_shares
 from polyrhythm.runtime.coordinator.stages import check_parts
 from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from tests.runtime.fake_job import FakeJob
 
 
@@ -53,3 +56,12 @@ def test_steps_of_several_mini_batches_are_not_cut() -> None:
         check_parts(Balanced(), job)
     job.members[0] = Member(Ready(0, 60, 4))
     check_parts(parse_policy("balanced"), job)
+
+
+def test_a_model_whose_gradients_are_mixed_is_not_dealt_in_shares() -> None:
+    job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
+    job.members[0] = Member(Ready(0, 60, 4, terms={NOT_IN_SHARES: "SyncBatchNorm 1 mixes gradients"}))
+    job.workload = Workload(60, 60)
+    check_shares(BSP(), job)
+    with pytest.raises(PolicyError, match="in shares, but SyncBatchNorm 1 mixes gradients; use BatchNorm, or policy"):
+        check_shares(Balanced(), job)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Policy, Traits
 from polyrhythm.policies.auto.evidence import JobTimes
+from polyrhythm.policies.auto.foresight import Foresight
 from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, k_sync_rounds, shares_of
 from polyrhythm.policies.balanced import Balanced
 from polyrhythm.policies.bsp import BSP
@@ -73,17 +74,24 @@ def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float, doub
     return (fmean(apart) - doubts * doubt) / (fmean(bsp) + exchange_s)
 
 
+def surely_foreseen(foresight: Foresight, exchange_s: float) -> float:
+    """The same of the shares that would have been dealt before each round.
+
+    >>> surely_foreseen(Foresight(), exchange_s=0.0)
+    -inf
+    """
+    rounds = foresight.rounds
+    if len(rounds) < LEAST_FORESEEN:
+        return -math.inf
+    return surely([one.bsp_s for one in rounds], [one.dealt_s for one in rounds], exchange_s, FORESEEN_DOUBTS)
+
+
 def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook | None:
     shares = shares_of(view, most)
     if len(set(shares)) == 1:
         return None
-    rounds, foreseen = balanced_rounds(view, shares), evidence.foresight.rounds
-    if len(foreseen) < LEAST_FORESEEN:
-        return None
-    sure = min(
-        surely(bsp_rounds(view), rounds, view.exchange_s),
-        surely(*zip(*foreseen, strict=True), view.exchange_s, FORESEEN_DOUBTS),
-    )
+    rounds = balanced_rounds(view, shares)
+    sure = min(surely(bsp_rounds(view), rounds, view.exchange_s), surely_foreseen(evidence.foresight, view.exchange_s))
     dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
     return ArmOutlook(Informed.by(evidence, most), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
 

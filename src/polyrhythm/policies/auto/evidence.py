@@ -7,7 +7,7 @@ from statistics import fmean, median
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.policies._lib.step_time import StepTime
-from polyrhythm.policies.auto.foresight import Foresight
+from polyrhythm.policies.auto.foresight import UNFORESEEN, Foresight
 from polyrhythm.policies.auto.outlook import StepView
 
 ROWS = 24
@@ -66,7 +66,7 @@ class JobTimes:
     exchanges: tuple[float, ...] = ()
     message_s: float = 0.0
     reports: int = 0
-    foresight: Foresight = Foresight()
+    foresight: Foresight = UNFORESEEN
     most: float = math.inf
 
     def after(self, event: Event, alone: bool) -> "JobTimes":

@@ -4,7 +4,6 @@ Shares that follow from some steps fit these steps, also where everybody is late
 is another question. So each round is held against the shares that would have been dealt when it began.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,7 +34,7 @@ class Foresight:
         >>> fast, slow, seen = StepTime(), StepTime(), Foresight()
         >>> for _ in range(2):
         ...     fast, slow = fast.after(8, 1.0), slow.after(8, 3.0)
-        ...     seen = seen.after([fast, slow], [1.0, 3.0], 8, math.inf, exchange_s=0.0)
+        ...     seen = seen.after([fast, slow], [1.0, 3.0], 8, most=16, exchange_s=0.0)
         >>> seen.shares, seen.rounds
         ((12, 4), (ForeseenRound(bsp_s=3.0, dealt_s=1.5),))
     """
@@ -58,6 +57,9 @@ class Foresight:
     def anew(self) -> "Foresight":
         """Others are there, who begin with equal shares."""
         return Foresight((), self.rounds)
+
+
+UNFORESEEN = Foresight()
 
 
 def dealt_s(times: Sequence[StepTime], shares: Sequence[int], steps: Sequence[float], batch_size: int) -> float:
