@@ -58,10 +58,16 @@ def test_steps_of_several_mini_batches_are_not_cut() -> None:
     check_parts(parse_policy("balanced"), job)
 
 
-def test_a_model_whose_gradients_are_mixed_is_not_dealt_in_shares() -> None:
+@pytest.mark.parametrize(
+    ("ready", "reason"),
+    [
+        (Ready(0, 60, 4, terms={NOT_IN_SHARES: "SyncBatchNorm 1 mixes gradients"}), "SyncBatchNorm 1 mixes gradients"),
+        (Ready(0, 60, 4, own=True), "the script reads its data itself; use policy bsp"),
+    ],
+)
+def test_what_cannot_be_dealt_in_shares_is_refused_before_it_is_in_force(ready: Ready, reason: str) -> None:
     job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
-    job.members[0] = Member(Ready(0, 60, 4, terms={NOT_IN_SHARES: "SyncBatchNorm 1 mixes gradients"}))
-    job.workload = Workload(60, 60)
+    job.members[0], job.workload = Member(ready), Workload(60, 60)
     check_shares(BSP(), job)
-    with pytest.raises(PolicyError, match="in shares, but SyncBatchNorm 1 mixes gradients; use BatchNorm, or policy"):
+    with pytest.raises(PolicyError, match=f"in shares, but {reason}"):
         check_shares(Balanced(), job)
