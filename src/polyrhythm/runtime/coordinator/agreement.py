@@ -61,5 +61,4 @@ def why_undealt(ranks: Sequence[Ready], shared: bool) -> str:
         return f"the ranks ask for {sorted(sizes)}; give all the same batch_size"
     if any(one.own for one in ranks):
         return "the script reads its data itself; use policy bsp"
-    told = next((term for one in ranks if (term := one.terms.get(NOT_IN_SHARES))), "")
-    return f"{told}; use BatchNorm, or policy bsp" if told else ""
+    return next((str(term) for one in ranks if (term := one.terms.get(NOT_IN_SHARES))), "")
