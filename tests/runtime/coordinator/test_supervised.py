@@ -56,13 +56,17 @@ def test_steps_of_several_mini_batches_are_not_cut() -> None:
         check_parts(Balanced(), job)
     job.members[0] = Member(Ready(0, 60, 4))
     check_parts(parse_policy("balanced"), job)
+    job.members[0] = Member(Ready(0, 60, 4, own=True))
+    check_parts(BSP(), job)
+    with pytest.raises(PolicyError, match="in shares, but the script reads its data itself"):
+        check_parts(Balanced(), job)
 
 
 @pytest.mark.parametrize(
     ("ready", "reason"),
     [
         (Ready(0, 60, 4, terms={NOT_IN_SHARES: "SyncBatchNorm 1 mixes gradients"}), "SyncBatchNorm 1 mixes gradients"),
-        (Ready(0, 60, 4, own=True), "the script reads its data itself; use policy bsp"),
+        (Ready(0, 60, 4, terms={NOT_IN_SHARES: "samples are injected"}), "samples are injected"),
     ],
 )
 def test_what_cannot_be_dealt_in_shares_is_refused_before_it_is_in_force(ready: Ready, reason: str) -> None:

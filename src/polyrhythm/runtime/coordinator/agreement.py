@@ -59,6 +59,4 @@ def why_undealt(ranks: Sequence[Ready], shared: bool) -> str:
         return "the workers read shards of their own; use partition='shared'"
     if len(sizes := {one.batch_size for one in ranks}) != 1:
         return f"the ranks ask for {sorted(sizes)}; give all the same batch_size"
-    if any(one.own for one in ranks):
-        return "the script reads its data itself; use policy bsp"
     return next((str(term) for one in ranks if (term := one.terms.get(NOT_IN_SHARES))), "")
