@@ -196,3 +196,16 @@ def repoint(layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
     for tensor, view in zip(tensors, layout.views(flat), strict=True):
         tensor.data = view
     return flat
+
+
+def why_unshareable(model: nn.Module) -> str:
+    """Why the mini-batches of this model's workers cannot be unequal; empty if they can.
+
+    >>> why_unshareable(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
+    'SyncBatchNorm 1 mixes the gradients of all before they are weighed; use BatchNorm, or policy bsp'
+    """
+    mixing = (name for name, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm))
+    name = next(mixing, None)
+    if name is None:
+        return ""
+    return f"SyncBatchNorm {name} mixes the gradients of all before they are weighed; use BatchNorm, or policy bsp"

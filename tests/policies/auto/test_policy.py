@@ -55,6 +55,16 @@ def test_a_straggler_that_comes_later_is_found() -> None:
     assert seconds(what, "auto") < 0.5 * seconds(what, "bsp")
 
 
+DIFFERENT = [Device(compute_s=step_s) for step_s in (1.3, 2.6, 1.6, 1.4, 2.2, 1.7, 2.7, 2.5)]
+
+
+def test_workers_that_are_late_in_turn_are_not_dealt_by_their_last_steps() -> None:
+    turns = [Straggler(workers=[turn % 8], start_step=turn * 4, steps=4, slowdown=4.0) for turn in range(20)]
+    compute = Compute(distribution="normal", deviation=0.1)
+    what = scenario(DIFFERENT, rounds=40, compute=compute, faults=Faults(stragglers=turns))
+    assert seconds(what, "auto") <= 1.02 * seconds(what, "bsp")
+
+
 def test_nothing_is_changed_where_little_is_left() -> None:
     assert simulate(scenario(ONE_SLOW, rounds=9), "auto").switches == 0
 

@@ -2,11 +2,14 @@
 
 import pytest
 
+from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.phases.synchronous import check_shares
 from polyrhythm.runtime.coordinator.stages import check_parts
 from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from tests.runtime.fake_job import FakeJob
 
 
@@ -37,6 +40,14 @@ def test_auto_begins_as_bsp_and_finds_who_is_slow() -> None:
     )
 
 
+def test_a_step_that_a_change_has_kept_from_beginning_is_not_counted_as_dropped() -> None:
+    """Every sample counts once, and no gradient was computed for nothing."""
+    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({})
+    assert len(job.traced()) > 1
+    assert not job.coordinator.job.ledger.dropped
+
+
 def test_steps_of_several_mini_batches_are_not_cut() -> None:
     job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
     job.members[0] = Member(Ready(0, 60, 4, parts=2))
@@ -45,3 +56,22 @@ def test_steps_of_several_mini_batches_are_not_cut() -> None:
         check_parts(Balanced(), job)
     job.members[0] = Member(Ready(0, 60, 4))
     check_parts(parse_policy("balanced"), job)
+    job.members[0] = Member(Ready(0, 60, 4, own=True))
+    check_parts(BSP(), job)
+    with pytest.raises(PolicyError, match="in shares, but the script reads its data itself"):
+        check_parts(Balanced(), job)
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason"),
+    [
+        (Ready(0, 60, 4, terms={NOT_IN_SHARES: "SyncBatchNorm 1 mixes gradients"}), "SyncBatchNorm 1 mixes gradients"),
+        (Ready(0, 60, 4, terms={NOT_IN_SHARES: "samples are injected"}), "samples are injected"),
+    ],
+)
+def test_what_cannot_be_dealt_in_shares_is_refused_before_it_is_in_force(ready: Ready, reason: str) -> None:
+    job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
+    job.members[0], job.workload = Member(ready), Workload(60, 60)
+    check_shares(BSP(), job)
+    with pytest.raises(PolicyError, match=f"in shares, but {reason}"):
+        check_shares(Balanced(), job)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.script.runs import Run, adapted, plain
+from tests.runtime.script.runs import Run, adapted, plain, try_adapted
 
 EVERY = list(range(96))
 EPOCHS = "2"
@@ -52,3 +52,9 @@ def test_workers_split_what_a_single_process_would_read(tmp_path: Path, what: st
     if what in ("stream", "buckets"):
         assert sorted(first + second) == EVERY
     assert first != second
+
+
+def test_what_a_script_reads_itself_cannot_be_dealt_in_shares(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "own.py", "stream", "ddp", EPOCHS, policy="balanced", stand_in=False)
+    assert "the script reads its data itself" in run.stderr()
+    assert run.codes == [2, 2]

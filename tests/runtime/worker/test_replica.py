@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.runtime.worker.replica import JointOptimizer, ScriptReplica
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.server import Push
@@ -203,3 +204,11 @@ def test_an_idle_group_of_a_server_stays_as_it_is() -> None:
     shard.apply([Push(torch.tensor([1.0, 1.0]))], settings=replica.settings())
     replica.import_state(shard.state())
     assert shard.vector.tolist() == pytest.approx([-0.2, -0.1])
+
+
+def test_a_model_that_mixes_gradients_says_so() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
+    replica = ScriptReplica(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "SyncBatchNorm 1 mixes the gradients of all" in str(replica.terms[NOT_IN_SHARES])
+    plain = nn.BatchNorm1d(2)
+    assert not ScriptReplica(plain, torch.optim.SGD(plain.parameters(), lr=0.1)).terms

@@ -231,6 +231,15 @@ def sharded(rank: int) -> None:
             step(model, optimizer, x, y)
 
 
+def injected(rank: int) -> None:
+    model = make_model(seed=rank)
+    optimizer = make_optimizer(model, **PLAIN)
+    os.environ["WORLD_SIZE"] = "2"
+    with polyrhythm.session(model, optimizer) as session:
+        for x, y, _ in session.loader(Numbered(SAMPLES), BATCH, injection=(0.5, 0.5)):
+            step(model, optimizer, x, y)
+
+
 def of_two_sizes(rank: int) -> None:
     model = make_model(seed=rank)
     optimizer = make_optimizer(model, **PLAIN)
@@ -243,6 +252,7 @@ def of_two_sizes(rank: int) -> None:
     ("script", "reason"),
     [
         (sharded, "in shares, but the workers read shards of their own; use partition='shared'"),
+        (injected, "in shares, but samples are injected; use policy bsp"),
         (of_two_sizes, r"in shares, but the ranks ask for \[4, 5\]; give all the same batch_size"),
     ],
 )

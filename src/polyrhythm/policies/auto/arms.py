@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Policy, Traits
 from polyrhythm.policies.auto.evidence import JobTimes
+from polyrhythm.policies.auto.foresight import Foresight
 from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, k_sync_rounds, shares_of
 from polyrhythm.policies.balanced import Balanced
 from polyrhythm.policies.bsp import BSP
@@ -15,6 +16,12 @@ from polyrhythm.policies.k_sync import KSync
 
 DOUBTS = 2.5
 """Standard errors of a gain that are taken away."""
+
+FORESEEN_DOUBTS = 1.0
+"""The same of what it would have saved with shares that were known before; those are not made to fit."""
+
+LEAST_FORESEEN = 2
+"""Rounds with such shares before they tell anything."""
 
 LEAST_GAIN = 0.03
 """Share of a round that an arm must surely save."""
@@ -60,11 +67,23 @@ class ArmOutlook(NamedTuple):
     about: str = ""
 
 
-def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float) -> float:
+def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float, doubts: float = DOUBTS) -> float:
     """Share of BSP's time that is saved, less doubt, by rounds of the other kind on the same steps."""
     apart = [before - after for before, after in zip(bsp, other, strict=True)]
     doubt = stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
-    return (fmean(apart) - DOUBTS * doubt) / (fmean(bsp) + exchange_s)
+    return (fmean(apart) - doubts * doubt) / (fmean(bsp) + exchange_s)
+
+
+def surely_foreseen(foresight: Foresight, exchange_s: float) -> float:
+    """The same of the shares that would have been dealt before each round.
+
+    >>> surely_foreseen(Foresight(), exchange_s=0.0)
+    -inf
+    """
+    rounds = foresight.rounds
+    if len(rounds) < LEAST_FORESEEN:
+        return -math.inf
+    return surely([one.bsp_s for one in rounds], [one.dealt_s for one in rounds], exchange_s, FORESEEN_DOUBTS)
 
 
 def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook | None:
@@ -72,7 +91,7 @@ def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook 
     if len(set(shares)) == 1:
         return None
     rounds = balanced_rounds(view, shares)
-    sure = surely(bsp_rounds(view), rounds, view.exchange_s)
+    sure = min(surely(bsp_rounds(view), rounds, view.exchange_s), surely_foreseen(evidence.foresight, view.exchange_s))
     dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
     return ArmOutlook(Informed.by(evidence, most), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
 

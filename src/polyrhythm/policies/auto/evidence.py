@@ -7,6 +7,7 @@ from statistics import fmean, median
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies.auto.foresight import UNFORESEEN, Foresight
 from polyrhythm.policies.auto.outlook import StepView
 
 ROWS = 24
@@ -53,6 +54,8 @@ class JobTimes:
         message_s: of the transfers of a step that meets nobody, mean of the latest; 0 before there is one.
         live: how many workers there are.
         reports: since the job began.
+        foresight: what balanced BSP would have made of the latest rounds.
+        most: largest share that it would have dealt.
     """
 
     batch_size: int
@@ -63,6 +66,8 @@ class JobTimes:
     exchanges: tuple[float, ...] = ()
     message_s: float = 0.0
     reports: int = 0
+    foresight: Foresight = UNFORESEEN
+    most: float = math.inf
 
     def after(self, event: Event, alone: bool) -> "JobTimes":
         """What an event tells; `alone` says that a worker's transfers are its own, and no part of a round."""
@@ -74,9 +79,9 @@ class JobTimes:
                 joined = self.workers
                 for worker, seen in zip(workers, known, strict=True):
                     joined = joined.set(worker, replace(seen, begun=0, since_s=None))
-                return replace(self, workers=joined, round_s=None)
+                return replace(self, workers=joined, round_s=None, foresight=self.foresight.anew())
             case Left(worker=worker, reason=reason):
-                left = replace(self, round_s=None)
+                left = replace(self, round_s=None, foresight=self.foresight.anew())
                 return left if reason == "finished" else replace(left, workers=self.workers.remove(worker))
             case _:
                 return self
@@ -104,6 +109,8 @@ class JobTimes:
             self.exchanges,
             message_s,
             self.reports + 1,
+            self.foresight,
+            self.most,
         )
 
     def decided(self, decisions: Decisions, time_s: float) -> "JobTimes":
@@ -128,7 +135,22 @@ class JobTimes:
         exchanges = self.exchanges
         if whole and self.round_s is not None:
             exchanges = (*exchanges[-EXCHANGES + 1 :], max(0.0, time_s - self.round_s - self.slowest_s))
-        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=time_s if whole else None)
+        foresight = self._foreseen() if whole else self.foresight.anew()
+        round_s = time_s if whole else None
+        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=round_s, foresight=foresight)
+
+    def _foreseen(self) -> Foresight:
+        """With the round that is over, if everyone's step in it was timed."""
+        each = [one for _, one in self.workers.items()]
+        if not all(one.steps for one in each):
+            return self.foresight
+        times, steps = [one.time for one in each], [one.steps[-1] for one in each]
+        return self.foresight.after(times, steps, self.batch_size, self.most, self.exchange_s)
+
+    @property
+    def exchange_s(self) -> float:
+        """Of a round, as far as it is known."""
+        return median(self.exchanges) if self.exchanges else 0.0
 
     def _cancelled(self, workers: tuple[int, ...], time_s: float) -> "JobTimes":
         """A step that was abandoned would have taken as long as those of its worker that take longer than it had."""
@@ -153,7 +175,7 @@ class JobTimes:
         # What was before a change tells nothing of what comes.
         count = min(count, max(LEAST_ROWS, round(min(one.time.steps for one in each))))
         steps = [one.steps[-count:] for one in each]
-        exchange_s = median(self.exchanges) if self.exchanges else 0.0
+        exchange_s = self.exchange_s
         return StepView(steps, [one.time for one in each], self.batch_size, exchange_s, self.message_s or exchange_s)
 
     def late(self) -> str:

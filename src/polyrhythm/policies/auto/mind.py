@@ -148,8 +148,8 @@ class Mind:
     trial: ArmTrial | None = None
 
     @classmethod
-    def start(cls, cluster: Cluster) -> "Mind":
-        return cls(cluster, JobTimes(cluster.batch_size))
+    def start(cls, cluster: Cluster, most: float = math.inf) -> "Mind":
+        return cls(cluster, JobTimes(cluster.batch_size, most=most))
 
     @property
     def saved_s(self) -> float:
@@ -316,7 +316,7 @@ class Mind:
         mind = self
         for name in sorted(harsher(self.arm)):
             mind = mind._barred_name(name, BARRED_ROUNDS * 4)
-        line = f"bsp: {self.arm.spec} is given up, {why}"
+        line = f"bsp: {self.arm.spec} is given up, {why}; what it has made of the parameters stays"
         return replace(mind, wanted=REFERENCE, remark=line, changes=self.changes + 1)
 
     def _barred_name(self, name: str, rounds: float) -> "Mind":

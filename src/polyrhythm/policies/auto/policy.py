@@ -28,10 +28,14 @@ class AutoState:
 class Auto(Supervisor[AutoState]):
     """BSP until another policy is surely faster; then that one, as long as it is.
 
+    An arm that changes the gradients is first on trial. One that is given up is not undone: BSP goes on from the
+    parameters that it has left, and the time of the trial is lost.
+
     Args:
         allow: what the others may do to the gradients. exact: nothing, which leaves `balanced`; local: steps on
             replicas, too (`local`, `selsync`, `diloco`); async: also stale gradients (`asp`, `ssp`, `k-async`).
-        risk: share of the time that the job may be behind BSP, at every moment.
+        risk: share of its time by which the job may be behind BSP before an exact arm goes, one round at least; a trial
+            of another arm may cost as large a share of half the time that the job is planned to take.
         drop: whether the slowest steps may be dropped (`k-sync`).
         most: largest share of a worker under `balanced`; inf: no limit.
         also: one more policy to be tried, such as a switch or a learned one.
@@ -90,7 +94,7 @@ class Auto(Supervisor[AutoState]):
         return Bounds(staleness=0) if self.drop else Bounds(lead=1, staleness=0)
 
     def init(self, cluster: Cluster) -> AutoState:
-        return AutoState(Mind.start(cluster), Relay.start(REFERENCE, cluster))
+        return AutoState(Mind.start(cluster, self.most), Relay.start(REFERENCE, cluster))
 
     def permits(self) -> Permits:
         return Permits(self.risk, self.drop, self.most, self.allow, self.also)

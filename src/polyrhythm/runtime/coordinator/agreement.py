@@ -1,6 +1,9 @@
 """What two ranks tell about their data, compared: a job whose ranks do not agree loses samples, and nobody sees it."""
 
+from collections.abc import Sequence
+
 from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.training.data.fingerprint import alike, probes
 
 REMEDIES = {
@@ -44,3 +47,16 @@ def different_sample(own: Ready, other: Ready, rank: int) -> str:
             sample = looked_at[place * len(looked_at) // len(own.content)]
             return f"sample {sample} of its data set is {ours:g} in the mean, on rank {rank} {theirs:g}; {remedy}"
     return ""
+
+
+def why_undealt(ranks: Sequence[Ready], shared: bool) -> str:
+    """Why the mini-batches of these ranks cannot be unequal; empty if they can. `shared`: all read from one order.
+
+    >>> why_undealt([Ready(0, 60, 4), Ready(0, 60, 5)], shared=True)
+    'the ranks ask for [4, 5]; give all the same batch_size'
+    """
+    if not shared:
+        return "the workers read shards of their own; use partition='shared'"
+    if len(sizes := {one.batch_size for one in ranks}) != 1:
+        return f"the ranks ask for {sorted(sizes)}; give all the same batch_size"
+    return next((str(term) for one in ranks if (term := one.terms.get(NOT_IN_SHARES))), "")

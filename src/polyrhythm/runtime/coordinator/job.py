@@ -297,6 +297,12 @@ class Job:
         for sample_range in sample_ranges:
             self.workload.give_back(sample_range)
 
+    def take_back_unbegun(self) -> None:
+        """Steps that the policy has let begin are none: all have stopped before, at a step that was announced."""
+        for account in self.ledger.accounts.values():
+            if account.running is not None:
+                self.ledger.take_back(account.running)
+
     def close_accounts(self) -> None:
         """The policy's view ends; the next one opens accounts anew, with clocks that go on."""
         for worker in tuple(self.ledger.accounts):

@@ -134,12 +134,18 @@ class Stages:
 
 
 def check_parts(policy: Policy[Any], job: Job) -> None:
-    """A running job cannot cut a step for which its scripts add up several mini-batches.
+    """A running job cannot cut a step for which its scripts add up several mini-batches, or read them themselves.
+
+    A script that begins under such a policy is refused by its worker, which knows the line.
 
     Raises:
         PolicyError: if the policy would.
     """
     parts = max((member.ready.parts for member in job.members.values() if member.ready), default=1)
+    if policy.traits.shares and any(member.ready.own for member in job.members.values() if member.ready):
+        raise PolicyError(
+            f"policy {policy.spec} deals the mini-batches of all in shares, but the script reads its data itself"
+        )
     if policy.traits.shares and parts > 1:
         raise PolicyError(
             f"policy {policy.spec} deals the mini-batches of all in shares, but the script adds up the gradients of "

@@ -45,6 +45,9 @@ UNREAD: Final = -1
 NOT_ON_SERVERS: Final = "servers"
 """Name of the term of a worker that says why servers cannot make its steps."""
 
+NOT_IN_SHARES: Final = "shares"
+"""Name of the term of a worker that says why its mini-batches cannot be unequal."""
+
 
 class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Base of all messages of the data plane."""

@@ -17,8 +17,15 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.runtime.collectives.ops import gradient_of
 from polyrhythm.runtime.wire.protocol import Term
-from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS, Hyperparameter, Layout, OptimizerSpec, Parameter
-from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
+from polyrhythm.runtime.wire.shard_protocol import (
+    NOT_IN_SHARES,
+    NOT_ON_SERVERS,
+    Hyperparameter,
+    Layout,
+    OptimizerSpec,
+    Parameter,
+)
+from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters, why_unshareable
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 from polyrhythm.training.signals import squared_norm
 
@@ -121,7 +128,11 @@ class ScriptReplica:
     @property
     def terms(self) -> dict[str, Term]:
         """What must be the same on all workers."""
-        own = {NOT_ON_SERVERS: self.unservable, "tensors that change untrained": ", ".join(self.moving)}
+        own = {
+            NOT_ON_SERVERS: self.unservable,
+            NOT_IN_SHARES: why_unshareable(self.model),
+            "tensors that change untrained": ", ".join(self.moving),
+        }
         return {name: value for name, value in own.items() if value}
 
     def check_policy(self, policy: Policy[Any]) -> None:

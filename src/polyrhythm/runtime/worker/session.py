@@ -35,6 +35,7 @@ from polyrhythm.runtime.wire.config_sources import SESSION, same, session_argume
 from polyrhythm.runtime.wire.job_config import JobConfig, runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -172,6 +173,7 @@ class Session:
                 "shuffle": bool(shuffle),
                 "injection": str(injection),
                 **self._replica.terms,
+                **({NOT_IN_SHARES: "samples are injected; use policy bsp"} if injection else {}),
             },
             inject=self._injector if injection else None,
             **options,

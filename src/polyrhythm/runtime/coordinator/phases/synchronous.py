@@ -19,6 +19,7 @@ from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import is_built_in
+from polyrhythm.runtime.coordinator.agreement import why_undealt
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
@@ -188,6 +189,8 @@ class SynchronousPhase(PhaseKind):
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
                 self._driver.leave(worker, self._job.clock(), reason)
+        if not self._lost and not any(progress.collective_failed for progress in self._progress.values()):
+            self._job.take_back_unbegun()
         self._driver.settle()
         self._job.close_accounts()
 
@@ -378,16 +381,11 @@ def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
 
 
 def check_shares(policy: Policy[Any], job: Job) -> None:
-    """Unequal mini-batches need one order that all read from, and one size that they are about.
+    """Unequal mini-batches need one order that all read from, one size, and gradients of each alone.
 
     Raises:
         PolicyError: if the policy deals shares, and the job cannot.
     """
-    if not policy.traits.shares:
-        return
-    sizes = {m.ready.batch_size for m in job.members.values() if m.ready}
-    why = "" if len(sizes) == 1 else f"but the ranks ask for {sorted(sizes)}; give all the same batch_size"
-    if not job.workload.shared:
-        why = "but the workers read shards of their own; use partition='shared'"
-    if why:
-        raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, {why}")
+    ready = [member.ready for member in job.members.values() if member.ready]
+    if policy.traits.shares and (why := why_undealt(ready, job.workload.shared)):
+        raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, but {why}")
