@@ -36,12 +36,13 @@ class StateHolders:
             self._contributors = self._holders = ()
             return
         old = tuple(worker for worker in present if worker in members)
-        sound, apart = mode.sound, tuple(worker for worker in mode.apart if worker in present)
+        sound, newest = mode.sound, mode.newest
+        apart = tuple(worker for worker in mode.apart if worker in present)
         self.unsynchronised.note(mode.unsynchronised())
         mode.finish()
-        self._holders = sound or old
+        self._holders = newest or old
         if apart or ("replicas" in policy.traits.exchanges and "gradients" in following.traits.exchanges):
-            self._contributors = apart or old  # each has an optimizer state of its own, from which one is to be made
+            self._contributors = apart or self._holders  # each has an optimizer state of its own, from which one is to be made
         else:
             self._contributors = () if sound == present else self._holders[:1]
 
@@ -52,8 +53,8 @@ class StateHolders:
             return
         if mode.on_workers:
             mode.take_back()
-            self._holders = mode.sound
-            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.sound[:1]
+            self._holders = mode.newest
+            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.newest[:1]
             self.unsynchronised.note(mode.unsynchronised())
         mode.finish()
         self.unsynchronised.revoke()

@@ -216,6 +216,11 @@ class PhaseKind:
         return ()
 
     @property
+    def newest(self) -> tuple[int, ...]:
+        """Members of which each has all that counts."""
+        return self.sound
+
+    @property
     def apart(self) -> tuple[int, ...]:
         """Live members whose replicas differ, so that the job's state is their mean."""
         return ()

@@ -159,7 +159,7 @@ class SynchronousPhase(PhaseKind):
     def apart(self) -> tuple[int, ...]:
         """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree."""
         replicas = "replicas" in self._driver.policy.traits.exchanges
-        equal = bool(self.sound) and self._exchanged >= self._furthest()
+        equal = bool(self.newest) and self._exchanged >= self._furthest()
         return self.live if replicas and not equal else ()
 
     def may_end(self) -> bool:
@@ -171,6 +171,15 @@ class SynchronousPhase(PhaseKind):
     def sound(self) -> tuple[int, ...]:
         """Live ranks at the furthest step whose exchanges have all succeeded: their state is the job's."""
         return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.collective_failed)
+
+    @property
+    def newest(self) -> tuple[int, ...]:
+        """Those; if there are none, whoever had exchanged all that it had completed before the next exchange failed.
+
+        One exchange may succeed for some and fail for others, as when a rank leaves right after it.
+        """
+        reached = (w for w, p in self._live() if p.completed == p.exchanged == self._furthest())
+        return self.sound or tuple(reached)
 
     def finish(self) -> None:
         assert self.plan is not None
