@@ -226,4 +226,9 @@ class PhaseKind:
         return ()
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
+        """Positions that only the replica of one live member has seen."""
         return {}
+
+    def of_newest(self) -> tuple[SampleRange, ...]:
+        """Positions that would be in no parameter if all of `newest` died now."""
+        return ()

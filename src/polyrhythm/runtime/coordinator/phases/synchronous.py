@@ -17,10 +17,10 @@ from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, 
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolicyError
 from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
+from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
 
 
@@ -204,6 +204,15 @@ class SynchronousPhase(PhaseKind):
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
         return {worker: self._batches(worker, self._exchanged, p.completed) for worker, p in self._live()}
 
+    def of_newest(self) -> tuple[SampleRange, ...]:
+        """The others have what they had all exchanged, and each its own steps."""
+        others, furthest = {w: p for w, p in self._live() if w not in self.newest}, self._furthest()
+        if self.apart or not others:
+            return ()
+        exchanged = max(p.exchanged for p in others.values())
+        had = {worker: max(exchanged, p.completed) for worker, p in others.items()}
+        return tuple(r for w in self._members for r in self._batches(w, had.get(w, exchanged), furthest))
+
     def _batches(self, worker: int, first: int, end: int) -> tuple[SampleRange, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
         index, shared = self._members.index(worker), self._shared
@@ -384,19 +393,3 @@ class SynchronousPhase(PhaseKind):
 
 def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
     return sum(sample_range.samples for sample_range in sample_ranges)
-
-
-def check_shares(policy: Policy[Any], job: Job) -> None:
-    """Unequal mini-batches need one order that all read from, and one size that they are about.
-
-    Raises:
-        PolicyError: if the policy deals shares, and the job cannot.
-    """
-    if not policy.traits.shares:
-        return
-    sizes = {m.ready.batch_size for m in job.members.values() if m.ready}
-    why = "" if len(sizes) == 1 else f"but the ranks ask for {sorted(sizes)}; give all the same batch_size"
-    if not job.workload.shared:
-        why = "but the workers read shards of their own; use partition='shared'"
-    if why:
-        raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, {why}")
