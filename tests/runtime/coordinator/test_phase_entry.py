@@ -116,7 +116,7 @@ class Office:
     def begin_phase(self, *_: object) -> None:
         """Nothing is recorded."""
 
-    record = begin_phase
+    record = wake = drop = begin_phase
 
     def phases(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Who was sent which phase, with which members."""

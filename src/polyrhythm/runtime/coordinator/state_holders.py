@@ -45,7 +45,8 @@ class StateHolders:
         mode.finish()
         self._holders, self._others = newest or old, tuple(worker for worker in old if worker not in newest)
         if apart or ("replicas" in policy.traits.exchanges and "gradients" in following.traits.exchanges):
-            self._contributors = apart or self._holders  # each has an optimizer state of its own, from which one is to be made
+            # Each has an optimizer state of its own, from which one is to be made.
+            self._contributors = apart or self._holders
         else:
             self._contributors = () if sound == present else self._holders[:1]
 

@@ -115,7 +115,7 @@ class LocalStepPhase(ParameterServerPhase):
         member.step = None
         if self._stopping:  # for the policy it still runs; `finish` cancels that step
             self._close_if_still()
-        else:
+        elif worker in self._job.ledger.accounts:  # else it was out of data before the word came to it
             self._driver.stopped(worker, self._job.clock())
 
     def merged(self, worker: int, message: TookPart) -> None:
