@@ -1,6 +1,7 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -170,6 +171,7 @@ class JointStep:
         exchange.joint = True
         self._gradients: dict[nn.Parameter, Tensor | None] = {}
         self._before: dict[nn.Parameter, Tensor] = {}
+        self._states: dict[nn.Parameter, tuple[Optimizer, Any]] = {}
         self._hidden: dict[nn.Parameter, Tensor | None] = {}
         self._stepped: list[Optimizer] = []
 
@@ -185,8 +187,7 @@ class JointStep:
         elif self._exchange.failure is not None:
             self._hidden = {p: p.grad for p in parameters}
             give(dict.fromkeys(parameters))
-        if self._worker.apart:
-            self._before |= {p: p.detach().clone() for p in parameters}
+        self._keep(optimizer, parameters)
         self._steer(True)
 
     def after(self) -> None:
@@ -208,6 +209,7 @@ class JointStep:
         self._worker.before_step(samples)
         if self._worker._context.void:
             self._go_back()
+            self._take_back_states()
         self._worker.after_step(samples)
         give(own)
         self.drop()
@@ -216,8 +218,17 @@ class JointStep:
     def drop(self) -> None:
         """Nothing comes of what was stepped since the last mini-batch."""
         self._replica.idle = frozenset()
-        for kept in self._gradients, self._before, self._stepped:
+        for kept in self._gradients, self._before, self._states, self._stepped:
             kept.clear()
+
+    def _keep(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+        """What this optimizer is about to change: a later exchange of the step may fail, and then nothing comes of it.
+
+        On servers the state here is that of the look ahead only.
+        """
+        self._before |= {p: p.detach().clone() for p in parameters}
+        if not self._worker._side.on_servers:
+            self._states |= {p: (optimizer, copy.deepcopy(optimizer.state.get(p))) for p in parameters}
 
     def _steer(self, begins: bool) -> None:
         """One optimizer makes its part of the step with the rate that the policy wants."""
@@ -231,6 +242,13 @@ class JointStep:
     def _go_back(self) -> None:
         for parameter, value in self._before.items():
             parameter.copy_(value)
+
+    def _take_back_states(self) -> None:
+        for parameter, (optimizer, state) in self._states.items():
+            if state is None:
+                optimizer.state.pop(parameter, None)
+            else:
+                optimizer.state[parameter] = state
 
 
 def give(gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
