@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyrhythm.runtime.script.session import JointStep
+from polyrhythm.runtime.script.joint_step import JointStep
 from polyrhythm.runtime.worker.replica import JointOptimizer, ScriptReplica
 
 

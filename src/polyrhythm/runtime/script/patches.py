@@ -58,8 +58,8 @@ def refuse_restarts() -> None:
     """
     if restarts := asked_for(os.environ):
         raise refuse(
-            f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker cannot join again; "
-            "leave one of them out: a script with polyrhythm.session needs no group"
+            f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker "
+            "cannot join again; leave one of them out: a script with polyrhythm.session needs no group"
         )
 
 
