@@ -316,7 +316,8 @@ class FakeJob:
 
     def _misses(self, w: FakeWorker, key: tuple[Any, ...]) -> bool:
         """A sum of gradients may fail here once a member is gone, and have succeeded for others."""
-        gone = any(not self.workers[rank].alive for rank in w.phase.members if w.phase)
+        assert w.phase is not None
+        gone = any(not self.workers[rank].alive for rank in w.phase.members)
         known = any(self.workers[rank].alive for rank in self.settled[key].told)
         if key[0] != "step" or not gone or not known or self.random.random() < 0.5:
             return False
