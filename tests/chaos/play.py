@@ -121,16 +121,32 @@ class Play:
             case "leave":
                 self._end(fault.rank, signal.SIGTERM)
             case "join":
-                address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
-                self._there[fault.rank] = self._stack.enter_context(workers(come_back, 1, fault.rank, *address)), 0
+                self._join(fault.rank, running)
             case "switch":
                 steer.switch(steer.at(self._name), fault.policy)
 
     def _end(self, rank: int, number: int) -> None:
         group, place = self._there.pop(rank)
         group.kill(place, number)
-        while rank in steer.status(steer.at(self._name)).members:  # it joins again only when it is gone
+        self._await_member(rank, False)  # it joins again only when it is gone
+
+    def _join(self, rank: int, running: Job) -> None:
+        address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
+        joining = self._stack.enter_context(workers(come_back, 1, rank, *address))
+        if self._await_member(rank, True):  # otherwise the job has ended before
+            self._there[rank] = joining, 0
+
+    def _await_member(self, rank: int, there: bool) -> bool:
+        """Until a rank is a member of the job, or none any more; False if the job has ended before."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            try:
+                if (rank in steer.status(steer.at(self._name)).members) == there:
+                    return True
+            except PolyrhythmError:
+                return False
             time.sleep(0.01)
+        raise AssertionError(f"rank {rank} is {'no' if there else 'a'} member after {LIMIT_S:g} s")
 
     def _outcome(self, group: Workers, place: int) -> ProcessOutcome:
         others = [other for other in range(len(group.processes)) if other != place]
