@@ -145,6 +145,8 @@ class LocalStepPhase(ParameterServerPhase):
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
+        if worker not in self._members:  # it has come for the next phase
+            return
         self._job.give_back(member.sample_ranges)
         self._lost[worker] = reason
         self._halting.discard(worker)

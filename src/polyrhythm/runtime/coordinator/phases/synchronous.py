@@ -121,6 +121,8 @@ class SynchronousPhase(PhaseKind):
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A rank is gone; the policy hears of it when the others stand and it is clear which steps of it counted."""
         del member
+        if worker not in self._progress:  # it has come for the next phase
+            return
         self._lost[worker] = reason
         self.request_stop()
         self._send_tokens()
