@@ -1,8 +1,9 @@
 """Play fault scripts against real jobs: ``python -m tests.chaos.play [SECONDS [SEED]]``, as ``make chaos`` does.
 
-Every sample of every epoch is a parameter of its own, zero until a step with it is in the parameters. At the end the
-workers that are left must have the same parameters, in which every sample is but those that were skipped and counted.
-Exits with 1 if a job does not finish, or a sample is lost or made twice.
+Every sample of every epoch has parameters of its own, zero until a step with it is in the model, and each time that it
+is made one of them at random is moved. At the end the workers that are left must have the same parameters, with one
+moved for every sample but those that were skipped and counted. Prints one line a script, and exits with 1 if a job does
+not finish, or a sample is lost or made twice.
 """
 
 import os
@@ -14,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
@@ -23,16 +24,34 @@ from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.testing.coordinates import SampleNumbers
 from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
 from tests.chaos.scripts import Fault, FaultScript, script_of, sound
-from tests.runtime.coordinates import Coordinates
 from tests.runtime.jobs import Job, job, take_part
 
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 720, 2, 0.003
-LIMIT_S = 120.0
+LIMIT_S = 60.0
+SLOTS = 32
+"""Parameters of a sample: that two attempts move the same one has this part of a chance."""
+
+
+class Attempts(nn.Module):
+    """Each attempt at a sample of an epoch moves one of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(EPOCHS, SAMPLES, SLOTS))
+
+    def forward(self, epoch: int, indices: Tensor) -> Tensor:
+        slots = torch.randint(SLOTS, indices.shape, generator=CHANCE)
+        return -self.weight[epoch, indices, slots].sum() / BATCH
+
+
+CHANCE = torch.Generator()
+"""A process's own: the job keeps and restores the others."""
 
 
 def train(rank: int, name: str) -> tuple[Tensor, Status]:
     """Train to the end; the parameters, and the coordinator's figures."""
-    model = Coordinates(EPOCHS, SAMPLES)
+    CHANCE.seed()
+    model = Attempts()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
         for epoch in range(EPOCHS):
@@ -102,16 +121,32 @@ class Play:
             case "leave":
                 self._end(fault.rank, signal.SIGTERM)
             case "join":
-                address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
-                self._there[fault.rank] = self._stack.enter_context(workers(come_back, 1, fault.rank, *address)), 0
+                self._join(fault.rank, running)
             case "switch":
                 steer.switch(steer.at(self._name), fault.policy)
 
     def _end(self, rank: int, number: int) -> None:
         group, place = self._there.pop(rank)
         group.kill(place, number)
-        while rank in steer.status(steer.at(self._name)).members:  # it joins again only when it is gone
+        self._await_member(rank, False)  # it joins again only when it is gone
+
+    def _join(self, rank: int, running: Job) -> None:
+        address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
+        joining = self._stack.enter_context(workers(come_back, 1, rank, *address))
+        if self._await_member(rank, True):  # otherwise the job has ended before
+            self._there[rank] = joining, 0
+
+    def _await_member(self, rank: int, there: bool) -> bool:
+        """Until a rank is a member of the job, or none any more; False if the job has ended before."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            try:
+                if (rank in steer.status(steer.at(self._name)).members) == there:
+                    return True
+            except PolyrhythmError:
+                return False
             time.sleep(0.01)
+        raise AssertionError(f"rank {rank} is {'no' if there else 'a'} member after {LIMIT_S:g} s")
 
     def _outcome(self, group: Workers, place: int) -> ProcessOutcome:
         others = [other for other in range(len(group.processes)) if other != place]
@@ -126,7 +161,10 @@ def trouble(outcomes: list[ProcessOutcome], script: FaultScript) -> str:
     weights, state = outcomes[0].value
     if any(not torch.equal(weights, outcome.value[0]) for outcome in outcomes[1:]):
         return "the workers that are left differ"
-    missing, total = int((weights == 0).sum()), EPOCHS * SAMPLES
+    made, total = (weights != 0).sum(-1), EPOCHS * SAMPLES
+    missing, again = int((made == 0).sum()), int((made > 1).sum())
+    if again:
+        return f"{again} samples were made more than once"
     if state.samples + state.skipped != total or missing != state.skipped or missing >= script.workers * EPOCHS:
         return f"{state.samples} samples and {state.skipped} skipped of {total}, {missing} in no parameter"
     return ""
@@ -145,10 +183,11 @@ def main(seconds: float, seed: int) -> str | None:
     """Play one seed after the other for so long; what went wrong."""
     begun, first, wrong = time.monotonic(), seed, 0
     while time.monotonic() < begun + seconds:
+        since = time.monotonic()
         found = play(seed)
         wrong += bool(found)
-        if found:
-            print(f"seed {seed}: {found}: {script_of(seed)}", flush=True)
+        took = f"{time.monotonic() - since:.1f} s"
+        print(f"seed {seed}: {took}, {f'{found}: {script_of(seed)}' if found else 'nothing wrong'}", flush=True)
         seed += 1
     print(f"{seed - first} scripts from seed {first} on, {wrong} with trouble")
     return f"{wrong} of {seed - first} went wrong" if wrong else None

@@ -67,7 +67,9 @@ class FakeJob:
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
-        self.undone = 0
+        self.undone = self.missed = 0
+        self.behind: dict[tuple[Any, ...], set[int]] = {}
+        """Who has missed a collective that others know to have succeeded."""
         self.inside: defaultdict[int, set[int]] = defaultdict(set)
         self.fresh: set[int] = set()
         """Workers that have the newest state, or what they have made of it."""
@@ -163,8 +165,14 @@ class FakeJob:
         assert self.fresh.issuperset(phase.contributors), f"{self.fresh}: {self.describe()}"
         if phase.state == "pull" or phase.contributors:
             self.fresh.add(rank)
+            for key in self.behind if phase.contributors else ():
+                self.settled[key].told.add(rank)
         elif phase.state == "upload" and rank == phase.source:
             assert rank in self.fresh or not self.fresh, f"{self.fresh}: {self.describe()}"
+
+    def steps_begin(self) -> None:
+        """All have entered a phase, and have the state."""
+        self.behind.clear()
 
     # -- the world -------------------------------------------------------------------------------------------------
 
@@ -226,16 +234,31 @@ class FakeJob:
             assert key is not None
             if key in self.settled and not any(self.workers[rank].alive for rank in self.settled[key].told):
                 self._may_undo(key)
+        for key in [key for key in self.behind if not self._is_known(key)]:
+            self._undo(key)
         self.coordinator.lost(w.rank, "died")
+
+    def _is_known(self, key: tuple[Any, ...]) -> bool:
+        """Whether somebody knows that a collective has succeeded, or will, or has sent the state in which it is."""
+        waiting = any(w.alive and w.wants == key for w in self.workers.values())
+        return waiting or any(self.workers[rank].alive or self._has_sent(rank) for rank in self.settled[key].told)
+
+    def _has_sent(self, rank: int) -> bool:
+        wants = self.workers[rank].wants or ("",)
+        return wants[0] == "align" and rank in self.collectives.get(wants, ())
 
     def _may_undo(self, key: tuple[Any, ...]) -> None:
         """Only the dead know that this collective has succeeded: for those alive it may fail all the same."""
-        if self.random.random() < 0.5:
-            return
+        if self.random.random() >= 0.5:
+            self._undo(key)
+
+    def _undo(self, key: tuple[Any, ...]) -> None:
         self.undone += 1
         settled, self.outcomes[key] = self.settled.pop(key), False
+        behind = self.behind.pop(key, set())
+        self.fresh.update(rank for rank in behind if self.workers[rank].alive)
         for rank, offer in settled.offers.items():
-            self.workers[rank].held += offer
+            self.workers[rank].held += offer if rank not in behind else []
         for sample_range in settled.counted:
             self.applied.subtract(
                 (sample_range.epoch, position) for position in range(sample_range.start, sample_range.stop)
@@ -286,9 +309,22 @@ class FakeJob:
                 self.settled[w.wants] = Settled()
             for member in w.phase.members if success else ():
                 self._settle(self.workers[member], w.wants, member in contributors)
-        if self.outcomes[w.wants]:
-            self.settled[w.wants].told.add(w.rank)
-        return self.outcomes[w.wants]
+        if not self.outcomes[w.wants] or self._misses(w, w.wants):
+            return False
+        self.settled[w.wants].told.add(w.rank)
+        return True
+
+    def _misses(self, w: FakeWorker, key: tuple[Any, ...]) -> bool:
+        """A sum of gradients may fail here once a member is gone, and have succeeded for others."""
+        assert w.phase is not None
+        gone = any(not self.workers[rank].alive for rank in w.phase.members)
+        known = any(self.workers[rank].alive for rank in self.settled[key].told)
+        if key[0] != "step" or not gone or not known or self.random.random() < 0.5:
+            return False
+        self.missed += 1
+        self.behind.setdefault(key, set()).add(w.rank)
+        self.fresh.discard(w.rank)
+        return True
 
     def _settle(self, member: FakeWorker, key: tuple[Any, ...], contributes: bool) -> None:
         """What a member has offered is in the parameters of all, or given up."""

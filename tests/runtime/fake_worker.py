@@ -118,6 +118,7 @@ class FakeWorker:
         assert self.phase is not None
         assert self.job.inside[self.phase.number].issuperset(self.phase.members), self.job.describe()
         assert self.rank in self.job.fresh, self.job.describe()
+        self.job.steps_begin()
 
     def _step(self, go: control.Go, epoch: int) -> Generator[Any, Any, Any]:
         """One arbitrated step; what has arrived meanwhile is looked at before the push."""

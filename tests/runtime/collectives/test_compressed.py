@@ -58,6 +58,22 @@ def test_a_switch_goes_on_with_compression_and_buffers_stay_equal() -> None:
     assert torch.equal(found[0][0], found[1][0])
 
 
+def train_and_skip(rank: int) -> torch.Tensor:
+    """Rank 1 makes no step with its third mini-batch, as under a GradScaler that has found an infinity."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.1, momentum=0.9)
+    with polyrhythm.session(model, optimizer) as session:
+        for number, (x, y, _) in enumerate(session.loader(Numbered(SAMPLES), 4, seed=1)):
+            if (rank, number) != (1, 2):
+                step(model, optimizer, x, y)
+    return torch.cat([flat(model), *(state["momentum_buffer"].flatten() for state in optimizer.state.values())])
+
+
+def test_one_that_skips_a_step_alone_follows_the_others() -> None:
+    found = run_job(train_and_skip, 2, policy="bsp", compress="int8")
+    assert torch.equal(found[0], found[1])
+
+
 def test_an_unknown_compression_is_one_clear_line() -> None:
     model = make_model()
     with pytest.raises(ScenarioError, match="unknown compression 'int4': did you mean int8"):

@@ -123,6 +123,18 @@ def test_what_only_the_dead_have_completed_has_not_happened(policy: str) -> None
     assert undone
 
 
+@pytest.mark.parametrize("policy", ["bsp", "tests.restless:Restless"])
+def test_a_step_that_one_has_and_another_has_not(policy: str) -> None:
+    """The death of a rank ends an exchange for some of the others only; the next death may take those who have it."""
+    missed = 0
+    for seed, tick in itertools.product(range(6), range(1, 60)):
+        job = FakeJob(policy, 4, 40, 2, EPOCHS, seed)
+        job.run({tick: "kill 3", tick + 1 + seed * 3: "kill 1"})
+        processed_once(job)
+        missed += job.missed
+    assert missed
+
+
 @given(
     seed=seeds,
     workers=st.integers(1, 3),

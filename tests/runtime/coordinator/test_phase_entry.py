@@ -116,7 +116,7 @@ class Office:
     def begin_phase(self, *_: object) -> None:
         """Nothing is recorded."""
 
-    record = begin_phase
+    record = wake = drop = begin_phase
 
     def phases(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Who was sent which phase, with which members."""
@@ -202,3 +202,27 @@ def test_who_leaves_between_phases_is_told_as_who_leaves_in_one(office: Office, 
     coordinator.receive(2, message)
     coordinator.lost(1, "died")
     assert office.losses == [(2, reason), (1, "died")]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "balanced", "selsync:0.05", "local:3", "esync", "asp"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_newcomer_may_be_gone_before_its_first_phase(office: Office, policy: str, leaves: bool) -> None:
+    coordinator = started(office, 2, policy)
+    for rank in range(2):
+        coordinator.receive(rank, Entered(1))
+    coordinator.connect(2)
+    coordinator.receive(2, Ready(0, 100, 2))
+    if leaves:
+        coordinator.receive(2, Bye(early=True))
+    else:
+        coordinator.lost(2, "died")
+    assert office.losses == [(2, "removed" if leaves else "died")]
+    assert office.cuts == [], "nobody who steps has to do with it"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "balanced", "selsync:0.05", "local:3", "esync", "asp"])
+def test_a_newcomer_may_die_at_any_moment(policy: str) -> None:
+    for seed, tick in ((seed, tick) for seed in range(3) for tick in range(1, 60)):
+        job = FakeJob(policy, 2, 60, 3, EPOCHS, seed)
+        job.run({10: "join 2", 10 + tick: "kill 2"})
+        processed_once(job)

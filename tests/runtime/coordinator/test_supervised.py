@@ -6,7 +6,7 @@ from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member
-from polyrhythm.runtime.coordinator.phases.synchronous import check_shares
+from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.coordinator.stages import check_parts
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES

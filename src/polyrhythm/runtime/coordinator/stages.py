@@ -20,7 +20,8 @@ from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
-from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase, check_shares
+from polyrhythm.runtime.coordinator.phases.shares import check_shares
+from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase
 from polyrhythm.runtime.wire.protocol import Confirmed
 from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS
 

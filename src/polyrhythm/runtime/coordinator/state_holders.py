@@ -27,21 +27,26 @@ class StateHolders:
         self._contributors: tuple[int, ...] = ()
         self._holders: tuple[int, ...] = ()
         """Workers of which each has the whole state."""
+        self._others: tuple[int, ...] = ()
+        """Workers that have the most of it if all these are gone: the mean of their replicas."""
 
     def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
         """A phase ends between two steps, and another is to follow on whoever is present."""
         present = self._job.present
         if not mode.on_workers:
             mode.finish()
-            self._contributors = self._holders = ()
+            self._contributors = self._holders = self._others = ()
             return
         old = tuple(worker for worker in present if worker in members)
-        sound, apart = mode.sound, tuple(worker for worker in mode.apart if worker in present)
+        sound, newest = mode.sound, mode.newest
+        apart = tuple(worker for worker in mode.apart if worker in present)
         self.unsynchronised.note(mode.unsynchronised())
+        self.unsynchronised.note_of_all(newest, mode.of_newest())
         mode.finish()
-        self._holders = sound or old
+        self._holders, self._others = newest or old, tuple(worker for worker in old if worker not in newest)
         if apart or ("replicas" in policy.traits.exchanges and "gradients" in following.traits.exchanges):
-            self._contributors = apart or old  # each has an optimizer state of its own, from which one is to be made
+            # Each has an optimizer state of its own, from which one is to be made.
+            self._contributors = apart or self._holders
         else:
             self._contributors = () if sound == present else self._holders[:1]
 
@@ -52,9 +57,10 @@ class StateHolders:
             return
         if mode.on_workers:
             mode.take_back()
-            self._holders = mode.sound
-            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.sound[:1]
+            self._holders = mode.newest
+            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.newest[:1]
             self.unsynchronised.note(mode.unsynchronised())
+            self.unsynchronised.note_of_all(mode.newest, mode.of_newest())
         mode.finish()
         self.unsynchronised.revoke()
 
@@ -67,7 +73,8 @@ class StateHolders:
             return ()
         if equal and not self._contributors:
             return ()
-        return self._alive(self._contributors) or self._alive(self._holders)[:1] or self._job.present[:1]
+        whole = self._alive(self._contributors) or self._alive(self._holders)[:1]
+        return whole or self._alive(self._others) or self._job.present[:1]
 
     def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
         present = self._job.present
@@ -81,12 +88,12 @@ class StateHolders:
     def entered(self, on_workers: bool, inside: set[int]) -> None:
         """All who are inside a phase have the state, and the servers if its policy needs them."""
         self.home = "workers" if on_workers else "servers"
-        self._contributors, self._holders = (), tuple(sorted(inside))
+        self._contributors, self._holders, self._others = (), tuple(sorted(inside)), ()
         self.unsynchronised.settle()
 
     def not_entered(self, entry: PhaseEntry) -> None:
         """Not all members have come to the state, but whoever was inside has it."""
         if inside := sorted(entry.inside.intersection(self._job.present)):
-            self._contributors = (inside[0],)
-            self.unsynchronised.settle()
+            self._contributors, self._holders = (inside[0],), tuple(inside)
+            self.unsynchronised.taken_over(inside)
         self.unsynchronised.revoke()

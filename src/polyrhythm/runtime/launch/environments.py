@@ -89,9 +89,27 @@ def first_host(nodes: str) -> str:
 
 
 def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence[str]) -> NoReturn:
-    """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config."""
+    """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config.
+
+    Raises:
+        UsageError: for a setting that needs a launcher of ours.
+    """
+    refuse_restarts(config)
     place = place_of(os.environ)
     for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
         print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
     ours = {HANDED_ON: msgspec.json.encode(config).decode()}
     os.execve(sys.executable, [*command], {**os.environ, **place, **ours})
+
+
+def refuse_restarts(config: JobConfig) -> None:
+    """Whoever has started a worker starts it again. What torchrun reads, too, is for torchrun.
+
+    >>> refuse_restarts(JobConfig(max_restarts=2, given={"max_restarts": "PET_MAX_RESTARTS"}))
+    """
+    where = config.label("max_restarts")
+    if config.max_restarts and not where.startswith("PET_"):
+        raise UsageError(
+            f"{where} {config.max_restarts} is for workers that polyrhythm run starts, and this one was started by "
+            "torchrun, Slurm or an operator; leave it out"
+        )

@@ -1,6 +1,8 @@
 """Workers that have died are started again by the launcher of their host, and join the job where it is."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from polyrhythm.errors import BROKEN, REFUSED
 from polyrhythm.runtime.launch.forked import RunningProcess
@@ -9,6 +11,11 @@ from polyrhythm.training.divergence import DIVERGED
 
 ENDS = (0, LEFT, BROKEN, REFUSED, DIVERGED)
 """Exit statuses after which a new process would do no better."""
+
+JOINED = "POLYRHYTHM_JOINED"
+"""Environment variable of a worker with a file of those that have joined their job."""
+
+COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
 StartAgain = Callable[[int, int], RunningProcess]
 """Starts the worker of a rank, for the so-many-th time after the first."""
@@ -35,11 +42,13 @@ class Restarts:
         self.most, self.made = most, 0
         self._start = start
         self._codes: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
 
     @property
-    def ranks(self) -> set[int]:
-        """Of workers that were started again."""
-        return {*self._codes}
+    def to_join(self) -> set[int]:
+        """Workers that were started again, and have not joined the job since."""
+        joined = read_joined()
+        return {rank for rank, count in self._newest.items() if (rank, count) not in joined}
 
     def allow(self, rank: int, code: int) -> bool:
         """Whether a worker that has ended so is started again."""
@@ -48,9 +57,45 @@ class Restarts:
     def again(self, rank: int, code: int) -> RunningProcess:
         """The new process."""
         self.made += 1
+        self._newest[rank] = self.made
         self._codes.setdefault(rank, code)
         return self._start(rank, self.made)
 
     def first_code(self, rank: int, code: int) -> int:
         """What counts for the job: of one that was started again and failed, how it had ended first."""
         return self._codes.get(rank, code) if code not in (0, LEFT) else code
+
+
+@contextmanager
+def joined_file() -> Iterator[None]:
+    """Where workers that are started here say that they have joined; in memory, so that nothing is left over."""
+    with open(os.memfd_create("polyrhythm-joined"), "rb") as joined:
+        os.environ[JOINED] = f"/proc/{os.getpid()}/fd/{joined.fileno()}"
+        try:
+            yield
+        finally:
+            del os.environ[JOINED]
+
+
+def tell_joined(rank: int) -> None:
+    """This worker is part of its job from now on."""
+    with suppress(KeyError, OSError), open(os.environ[JOINED], "a", encoding="ascii") as joined:
+        joined.write(f"{rank} {os.environ.get(COUNT, '0')}\n")
+
+
+def read_joined() -> set[tuple[int, int]]:
+    """Ranks, and how often a worker had been started again on this host when they joined."""
+    try:
+        with open(os.environ[JOINED], encoding="ascii") as joined:
+            return {(int(rank), int(count)) for rank, count in map(str.split, joined)}
+    except KeyError:
+        return set()
+
+
+def asked_for(environment: Mapping[str, str]) -> int:
+    """How often the launcher that has started this worker starts workers again.
+
+    >>> asked_for({MOST: "3"}), asked_for({MOST: "3", JOINED: "/proc/7/fd/8"})
+    (0, 3)
+    """
+    return int(environment.get(MOST, "0")) if JOINED in environment else 0

@@ -24,7 +24,7 @@ from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, Wo
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, start_coordinator, store_port, wait_for_coordinator
-from polyrhythm.runtime.launch.restarts import Restarts
+from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES
@@ -153,7 +153,7 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     if shown.watched:
         check_watch(shown)
     # In memory, so that nothing is left over however this process ends.
-    with store_port(plan.node) as port, open(os.memfd_create("polyrhythm-said"), "rb") as said:
+    with store_port(plan.node) as port, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file():
         os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
         codes = run_workers(plan, port, fork)
     return job_status(list(codes.values()))
@@ -221,7 +221,7 @@ def start_worker(
     plan: LaunchOrder, rank: int, port: int, fork: WorkerFork | None = None, restarts: int = 0
 ) -> RunningProcess:
     environment = environment_of(plan, rank, port)
-    environment["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+    environment[COUNT] = str(restarts)
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
     try:
@@ -239,7 +239,7 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     local = rank - node.rank * processes
     world = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": config.workers, "LOCAL_WORLD_SIZE": processes}
     world |= {"ROLE_RANK": rank, "ROLE_WORLD_SIZE": config.workers, "GROUP_WORLD_SIZE": node.count}
-    world |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": config.max_restarts}
+    world |= {COUNT: 0, MOST: config.max_restarts}
     place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}
     ours = {COORDINATOR: msgspec.json.encode(address).decode()}
     if node.count > 1:
@@ -321,9 +321,9 @@ class ProcessWatch:
 
     def _end_latecomers(self, codes: dict[int, int]) -> None:
         """The coordinator has ended in good order: whoever was started again and is still to join comes too late."""
-        for rank in (
-            self._restarts.ranks - codes.keys() if self._coordinator and not self._coordinator.returncode else ()
-        ):
+        over = self._coordinator is not None and not self._coordinator.returncode
+        self._late = self._restarts.to_join - codes.keys() if over else set()
+        for rank in sorted(self._late):
             say([f"rank {rank} was started again, and the job has ended before it joined"])
             self._workers[rank].kill()
 

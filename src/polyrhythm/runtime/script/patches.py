@@ -1,6 +1,7 @@
 """The methods of torch that are replaced in place before a script starts."""
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
@@ -46,6 +48,19 @@ def patch_session(script: AdaptedScript) -> None:
         original(self, *args, **kwargs)
 
     Session.__init__ = init  # type: ignore[method-assign]
+
+
+def refuse_restarts() -> None:
+    """The process group is formed once, by all ranks: one that was started again would wait in it for ever.
+
+    Raises:
+        RefusalError: if the launcher is to start workers again.
+    """
+    if restarts := asked_for(os.environ):
+        raise refuse(
+            f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker "
+            "cannot join again; leave one of them out: a script with polyrhythm.session needs no group"
+        )
 
 
 def patch_wrapper(script: AdaptedScript) -> None:
@@ -158,6 +173,8 @@ def patch_groups(script: AdaptedScript) -> None:
 
     @functools.wraps(init_original)
     def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if not asked_by_us():
+            refuse_restarts()
         if script.dormant or asked_by_us():
             init_original(backend, *args, **kwargs)
             return

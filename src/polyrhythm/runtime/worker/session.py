@@ -31,6 +31,7 @@ from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
+from polyrhythm.runtime.launch.restarts import tell_joined
 from polyrhythm.runtime.wire.config_sources import SESSION, same, session_arguments
 from polyrhythm.runtime.wire.job_config import JobConfig, runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
@@ -75,6 +76,7 @@ class Session:
         tie_forks()
         self.rank, address, arguments = find_coordinator(self._arguments)
         self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
+        tell_joined(self.rank)
         self._exchange, config = self._make_exchange(), self._client.config
         refuse_unknown_share(config)
         self._replica.check_policy(parse_policy(config.policy))

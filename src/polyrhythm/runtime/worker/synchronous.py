@@ -19,6 +19,8 @@ from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
 
+FAILED = "the gradients' exchange failed"
+
 CHECKED_EVERY = 256
 """Steps after which replicas that should be equal are compared, as they are at the end of each epoch."""
 
@@ -78,9 +80,13 @@ class SynchronousMode:
         self._complete(samples, skipped=False)
 
     def skip_step(self, samples: int) -> None:
-        """For the others it is a step all the same."""
-        if self._reduced(skipped=True) and self._exchange_records():
-            self._decide()
+        """For the others it is a step all the same; if one of them makes it, so do all whose parameters stay equal."""
+        replica = self._context.replica
+        replica.hide_gradients()
+        others_step = self._attended()
+        if self._failure is None and self._exchange_records() and self._decide() and others_step:
+            self._step_with_others()
+        replica.show_gradients()
         self._complete(samples, skipped=True)
 
     def end_epoch(self, version: int) -> None:
@@ -114,17 +120,36 @@ class SynchronousMode:
             exchange.averager.start()
         exchange.reduce_gradients(gradients)
 
-    def _reduced(self, skipped: bool = False) -> bool:
+    def _reduced(self) -> bool:
         """Whether the gradients are everyone's mean, if they are exchanged; compressed ones are only now."""
-        exchange, failed = self._context.exchange, "the gradients' exchange failed"
+        exchange = self._context.exchange
         if exchange.by_hand:
             try:
-                exchange.reduce_by_hand(skipped)
+                exchange.reduce_by_hand()
             except GroupError as error:
-                self._failure = self._schedule.step, f"{failed}: {error}"
+                self._failure = self._schedule.step, f"{FAILED}: {error}"
         elif exchange.reduces and exchange.failure is not None:
-            self._failure = self._schedule.step, failed
+            self._failure = self._schedule.step, FAILED
         return self._failure is None
+
+    def _attended(self) -> bool:
+        """Whether others make the step for which this rank's script has no gradients; it has theirs then."""
+        exchange, others_step = self._context.exchange, False
+        try:
+            others_step = exchange.attend()
+        except GroupError as error:
+            self._failure = self._schedule.step, f"{FAILED}: {error}"
+        if self._failure is None and exchange.reduces and exchange.failure is not None:
+            self._failure = self._schedule.step, FAILED
+        return others_step
+
+    def _step_with_others(self) -> None:
+        steering = self._context.steering
+        if steering.due:
+            steering.begin()
+        self._context.replica.step()
+        if steering.own:
+            steering.end()
 
     def _measured(self) -> bool:
         """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""

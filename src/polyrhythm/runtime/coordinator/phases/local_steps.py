@@ -115,7 +115,7 @@ class LocalStepPhase(ParameterServerPhase):
         member.step = None
         if self._stopping:  # for the policy it still runs; `finish` cancels that step
             self._close_if_still()
-        else:
+        elif worker in self._job.ledger.accounts:  # else it was out of data before the word came to it
             self._driver.stopped(worker, self._job.clock())
 
     def merged(self, worker: int, message: TookPart) -> None:
@@ -145,6 +145,8 @@ class LocalStepPhase(ParameterServerPhase):
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
+        if worker not in self._members:  # it has come for the next phase
+            return
         self._job.give_back(member.sample_ranges)
         self._lost[worker] = reason
         self._halting.discard(worker)

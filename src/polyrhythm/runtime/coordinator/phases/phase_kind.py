@@ -217,9 +217,19 @@ class PhaseKind:
         return ()
 
     @property
+    def newest(self) -> tuple[int, ...]:
+        """Members of which each has all that counts."""
+        return self.sound
+
+    @property
     def apart(self) -> tuple[int, ...]:
         """Live members whose replicas differ, so that the job's state is their mean."""
         return ()
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
+        """Positions that only the replica of one live member has seen."""
         return {}
+
+    def of_newest(self) -> tuple[SampleRange, ...]:
+        """Positions that would be in no parameter if all of `newest` died now."""
+        return ()

@@ -17,11 +17,10 @@ from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, 
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolicyError
 from polyrhythm.policies import is_built_in
-from polyrhythm.runtime.coordinator.agreement import why_undealt
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
+from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
 
 
@@ -122,6 +121,8 @@ class SynchronousPhase(PhaseKind):
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A rank is gone; the policy hears of it when the others stand and it is clear which steps of it counted."""
         del member
+        if worker not in self._progress:  # it has come for the next phase
+            return
         self._lost[worker] = reason
         self.request_stop()
         self._send_tokens()
@@ -160,7 +161,7 @@ class SynchronousPhase(PhaseKind):
     def apart(self) -> tuple[int, ...]:
         """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree."""
         replicas = "replicas" in self._driver.policy.traits.exchanges
-        equal = bool(self.sound) and self._exchanged >= self._furthest()
+        equal = bool(self.newest) and self._exchanged >= self._furthest()
         return self.live if replicas and not equal else ()
 
     def may_end(self) -> bool:
@@ -172,6 +173,15 @@ class SynchronousPhase(PhaseKind):
     def sound(self) -> tuple[int, ...]:
         """Live ranks at the furthest step whose exchanges have all succeeded: their state is the job's."""
         return tuple(w for w, p in self._live() if p.completed == self._furthest() and not p.collective_failed)
+
+    @property
+    def newest(self) -> tuple[int, ...]:
+        """Those; if there are none, whoever had exchanged all that it had completed before the next exchange failed.
+
+        One exchange may succeed for some and fail for others, as when a rank leaves right after it.
+        """
+        reached = (w for w, p in self._live() if p.completed == p.exchanged == self._furthest())
+        return self.sound or tuple(reached)
 
     def finish(self) -> None:
         assert self.plan is not None
@@ -197,6 +207,15 @@ class SynchronousPhase(PhaseKind):
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
         return {worker: self._batches(worker, self._exchanged, p.completed) for worker, p in self._live()}
+
+    def of_newest(self) -> tuple[SampleRange, ...]:
+        """The others have what they had all exchanged, and each its own steps."""
+        others, furthest = {w: p for w, p in self._live() if w not in self.newest}, self._furthest()
+        if self.apart or not others:
+            return ()
+        exchanged = max(p.exchanged for p in others.values())
+        had = {worker: max(exchanged, p.completed) for worker, p in others.items()}
+        return tuple(r for w in self._members for r in self._batches(w, had.get(w, exchanged), furthest))
 
     def _batches(self, worker: int, first: int, end: int) -> tuple[SampleRange, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
@@ -378,14 +397,3 @@ class SynchronousPhase(PhaseKind):
 
 def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
     return sum(sample_range.samples for sample_range in sample_ranges)
-
-
-def check_shares(policy: Policy[Any], job: Job) -> None:
-    """Unequal mini-batches need one order that all read from, one size, and gradients of each alone.
-
-    Raises:
-        PolicyError: if the policy deals shares, and the job cannot.
-    """
-    ready = [member.ready for member in job.members.values() if member.ready]
-    if policy.traits.shares and (why := why_undealt(ready, job.workload.shared)):
-        raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, but {why}")

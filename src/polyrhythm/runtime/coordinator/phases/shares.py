@@ -1,0 +1,19 @@
+"""Whether a job can run a policy that deals the mini-batches of all in shares."""
+
+from typing import Any
+
+from polyrhythm.core import Policy
+from polyrhythm.errors import PolicyError
+from polyrhythm.runtime.coordinator.agreement import why_undealt
+from polyrhythm.runtime.coordinator.job import Job
+
+
+def check_shares(policy: Policy[Any], job: Job) -> None:
+    """Unequal mini-batches need one order that all read from, one size, and gradients of each alone.
+
+    Raises:
+        PolicyError: if the policy deals shares, and the job cannot.
+    """
+    ready = [member.ready for member in job.members.values() if member.ready]
+    if policy.traits.shares and (why := why_undealt(ready, job.workload.shared)):
+        raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, but {why}")

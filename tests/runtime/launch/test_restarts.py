@@ -1,0 +1,127 @@
+"""``polyrhythm run --max-restarts``: a worker that dies comes back, and takes part in what is left."""
+
+import os
+
+import pytest
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.environments import become_worker
+from polyrhythm.runtime.launch.torchrun import read_command
+from tests.runtime.places import Place
+
+COUNTED = """
+from polyrhythm.testing.coordinates import SampleNumbers
+
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+chance = torch.Generator()
+chance.seed()
+
+class Attempts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3, 60, 64))
+
+    def forward(self, epoch, samples):
+        return self.weight[epoch, samples, torch.randint(64, samples.shape, generator=chance)].mean()
+
+model = Attempts()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+def train(session, wait):
+    steps = 0
+    for epoch in range(3):
+        if wait and epoch == 2 and not restarts:
+            open("back").close()
+        for number, samples in enumerate(session.loader(SampleNumbers(60), batch_size=2)):
+            optimizer.zero_grad()
+            model(epoch, samples).backward()
+            optimizer.step()
+            steps += 1
+            if rank == 1 and not restarts and (epoch, number) == (1, 3):
+                os.kill(os.getpid(), signal.SIGKILL)
+    return steps
+"""
+
+COMES_BACK = """
+with polyrhythm.session(model, optimizer) as session:
+    back = os.open("back", os.O_RDWR) if restarts else None
+    steps = train(session, wait=True)
+made = (model.weight != 0).sum(-1)
+print(rank, restarts, steps > 0, int((made == 0).sum()), int((made > 1).sum()))
+"""
+
+STAYS_LONG = """
+from polyrhythm.errors import UnreachableError
+from polyrhythm.runtime.launch import control_client as steer
+
+with polyrhythm.session(model, optimizer) as session:
+    back = os.open("back", os.O_RDWR) if restarts else None
+    train(session, wait=True)
+if rank == 1:
+    address = steer.at(os.environ["TORCHELASTIC_RUN_ID"])
+    try:
+        while True:
+            steer.status(address)
+    except UnreachableError:
+        subprocess.run([sys.executable, "-c", "import torch"])
+    print("saved")
+"""
+
+COMES_TOO_LATE = """
+if restarts:
+    open("back").close()
+with polyrhythm.session(model, optimizer) as session:
+    train(session, wait=False)
+"""
+
+GROUPED = """
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+"""
+
+THREE = ("--nproc-per-node", "3", "--max-restarts", "1")
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    """With a pipe through which who is there tells that it is."""
+    os.mkfifo(place.folder / "work" / "back")
+    return place
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:8"])
+def test_one_that_dies_comes_back(place: Place, policy: str) -> None:
+    done = place.run(COUNTED + COMES_BACK, *THREE, "--policy", policy)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 0 True 0 0", "1 1 True 0 0", "2 0 True 0 0"], done.stderr
+    assert "polyrhythm: rank 1 was killed by SIGKILL; it is started again (1 of 1)" in done.stderr
+    assert "before it joined" not in done.stderr
+    assert list(place.processes()) == []
+
+
+def test_what_it_does_after_the_job_is_left_to_it(place: Place) -> None:
+    done = place.run(COUNTED + STAYS_LONG, *THREE, "--policy", "asp")
+    assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr
+
+
+def test_nobody_waits_for_one_that_comes_too_late(place: Place) -> None:
+    done = place.run(COUNTED + COMES_TOO_LATE, *THREE, "--policy", "asp")
+    assert done.returncode == 0, done.stderr
+    assert "polyrhythm: rank 1 was started again, and the job has ended before it joined\n" in done.stderr
+    assert done.stderr.count("SIGKILL") == 1
+    assert list(place.processes()) == []
+
+
+def test_a_process_group_that_nobody_can_join_again_is_refused_at_the_start(place: Place) -> None:
+    done = place.run(GROUPED, *THREE)
+    assert done.returncode == 2
+    refusals = [line for line in done.stderr.splitlines() if "--max-restarts 1" in line]
+    assert len(refusals) == 1
+    assert "init_process_group forms a group that a worker cannot join again" in refusals[0]
+
+
+def test_who_was_started_by_others_is_not_started_again_by_us() -> None:
+    order = read_command(["--max-restarts", "2", "script.py"])
+    with pytest.raises(UsageError, match="--max-restarts 2 is for workers that polyrhythm run starts"):
+        become_worker(order.config, order.command, ())
