@@ -33,6 +33,17 @@ class ScriptExchange(DDPExchange):
     joint = False
     """Whether several optimizers make a step, each when the script wants it."""
 
+    def reduce_gradients(self, wanted: bool) -> None:
+        """As of a session; what is compressed is exchanged with the step."""
+        self.by_hand = wanted and self._gradients is not None
+        if self.by_hand:
+            self._check_by_hand()
+        self.reduces = wanted and not self.by_hand
+
+    def _check_by_hand(self) -> None:
+        if self.joint:
+            raise refuse("gradients of several optimizers are not compressed; leave out --compress")
+
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
         """The gradients of these parameters are the script's; make them the step's."""
 
@@ -61,12 +72,17 @@ class LaneExchange(ScriptExchange):
             lane.close()
 
     def reduce_gradients(self, wanted: bool) -> None:
-        self.reduces = wanted
+        super().reduce_gradients(wanted)
         for lane in self.lanes:
-            if wanted and lane.inner is None:
+            if self.reduces and lane.inner is None:
                 assert self.group is not None, "members exchange over their group"
                 lane.open(self.group)
-            lane.reducing = wanted
+            lane.reducing = self.reduces
+
+    def _check_by_hand(self) -> None:
+        super()._check_by_hand()
+        if any(lane.hook is not None for lane in self.lanes):
+            raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
 
     def reduce_now(self, wanted: bool) -> None:
         for lane in self.lanes:
@@ -75,9 +91,6 @@ class LaneExchange(ScriptExchange):
 
 class StepExchange(ScriptExchange):
     """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""
-
-    def reduce_gradients(self, wanted: bool) -> None:
-        self.reduces = wanted
 
     def reduce_now(self, wanted: bool) -> None:
         """Backward passes exchange nothing, so it is all one."""
