@@ -329,6 +329,7 @@ class AdaptedScript:
         self._training = run.loader
         several = any(each.unstepped and each.inside for each in self._passes if each is not run)
         simple = not (self.warm_up.ahead or several or run.steps > run.batches * len(self._trained))
+        simple &= not (self.distributed and run.counted)
         self._deals = simple and deals_out(run.loader, self.distributed)
         self._parts = run.batches // run.steps if self._deals else self.warm_up.parts
 

@@ -54,6 +54,9 @@ class ScriptExchange(DDPExchange):
             )
         super().average_gradients(weight)
 
+    def _run_alone(self) -> None:
+        """The model keeps the forward that it has; Lightning puts one there for each step."""
+
     def share_buffers(self) -> None:
         buffers = [*self._replica.floating, *self._replica.counters]
         if buffers and self.reduces and self.failure is None:

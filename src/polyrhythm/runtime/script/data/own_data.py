@@ -183,8 +183,12 @@ class OwnReading:
 
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
-        if any(each.over and not self._unused[origin] for origin, each in self._passes.items()):
+        if any(self._is_over(each) and not self._unused[origin] for origin, each in self._passes.items()):
             self.data.end()
+
+    def _is_over(self, run: Pass) -> bool:
+        """A loop that counts its mini-batches does not ask for one more than there are."""
+        return run.over or (run.counted and self._split == 1 and run.batches == length_of(run.loader))
 
     def _plan(self) -> tuple[int | None, int]:
         """Steps of the shortest pass under way, and how many of them are made."""

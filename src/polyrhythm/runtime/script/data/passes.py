@@ -1,9 +1,12 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
+import dis
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from types import FrameType
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -49,6 +52,8 @@ class Pass:
         self._held: weakref.ref[PassIterator] | None = None
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
+        self.counted = False
+        """Whether the script calls `next` by itself, and so knows how often: it may not ask for the end."""
 
     def iterator(self) -> "PassIterator":
         """What the script goes through; when it has dropped that, the run is over."""
@@ -91,7 +96,14 @@ class PassIterator:
         return len(self._run.loader)
 
     def __next__(self) -> Any:
+        if not self._run.batches:
+            self._run.counted = calls(sys._getframe(1))
         return self._run.next_batch()
+
+
+def calls(frame: FrameType) -> bool:
+    """Whether a frame is at a call, as of `next`, and not at the head of a loop."""
+    return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 class Draws:
