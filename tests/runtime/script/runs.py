@@ -102,10 +102,12 @@ def switched(
     switches: dict[int, str],
     policy: str = "bsp",
     ranks: int = 2,
+    stand_in: bool = True,
     **settings: Any,
 ) -> Run:
     """The same, and `polyrhythm ctl` switches the policy when the first rank has made so many steps."""
-    command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
+    front = ("-m", "polyrhythm.testing.cuda") if stand_in else ()
+    command = (*front, str(SCRIPTS / script), *arguments)
     name = f"test-{uuid.uuid4().hex}"
     start = partial(main_with_switches, name, switches)
     store = meeting_point()

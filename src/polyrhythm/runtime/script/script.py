@@ -176,13 +176,13 @@ class AdaptedScript:
         self._stepping = None
         if self._own is None and self._run is not None:
             self._run.step()
-        for each in self._passes:
-            each.unstepped = 0
         if self.session is not None:
             self._own_values.stepped()
             self.schedules.stepped()
             if self._own is not None and not self.session.joint:
                 self._own.stepped()
+        for each in self._passes:
+            each.settle()
 
     def collective(self, name: str, outputs: list[Tensor]) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""

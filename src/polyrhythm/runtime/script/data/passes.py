@@ -45,8 +45,8 @@ class Pass:
     def __init__(self, listener: PassListener, loader: DataLoader[Any], source: Iterator[Any] | None) -> None:
         self._listener = listener
         self.loader, self.source = loader, source
-        self.batches = self.unstepped = self.steps = 0
-        """Mini-batches given, those since the last step, and steps."""
+        self.batches = self.unstepped = self.steps = self.settled = 0
+        """Mini-batches given, those since the last step, steps, and mini-batches given by the last step."""
         self.used = self.over = False
         """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
         self._held: weakref.ref[PassIterator] | None = None
@@ -82,7 +82,11 @@ class Pass:
     def step(self) -> None:
         """Of several optimizers that step with the same mini-batches, the first one counts."""
         self.steps += self.unstepped > 0
-        self.unstepped = 0
+        self.settle()
+
+    def settle(self) -> None:
+        """A step is made, with or without what this pass has given."""
+        self.unstepped, self.settled = 0, self.batches
 
 
 class PassIterator:
