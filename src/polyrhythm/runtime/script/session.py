@@ -355,6 +355,11 @@ class ScriptSession(Session):
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._worker.apart
 
+    @property
+    def aligned(self) -> bool:
+        """Whether all workers have made the same steps since the job began, so that a step's collectives meet."""
+        return not (self.apart or self._worker._been_apart)
+
     def _end_epoch(self) -> None:
         """In synchronous mode, all evaluate with the buffers of the lowest rank, as with DistributedDataParallel."""
         if not self.apart:
