@@ -48,7 +48,7 @@ def is_script(path: str) -> bool:
 def is_foreign(path: str) -> bool:
     """Whether a file is none of the user's.
 
-    >>> is_foreign("/home/me/.local/lib/python3.11/site-packages/torch/optim/optimizer.py"), is_foreign("/home/me/train.py")
+    >>> is_foreign("/home/me/.local/lib/python3.11/site-packages/torch/optim/sgd.py"), is_foreign("/home/me/train.py")
     (True, False)
     """
     return path.startswith(FOREIGN) or any(folder in path for folder in INSTALLED)

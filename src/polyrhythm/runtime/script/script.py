@@ -186,7 +186,7 @@ class AdaptedScript:
 
     def collective(self, name: str, outputs: list[Tensor]) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
-        if self.session is None or self.session.aligned or not self._inside:
+        if self.session is None or self.session.aligned or not self._inside():
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
@@ -308,9 +308,8 @@ class AdaptedScript:
 
     def _apart(self) -> bool:
         """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
-        return self.session is not None and self.session.apart and self._inside
+        return self.session is not None and self.session.apart and self._inside()
 
-    @property
     def _inside(self) -> bool:
         return self._own.data.open if self._own is not None else self._run is not None and self._run.inside
 
@@ -320,8 +319,9 @@ class AdaptedScript:
 
     @property
     def _source(self) -> ScriptLoader | OwnData:
-        assert self._loader or self._own, "a session has data"
-        return self._loader or self._own.data
+        source = self._own.data if self._own else self._loader
+        assert source is not None, "a session has data"
+        return source
 
     # -- from the warm-up step to a session ---------------------------------------------------------------------------
 

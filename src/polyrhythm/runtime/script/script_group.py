@@ -81,8 +81,8 @@ class OwnValues:
         if place in self._places:
             return
         error = refuse(
-            f"{shown} inside the step loop has no value {when}; use policies in synchronous mode (bsp, local), or do it "
-            "after the loop",
+            f"{shown} inside the step loop has no common value {when}; use policies in synchronous mode (bsp, "
+            "local), or do it after the loop",
             place,
         )
         trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
