@@ -208,7 +208,7 @@ class ScriptLoader(SessionLoader[Any]):
             loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
         self.loader = loader
-        self._workers, self._ranks, self._parts, self._processed = workers, ranks, parts, processed
+        self._workers, self._ranks, self._parts = workers, ranks, parts
         self._counted_from = counted_from
         self._first_epoch = first_epoch
         self._at_end = at_end
@@ -220,6 +220,7 @@ class ScriptLoader(SessionLoader[Any]):
             self._samples -= self._samples % (workers * loader.batch_size)
         if self._samples < workers:
             raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
+        self._processed = min(processed, self._samples)  # a mini-batch may be larger than the data set
 
     def __iter__(self) -> Iterator[Any]:
         self.epoch += 1
