@@ -118,7 +118,7 @@ class OwnFiles:
             return path
         known = os.path.realpath(os.fspath(path))
         if "b" in mode and mode[0] in "wax":
-            self._places.setdefault(known, os.path.join(self._folder.name, str(len(self._places))))
+            self._places.setdefault(known, f"{self._folder.name}/{len(self._places)}")
         return self._places.get(known, path)
 
     def patch(self) -> None:
