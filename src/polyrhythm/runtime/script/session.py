@@ -1,6 +1,5 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,14 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from polyrhythm.errors import GroupError
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.collectives.ops import mean_gradients
-from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import ScriptLoader
 from polyrhythm.runtime.script.notices import callers, refuse
+from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import WriterEar
@@ -27,83 +23,6 @@ from polyrhythm.runtime.worker.worker import Worker
 
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
-
-
-class ScriptExchange(DDPExchange):
-    joint = False
-    """Whether several optimizers make a step, each when the script wants it."""
-
-    def reduce_gradients(self, wanted: bool) -> None:
-        """As of a session; what is compressed is exchanged with the step."""
-        self.by_hand = wanted and self._gradients is not None
-        if self.by_hand:
-            self._check_by_hand()
-        self.reduces = wanted and not self.by_hand
-
-    def _check_by_hand(self) -> None:
-        if self.joint:
-            raise refuse("gradients of several optimizers are not compressed; leave out --compress")
-
-    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        """The gradients of these parameters are the script's; make them the step's."""
-
-    def average_gradients(self, weight: ContributionWeight) -> None:
-        if self.joint:
-            raise refuse(
-                "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
-            )
-        super().average_gradients(weight)
-
-    def _run_alone(self) -> None:
-        """The model keeps the forward that it has; Lightning puts one there for each step."""
-
-    def share_buffers(self) -> None:
-        buffers = [*self._replica.floating, *self._replica.counters]
-        if buffers and self.reduces and self.failure is None:
-            with contextlib.suppress(GroupError):  # which `failure` tells the worker
-                hand_over_tensors(self.generation, buffers, 0)
-
-
-class LaneExchange(ScriptExchange):
-    """Synchronous mode through the script's own DistributedDataParallel instead of behind the model's forward."""
-
-    lanes: Sequence[Lane]
-
-    def part(self) -> None:
-        super().part()
-        for lane in self.lanes:
-            lane.close()
-
-    def reduce_gradients(self, wanted: bool) -> None:
-        super().reduce_gradients(wanted)
-        for lane in self.lanes:
-            if self.reduces and lane.inner is None:
-                assert self.group is not None, "members exchange over their group"
-                lane.open(self.group)
-            lane.reducing = self.reduces
-
-    def _check_by_hand(self) -> None:
-        super()._check_by_hand()
-        if any(lane.hook is not None for lane in self.lanes):
-            raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
-
-    def reduce_now(self, wanted: bool) -> None:
-        for lane in self.lanes:
-            lane.last = wanted
-
-
-class StepExchange(ScriptExchange):
-    """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""
-
-    def reduce_now(self, wanted: bool) -> None:
-        """Backward passes exchange nothing, so it is all one."""
-
-    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        if not self.reduces or self.failure is not None:
-            return
-        with contextlib.suppress(GroupError):  # which `failure` tells the worker
-            mean_gradients(self.generation, parameters)
-        self.share_buffers()
 
 
 class DeferredStep:
@@ -221,6 +140,7 @@ class JointStep:
         self._replica.idle = frozenset(n for n, part in enumerate(groups) if part not in self._stepped)
         if self._worker._side.on_servers:
             self._go_back()
+        self._exchange.finish_joint()
         self._worker.before_step(samples)
         if self._worker._context.void:
             self._go_back()
@@ -287,6 +207,11 @@ class ScriptSession(Session):
             self._joint = JointStep(self._replica, self._worker, self._exchange)
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
         return self
+
+    def before_scaler(self, optimizer: Optimizer) -> None:
+        """A GradScaler is about to look at the gradients of the step that is due."""
+        if self._accumulation.due and not self._worker.left:
+            self._exchange.before_scaler([p for g in optimizer.param_groups for p in g["params"] if p.requires_grad])
 
     def finish_step(self) -> None:
         """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""
