@@ -40,9 +40,11 @@ def command_of(row: dict[str, Any], policy: str, job: str) -> list[str]:
     return [*ours, "--job", job, *script]
 
 
-def switch_when_it_runs(job: str, process: subprocess.Popen[bytes], environment: dict[str, str]) -> int:
-    """Switches that were taken: to asp and back."""
+def switch_when_it_runs(job: str, process: subprocess.Popen[bytes], environment: dict[str, str], log: Path) -> int:
+    """Switches that were taken: to asp and back, once the first phase has begun."""
     done = 0
+    while process.poll() is None and b"phase 1:" not in log.read_bytes():
+        time.sleep(0.2)
     for policy in ("asp", "bsp"):
         ask = [sys.executable, "-m", "polyrhythm", "ctl", job, "switch", policy]
         while process.poll() is None:
@@ -61,10 +63,14 @@ def run(row: dict[str, Any], home: Path, policy: str) -> str:
     with (
         log.open("wb") as out,
         subprocess.Popen(
-            command_of(row, policy, job), cwd=home, env=environment, stdout=out, stderr=subprocess.STDOUT
+            command_of(row, policy, job),
+            cwd=home / row.get("folder", "."),
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         ) as process,
     ):
-        switches = switch_when_it_runs(job, process, environment) if policy == "switch" else None
+        switches = switch_when_it_runs(job, process, environment, log) if policy == "switch" else None
         try:
             status = str(process.wait(LIMIT_S))
         except subprocess.TimeoutExpired:

@@ -116,7 +116,7 @@ def test_a_worker_that_is_asked_to_end_is_no_failure(place: Place, policy: str, 
     done = place.run(script, "--nproc-per-node", "2", "--policy", policy)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "finished 0\n"
-    assert re.search(r"polyrhythm: rank 1 was asked to end, and has left; [01] workers go on", done.stderr)
+    assert re.search(r"polyrhythm: rank 1 was asked to end, and has left(; 1 worker goes on)?\n", done.stderr)
     assert "rank 1 left early in phase" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(place.processes()) == []

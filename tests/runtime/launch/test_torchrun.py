@@ -126,7 +126,7 @@ def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
     done = place.run(ABSENT, "--nproc-per-node", "2")
     assert (done.returncode, done.stdout) == (1, "samples 40\n"), done.stderr
     assert "no such device" in done.stderr
-    assert "polyrhythm: rank 1 failed with exit code 1; 1 workers go on" in done.stderr
+    assert "polyrhythm: rank 1 failed with exit code 1; 1 worker goes on" in done.stderr
     assert "rank 1 ended before it joined; going on without it" in done.stderr
 
 

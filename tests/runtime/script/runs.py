@@ -96,14 +96,22 @@ def plain(folder: Path, script: str, *arguments: str, ranks: int = 2, stand_in: 
 
 
 def switched(
-    folder: Path, script: str, *arguments: str, switches: dict[int, str], policy: str = "bsp", ranks: int = 2
+    folder: Path,
+    script: str,
+    *arguments: str,
+    switches: dict[int, str],
+    policy: str = "bsp",
+    ranks: int = 2,
+    stand_in: bool = True,
+    **settings: Any,
 ) -> Run:
     """The same, and `polyrhythm ctl` switches the policy when the first rank has made so many steps."""
-    command = ("-m", "polyrhythm.testing.cuda", str(SCRIPTS / script), *arguments)
+    front = ("-m", "polyrhythm.testing.cuda") if stand_in else ()
+    command = (*front, str(SCRIPTS / script), *arguments)
     name = f"test-{uuid.uuid4().hex}"
     start = partial(main_with_switches, name, switches)
     store = meeting_point()
-    with job(play, ranks, folder, ranks, store.port, start, command, policy=policy, name=name) as running:
+    with job(play, ranks, folder, ranks, store.port, start, command, policy=policy, name=name, **settings) as running:
         outcomes = running.ranks.join(LIMIT_S)
     run = Run(folder, [outcome.value if outcome.ok else 1 for outcome in outcomes])
     assert not any(run.codes), [*(outcome.traceback for outcome in outcomes), *map(run.stderr, run.ranks)]

@@ -21,3 +21,11 @@ def test_its_data_are_shared_out(tmp_path: Path, policy: str, order: str) -> Non
     assert len(run.stdout(0)) == 3
     assert run.stdout(1) == []
     assert (tmp_path / "whole.pt").stat().st_size > 0
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_it_reads_what_it_saves_and_a_mini_batch_may_be_larger_than_its_data(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "wide.py", policy=policy, stand_in=False)
+    first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
+    assert first == second
+    assert (tmp_path / "model.pt").stat().st_size > 0

@@ -71,5 +71,5 @@ def test_a_killed_worker_is_named_and_the_other_finishes(tmp_path: Path) -> None
     seen = Run(tmp_path, [0]).epochs_of(0)
     assert sorted(seen[-1]) == list(range(SAMPLES)), "the survivor has the last epoch to itself"
     assert counted(phases(tmp_path)) == EPOCHS * SAMPLES
-    assert "polyrhythm: rank 1 was killed by SIGKILL; 1 workers go on" in done.stderr
+    assert "polyrhythm: rank 1 was killed by SIGKILL; 1 worker goes on" in done.stderr
     assert "rank 1 died in phase 1 (bsp), epoch 1" in done.stderr

@@ -28,3 +28,10 @@ def test_workers_that_step_together_have_that_of_all(tmp_path: Path, policy: str
 def test_it_follows_a_live_switch(tmp_path: Path) -> None:
     run = switched(tmp_path, "logged.py", switches={5: "asp", 15: "bsp"})
     assert run.stdout(0)[:2] == ["1.0", "1.0"]
+
+
+def test_after_steps_of_their_own_nobody_waits_in_the_loop(tmp_path: Path) -> None:
+    run = switched(tmp_path, "logged.py", "seldom", switches={5: "asp", 11: "bsp"})
+    assert run.stdout(0)[:4] == ["1.0"] * 4
+    said = "allreduce inside the step loop gives each worker its own value"
+    assert run.stderr().count(f"{said} under asp") + run.stderr().count(f"{said} after steps of workers") == 1

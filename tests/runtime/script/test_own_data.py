@@ -8,7 +8,7 @@ from tests.runtime.script.runs import Run, adapted, plain, try_adapted
 
 EVERY = list(range(96))
 EPOCHS = "2"
-WAYS = ("stream", "buckets", "twice", "ahead", "pairs", "closure", "drawn")
+WAYS = ("stream", "buckets", "twice", "ahead", "pairs", "closure", "drawn", "counted", "grouped")
 
 
 def weights(run: Run) -> list[str]:
@@ -26,7 +26,17 @@ def test_under_bsp_a_script_with_ranks_does_what_it_does_under_torchrun(tmp_path
     assert weights(ours) == weights(theirs)
 
 
-@pytest.mark.parametrize(("what", "policy"), [("stream", "asp"), ("drawn", "local:8"), ("ahead", "selsync:delta=0.3")])
+@pytest.mark.parametrize(
+    ("what", "policy"),
+    [
+        ("stream", "asp"),
+        ("drawn", "local:8"),
+        ("ahead", "selsync:delta=0.3"),
+        ("counted", "asp"),
+        ("counted", "local:5"),
+        ("grouped", "asp"),
+    ],
+)
 def test_every_rank_reads_its_own_under_any_policy(tmp_path: Path, what: str, policy: str) -> None:
     run = adapted(tmp_path, "own.py", what, "ddp", EPOCHS, policy=policy, stand_in=False)
     weights(run)

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.runtime.script.runs import Run, adapted, plain
+from tests.runtime.script.test_kinds import weights
 
 EPOCHS = 2
 
@@ -32,3 +34,11 @@ def test_asynchronous_workers_see_every_sample_once_and_save_what_the_servers_ha
     assert run.seen == [first] * EPOCHS
     steps = {state["step"].item() for state in saved(run)["optimizer"]["state"].values()}
     assert steps == {1 + EPOCHS * 96 // 8 - 2}, "the warm-up step of two, and one for each push"
+
+
+@pytest.mark.parametrize("compress", ["none", "bf16"])
+def test_infinities_of_one_worker_are_those_of_all(tmp_path: Path, compress: str) -> None:
+    run = adapted(tmp_path, "infinite.py", stand_in=False, compress=compress)
+    assert torch.equal(weights(run, 0), weights(run, 1))
+    assert weights(run).isfinite().all()
+    assert weights(run)[-1] == 1024.0 / 4, "the scale, halved once an epoch"

@@ -41,6 +41,11 @@ def test_a_script_for_one_process_averages_what_each_of_them_takes(tmp_path: Pat
     assert torch.allclose(weights(one), weights(by_itself), rtol=1e-5, atol=1e-7)
 
 
+def test_buffers_that_a_later_backward_pass_needs_stay_until_then(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "several.py", "buffers", "alone")
+    assert torch.equal(weights(run, 0), weights(run, 1))
+
+
 def test_it_follows_live_switches(tmp_path: Path) -> None:
     run = switched(tmp_path, "several.py", "gan", switches={10: "asp", 25: "local:2"})
     assert torch.equal(weights(run, 0), weights(run, 1))

@@ -351,11 +351,11 @@ class ProcessWatch:
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code == LEFT:
-            say([f"rank {rank} was asked to end, and has left; {left} workers go on"])
+            say([f"rank {rank} was asked to end, and has left{going_on(left)}"])
         elif (
             code and code not in (BROKEN, REFUSED) and rank not in self._late
         ):  # of which the coordinator or the worker has said why
-            say([f"rank {rank} {ending(code)}; {left} workers go on"])
+            say([f"rank {rank} {ending(code)}{going_on(left)}"])
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         workers = list(self._workers.values())
@@ -376,6 +376,15 @@ class ProcessWatch:
         for process in others:
             end(process, LAST_S)
         raise SystemExit(128 + number)
+
+
+def going_on(left: int) -> str:
+    """How many workers of this host are still there.
+
+    >>> going_on(0), going_on(1), going_on(2)
+    ('', '; 1 worker goes on', '; 2 workers go on')
+    """
+    return f"; {left} worker{'s go' if left > 1 else ' goes'} on" if left else ""
 
 
 def ending(code: int) -> str:

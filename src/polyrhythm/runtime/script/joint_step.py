@@ -24,6 +24,8 @@ class StepExchanges(Protocol):
 
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None: ...
 
+    def finish_joint(self) -> None: ...
+
 
 class JointStep:
     """One step of the job that several optimizers of the script make, one after the other.
@@ -78,6 +80,7 @@ class JointStep:
         self._replica.idle = frozenset(n for n, part in enumerate(groups) if part not in self._stepped)
         if self._worker._side.on_servers:
             self._go_back()
+        self._exchange.finish_joint()
         self._worker.before_step(samples)
         if self._worker._context.void:
             self._go_back()

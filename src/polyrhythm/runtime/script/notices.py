@@ -17,6 +17,8 @@ FOREIGN = (
     *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platlib", "purelib")),
 )
 """Folders whose code is not the user's."""
+INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+"""In the path of what is installed beside this environment: for the user alone, or for the whole system."""
 
 
 def refuse(problem: str, place: str = "") -> RefusalError:
@@ -45,7 +47,16 @@ def script_lines() -> str:
 
 
 def is_script(path: str) -> bool:
-    return not path.startswith("<") and not os.path.realpath(path).startswith(FOREIGN)
+    return not path.startswith("<") and not is_foreign(os.path.realpath(path))
+
+
+def is_foreign(path: str) -> bool:
+    """Whether a file is none of the user's.
+
+    >>> is_foreign("/home/me/.local/lib/python3.11/site-packages/torch/optim/sgd.py"), is_foreign("/home/me/train.py")
+    (True, False)
+    """
+    return path.startswith(FOREIGN) or any(folder in path for folder in INSTALLED)
 
 
 def shown(path: str, line: int) -> str:
@@ -57,7 +68,7 @@ def asked_by_us() -> bool:
     for path, _ in callers():
         if path.startswith(OURS) and not path.startswith(ASIDE):
             return True
-        if not path.startswith(FOREIGN):
+        if not is_foreign(path):
             return False
     return False
 
@@ -65,7 +76,7 @@ def asked_by_us() -> bool:
 def called_by_script() -> bool:
     """Whether the script's own code has called what we stand in for, and not a library in its stead."""
     path = next((path for path, _ in callers() if not path.startswith(ASIDE)), "")
-    return not path.startswith(FOREIGN)
+    return not is_foreign(path)
 
 
 def callers() -> Iterator[tuple[str, int]]:

@@ -30,6 +30,7 @@ def install(script: AdaptedScript) -> None:
     patch_loaders(script)
     patch_groups(script)
     patch_optimizers(script)
+    patch_scaler(script)
     patch_backward(script)
     unable.patch(script)
     script.children.patch(lambda: not script.dormant)
@@ -141,6 +142,19 @@ def patch_optimizers(script: AdaptedScript) -> None:
     Optimizer.__init__ = init  # type: ignore[method-assign]
     register_optimizer_step_pre_hook(script.before_step)
     register_optimizer_step_post_hook(script.after_step)
+
+
+def patch_scaler(script: AdaptedScript) -> None:
+    """Where gradients are exchanged after the backward pass, they are before a GradScaler looks for infinities."""
+    original = torch.amp.GradScaler._unscale_grads_
+
+    @functools.wraps(original)
+    def unscale(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if script.session is not None:
+            script.session.before_scaler(optimizer)
+        return original(self, optimizer, *args, **kwargs)
+
+    torch.amp.GradScaler._unscale_grads_ = unscale  # type: ignore[method-assign]
 
 
 def patch_backward(script: AdaptedScript) -> None:

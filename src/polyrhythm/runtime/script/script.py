@@ -176,20 +176,20 @@ class AdaptedScript:
         self._stepping = None
         if self._own is None and self._run is not None:
             self._run.step()
-        for each in self._passes:
-            each.unstepped = 0
         if self.session is not None:
             self._own_values.stepped()
             self.schedules.stepped()
             if self._own is not None and not self.session.joint:
                 self._own.stepped()
+        for each in self._passes:
+            each.settle()
 
     def collective(self, name: str, outputs: list[Tensor]) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
-        if not self._apart():
+        if self.session is None or self.session.aligned or not self._inside():
             return False
-        assert self.session is not None, "they are apart in a session"
-        self._own_values.check(name, outputs, self.session.policy, self.session.parameters)
+        when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
+        self._own_values.check(name, outputs, when, self.session.parameters)
         return True
 
     def close(
@@ -308,8 +308,10 @@ class AdaptedScript:
 
     def _apart(self) -> bool:
         """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
-        inside = self._own.data.open if self._own is not None else self._run is not None and self._run.inside
-        return self.session is not None and self.session.apart and inside
+        return self.session is not None and self.session.apart and self._inside()
+
+    def _inside(self) -> bool:
+        return self._own.data.open if self._own is not None else self._run is not None and self._run.inside
 
     def _reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""
@@ -317,18 +319,18 @@ class AdaptedScript:
 
     @property
     def _source(self) -> ScriptLoader | OwnData:
-        source = self._loader if self._own is None else self._own.data
+        source = self._own.data if self._own else self._loader
         assert source is not None, "a session has data"
         return source
 
-    # -- from the warm-up step to a session
-    # ---------------------------------------------------------------------------------
+    # -- from the warm-up step to a session ---------------------------------------------------------------------------
 
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
         self._training = run.loader
         several = any(each.unstepped and each.inside for each in self._passes if each is not run)
         simple = not (self.warm_up.ahead or several or run.steps > run.batches * len(self._trained))
+        simple &= not (self.distributed and run.counted)
         self._deals = simple and deals_out(run.loader, self.distributed)
         self._parts = run.batches // run.steps if self._deals else self.warm_up.parts
 

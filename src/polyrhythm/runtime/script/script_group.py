@@ -1,7 +1,7 @@
 """The default group of an adapted script: a real one in every phase, for collectives at the end of its epochs.
 
-Inside the loop workers may make steps of their own. A reduction then gives each its own value, as if all had the same,
-unless a gradient depends on it.
+Inside the loop workers may make steps of their own, and stand at different ones from then on. A reduction then gives
+each its own value, as if all had the same, unless a gradient depends on it.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,8 +71,8 @@ class OwnValues:
         self._places: set[str] = set()
         self._followed: Followed | None = None
 
-    def check(self, name: str, outputs: list[Tensor], policy: str, parameters: Iterable[Tensor]) -> None:
-        """A worker is about to have its own value.
+    def check(self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor]) -> None:
+        """A worker is about to have its own value, under a policy or after one.
 
         Raises:
             RefusalError: if it has none, or what it writes into is a parameter or its gradient.
@@ -81,15 +81,15 @@ class OwnValues:
         if place in self._places:
             return
         error = refuse(
-            f"{shown} inside the step loop, where workers under {policy} make steps of their own; "
-            "use a policy in synchronous mode (bsp, local), or do it after the loop",
+            f"{shown} inside the step loop has no common value {when}; use policies in synchronous mode (bsp, "
+            "local), or do it after the loop",
             place,
         )
         trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
         if name not in OWN or any(key(tensor) in trained for tensor in outputs):
             raise error
         self._places.add(place)
-        tell(f"{shown} inside the step loop gives each worker its own value under {policy}", place)
+        tell(f"{shown} inside the step loop gives each worker its own value {when}", place)
         if name != "barrier":
             self._follow(outputs, error)
 

@@ -1,6 +1,5 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -9,15 +8,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from polyrhythm.errors import GroupError
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.collectives.ops import mean_gradients
-from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import ScriptLoader
 from polyrhythm.runtime.script.joint_step import JointStep
 from polyrhythm.runtime.script.notices import callers, refuse
+from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import WriterEar
@@ -26,73 +22,6 @@ from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
-
-
-class ScriptExchange(DDPExchange):
-    joint = False
-    """Whether several optimizers make a step, each when the script wants it."""
-
-    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        """The gradients of these parameters are the script's; make them the step's."""
-
-    def average_gradients(self, weight: ContributionWeight) -> None:
-        if self.joint:
-            raise refuse(
-                "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
-            )
-        super().average_gradients(weight)
-
-    def share_buffers(self) -> None:
-        buffers = [*self._replica.floating, *self._replica.counters]
-        if buffers and self.reduces and self.failure is None:
-            with contextlib.suppress(GroupError):  # which `failure` tells the worker
-                hand_over_tensors(self.generation, buffers, 0)
-
-
-class LaneExchange(ScriptExchange):
-    """Synchronous mode through the script's own DistributedDataParallel instead of behind the model's forward."""
-
-    lanes: Sequence[Lane]
-
-    def part(self) -> None:
-        super().part()
-        for lane in self.lanes:
-            lane.close()
-
-    def reduce_gradients(self, wanted: bool) -> None:
-        self.reduces = wanted
-        for lane in self.lanes:
-            if wanted and lane.inner is None:
-                assert self.group is not None, "members exchange over their group"
-                lane.open(self.group)
-            lane.reducing = wanted
-
-    def reduce_now(self, wanted: bool) -> None:
-        for lane in self.lanes:
-            lane.last = wanted
-
-
-class StepExchange(ScriptExchange):
-    """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""
-
-    def reduce_gradients(self, wanted: bool) -> None:
-        self.reduces = wanted
-
-    def reduce_now(self, wanted: bool) -> None:
-        """Backward passes exchange nothing, so it is all one."""
-
-    def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        if not self.reduces or self.failure is not None:
-            return
-        with contextlib.suppress(GroupError):  # which `failure` tells the worker
-            mean_gradients(self.generation, parameters)
-        self.share_buffers()
-
-    def attend(self) -> bool:
-        if self.joint or not self.reduces:
-            return False
-        self.before_step(self._replica.parameters)
-        return self.failure is None and self._has_gradients
 
 
 class DeferredStep:
@@ -191,6 +120,11 @@ class ScriptSession(Session):
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
         return self
 
+    def before_scaler(self, optimizer: Optimizer) -> None:
+        """A GradScaler is about to look at the gradients of the step that is due."""
+        if self._accumulation.due and not self._worker.left:
+            self._exchange.before_scaler([p for g in optimizer.param_groups for p in g["params"] if p.requires_grad])
+
     def finish_step(self) -> None:
         """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""
         if self._joint is not None and self._joint.finish(self._accumulation.samples):
@@ -257,6 +191,11 @@ class ScriptSession(Session):
     def apart(self) -> bool:
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._worker.apart
+
+    @property
+    def aligned(self) -> bool:
+        """Whether all workers have made the same steps since the job began, so that a step's collectives meet."""
+        return not (self.apart or self._worker._been_apart)
 
     def _end_epoch(self) -> None:
         """In synchronous mode, all evaluate with the buffers of the lowest rank, as with DistributedDataParallel."""

@@ -79,9 +79,8 @@ class Worker:
         self.arrivals: dict[int, Lateness] = {}
         self._own_samples: int | None = None
         self._finite = FiniteWatch()
-        self._reads = self._has_warned = self._shares = self._weighs = False
+        self._reads = self._has_warned = self._shares = self._weighs = self._been_apart = self.left = False
         self._shown_s = -math.inf
-        self.left = False
 
     @property
     def tally(self) -> Tally:
@@ -306,6 +305,7 @@ class Worker:
             context.pending.append(message)
         newest = not any(isinstance(message, Phase) for message in context.pending)
         context.collective_failed |= not newest
+        self._been_apart |= runtime_placement(parse_policy(phase.policy)) != "every_rank"
         return newest
 
     def _enter(self, phase: Phase) -> None:

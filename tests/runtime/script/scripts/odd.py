@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -84,6 +85,8 @@ if WHAT == "mixed precision":
 if not WHAT.startswith("alone"):
     group = dist.new_group([0]) if WHAT == "process_group" else None
     model = DistributedDataParallel(model, process_group=group)
+if WHAT == "hook":
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
 if WHAT == "second model":
     DistributedDataParallel(nn.Linear(3, 1))
 if WHAT == "Join":

@@ -24,7 +24,8 @@ torch.manual_seed(0)
 
 
 def gan(every):
-    critic, maker = wrap(nn.Linear(4, 1)), wrap(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    middle = [nn.BatchNorm1d(4)] if WHAT == "buffers" else []
+    critic, maker = wrap(nn.Linear(4, 1)), wrap(nn.Sequential(nn.Linear(4, 4), *middle, nn.Tanh(), nn.Linear(4, 4)))
     of_critic = torch.optim.Adam(critic.parameters(), lr=0.02)
     of_maker = torch.optim.Adam(maker.parameters(), lr=0.01, betas=(0.5, 0.99))
     for _ in range(3):
@@ -55,6 +56,6 @@ def two_kinds():
     return [model]
 
 
-models = {"gan": lambda: gan(1), "critic": lambda: gan(2), "kinds": two_kinds}[WHAT]()
+models = {"gan": lambda: gan(1), "buffers": lambda: gan(1), "critic": lambda: gan(2), "kinds": two_kinds}[WHAT]()
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[f"{x:.9g}" for m in models for p in m.parameters() for x in p.detach().flatten().tolist()], file=out)

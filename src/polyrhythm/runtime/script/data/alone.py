@@ -1,10 +1,13 @@
 """A script that was written for a single process: what its loaders read and who may write, once it runs on many."""
 
+import builtins
+import functools
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
+from polyrhythm.runtime.script.notices import called_by_script
 from polyrhythm.runtime.worker.loader import _Sampler
 
 
@@ -91,12 +95,57 @@ def every_nth(
     return iter(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
 
 
+class OwnFiles:
+    """Binary files that a rank writes in the place of those that only the first rank may; it reads them again.
+
+    Without them a rank would cut off a file that another one has just written, or read one that is half written.
+
+    Example:
+        >>> files = OwnFiles()
+        >>> files.place("model.pt", "rb")
+        'model.pt'
+        >>> files.place("model.pt", "wb") == files.place("./model.pt", "rb") != "model.pt"
+        True
+    """
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="polyrhythm-")
+        self._places: dict[str, str] = {}
+
+    def place(self, path: Any, mode: str) -> Any:
+        """Where a file is that the script opens by this path."""
+        if not isinstance(path, str | os.PathLike):
+            return path
+        known = os.path.realpath(os.fspath(path))
+        if "b" in mode and mode[0] in "wax":
+            self._places.setdefault(known, f"{self._folder.name}/{len(self._places)}")
+        return self._places.get(known, path)
+
+    def patch(self) -> None:
+        """Have `open`, `torch.save` and `torch.load` go there."""
+        open_original, save_original, load_original = builtins.open, torch.save, torch.load
+
+        @functools.wraps(open_original)
+        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            return open_original(self.place(file, mode) if called_by_script() else file, mode, *args, **kwargs)
+
+        @functools.wraps(save_original)
+        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            save_original(obj, self.place(f, "wb"), *args, **kwargs)
+
+        @functools.wraps(load_original)
+        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            return load_original(self.place(f, "rb"), *args, **kwargs)
+
+        vars(builtins)["open"], torch.save, torch.load = open_, save, load
+
+
 def keep_quiet(rank: int) -> None:
     """From now on only the first rank writes; the others draw other random numbers than it."""
     if rank == 0:
         return
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
-    torch.save = lambda *_, **__: None
+    OwnFiles().patch()
     if written := sys.modules.get("torch.utils.tensorboard.writer"):
         written.FileWriter.add_event = lambda *_, **__: None
     torch.manual_seed(torch.initial_seed() + rank)

@@ -125,6 +125,7 @@ class OwnReading:
         self._unused: Counter[str] = Counter()
         """Mini-batches of these that no step has used yet."""
         self._samples = 0
+        self._learns = split == 1
 
     def take_over(self, passes: Mapping[str, Pass]) -> None:
         """From here on these passes are split, and all passes over such loaders.
@@ -176,15 +177,29 @@ class OwnReading:
         self.data.step(samples)
 
     def stepped(self) -> None:
+        if self._learns:
+            self._learn_parts()
         for origin, each in self._passes.items():
             each.step()
             self._unused[origin] = max(0, self._unused[origin] - self._parts)
         self.end_if_over()
 
+    def _learn_parts(self) -> None:
+        """Who reads all mini-batches of a step before its first one shows with the second step how many these are."""
+        self._learns = False
+        for origin, each in self._passes.items():
+            if not each.over and (read := each.batches - each.settled) > self._parts:
+                self._unused[origin] = max(0, self._unused[origin] - (read - self._parts))  # of the first step
+                self._parts = read
+
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
-        if any(each.over and not self._unused[origin] for origin, each in self._passes.items()):
+        if any(self._is_over(each) and not self._unused[origin] for origin, each in self._passes.items()):
             self.data.end()
+
+    def _is_over(self, run: Pass) -> bool:
+        """A loop that counts its mini-batches does not ask for one more than there are."""
+        return run.over or (run.counted and self._split == 1 and run.batches == length_of(run.loader))
 
     def _plan(self) -> tuple[int | None, int]:
         """Steps of the shortest pass under way, and how many of them are made."""

@@ -1,9 +1,12 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
+import dis
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from types import FrameType
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -42,13 +45,15 @@ class Pass:
     def __init__(self, listener: PassListener, loader: DataLoader[Any], source: Iterator[Any] | None) -> None:
         self._listener = listener
         self.loader, self.source = loader, source
-        self.batches = self.unstepped = self.steps = 0
-        """Mini-batches given, those since the last step, and steps."""
+        self.batches = self.unstepped = self.steps = self.settled = 0
+        """Mini-batches given, those since the last step, steps, and mini-batches given by the last step."""
         self.used = self.over = False
         """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
         self._held: weakref.ref[PassIterator] | None = None
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
+        self.counted = False
+        """Whether the script calls `next` by itself, and so knows how often: it may not ask for the end."""
 
     def iterator(self) -> "PassIterator":
         """What the script goes through; when it has dropped that, the run is over."""
@@ -77,7 +82,11 @@ class Pass:
     def step(self) -> None:
         """Of several optimizers that step with the same mini-batches, the first one counts."""
         self.steps += self.unstepped > 0
-        self.unstepped = 0
+        self.settle()
+
+    def settle(self) -> None:
+        """A step is made, with or without what this pass has given."""
+        self.unstepped, self.settled = 0, self.batches
 
 
 class PassIterator:
@@ -91,7 +100,14 @@ class PassIterator:
         return len(self._run.loader)
 
     def __next__(self) -> Any:
+        if not self._run.batches:
+            self._run.counted = calls(sys._getframe(1))
         return self._run.next_batch()
+
+
+def calls(frame: FrameType) -> bool:
+    """Whether a frame is at a call, as of `next`, and not at the head of a loop."""
+    return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 class Draws:
@@ -192,7 +208,7 @@ class ScriptLoader(SessionLoader[Any]):
             loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
         self.loader = loader
-        self._workers, self._ranks, self._parts, self._processed = workers, ranks, parts, processed
+        self._workers, self._ranks, self._parts = workers, ranks, parts
         self._counted_from = counted_from
         self._first_epoch = first_epoch
         self._at_end = at_end
@@ -204,6 +220,7 @@ class ScriptLoader(SessionLoader[Any]):
             self._samples -= self._samples % (workers * loader.batch_size)
         if self._samples < workers:
             raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
+        self._processed = min(processed, self._samples)  # a mini-batch may be larger than the data set
 
     def __iter__(self) -> Iterator[Any]:
         self.epoch += 1

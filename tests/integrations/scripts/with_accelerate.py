@@ -1,0 +1,38 @@
+# mypy: ignore-errors
+"""Accelerate's prepare() as it is; the argument is what there is besides."""
+
+import sys
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+WHAT = sys.argv[1]
+EPOCHS = 4
+X = torch.randn(256, 8, generator=torch.Generator().manual_seed(3))
+DATA = TensorDataset(X, X.sum(1, keepdim=True))
+
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3 if WHAT == "accumulated" else 1)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=EPOCHS * 32 + 2)
+loader, test = DataLoader(DATA, 8, shuffle=True), DataLoader(DATA, 32)
+model, optimizer, loader, test, scheduler = accelerator.prepare(model, optimizer, loader, test, scheduler)
+for _ in range(EPOCHS):
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.mse_loss(model(x), y))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        errors = [accelerator.gather_for_metrics((model(x) - y).square().mean(1)) for x, y in test]
+    accelerator.save_state("made")
+with open(f"weights.{accelerator.process_index}", "w") as out:
+    print(*[x for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)
+    print(scheduler.get_last_lr(), torch.cat(errors).mean().item(), file=out)
+accelerator.end_training()
