@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +63,7 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path: Path) -> None:
     script.write_text("import os, signal\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGKILL)\n")
     words = [sys.executable, "-m", "polyrhythm", "run", "--no-ui", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert f"rank 1 was killed by {signal.Signals.SIGKILL.name}; 1 workers go on" in done.stderr
+    assert "rank 1 was killed by SIGKILL" in done.stderr
 
 
 def test_what_cannot_be_forked_is_refused() -> None:

@@ -30,11 +30,12 @@ def test_a_refusal_is_said_once_and_is_the_exit_status(tmp_path: Path) -> None:
 
 
 def run(folder: Path, plan: dict[int, dict[str, str]]) -> "subprocess.CompletedProcess[str]":
-    """Two workers in a job of the folder's name, with a trace of each phase."""
-    flags = ("--nproc-per-node", "2", "--job", folder.name, "--trace", str(folder / "traces"))
+    """Two workers in a job of the folder's name, with a trace of each phase; each has an interpreter of its own."""
+    flags = ("--job", folder.name, "--nproc-per-node", "2", "--start-method", "spawn")
+    traces = ("--trace", str(folder / "traces"))
     script = (str(SCRIPTS / "residual.py"), "--samples", str(SAMPLES), "--epochs", str(EPOCHS))
     done = subprocess.run(
-        [sys.executable, "-m", "polyrhythm", "run", *flags, *script],
+        [sys.executable, "-m", "polyrhythm", "run", *flags, *traces, *script],
         cwd=folder,
         env={**os.environ, **bystander(folder, plan)},
         capture_output=True,

@@ -47,6 +47,9 @@ PRELOADED = ("torch._dynamo", "torch.nn.parallel", "torch.optim")
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/accel0")
 """Files that a host with a GPU has, of which the libraries do not bear a fork."""
 
+WATCHED = "POLYRHYTHM_WATCH"
+"""Environment variable of processes into which `polyrhythm doctor` puts a watcher when their interpreter starts."""
+
 POLL_S = 0.01
 
 
@@ -163,8 +166,9 @@ def adopt(wanted: bool) -> None:
 
 
 def can_fork() -> bool:
-    """Whether workers of this host can be forked: on Linux, without a GPU."""
-    return sys.platform == "linux" and not any(Path(device).exists() for device in DEVICES)
+    """Whether workers of this host can be forked: on Linux, without a GPU, if nobody watches them from their start."""
+    here = sys.platform == "linux" and WATCHED not in os.environ
+    return here and not any(Path(device).exists() for device in DEVICES)
 
 
 def fork_workers() -> None:

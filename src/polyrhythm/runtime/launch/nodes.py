@@ -14,6 +14,9 @@ DEFAULT_PORT = 29400
 TOKEN = "POLYRHYTHM_TOKEN"
 """Environment variable with the secret that opens the job's acceptor to other hosts."""
 
+MOST_A_CORE = 32
+"""Workers, or shards, for each core of a host; more are a mistake."""
+
 TRANSPORTS = ("static", "c10d")
 """Values of torchrun's --rdzv-backend that mean the same here: the coordinator is the meeting point."""
 
@@ -125,3 +128,26 @@ def own_address(host: str, port: int) -> str:
         except OSError as error:
             raise UnreachableError(f"host {host!r} cannot be reached from here: {error}") from error
         return str(sock.getsockname()[0])
+
+
+def read_processes(value: str) -> int:
+    if value in ("cpu", "auto", "gpu"):
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if value == "gpu" and not gpus:
+            raise UsageError("--nproc-per-node gpu finds no GPU on this host; give a number, or cpu")
+        return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
+    return int(value)
+
+
+def check_room(processes: int, shards: int) -> None:
+    """Nobody means to start so many processes on a core."""
+    cores = os.cpu_count() or 1
+    for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
+        if count > MOST_A_CORE * cores:
+            raise UsageError(
+                f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"
+            )

@@ -21,7 +21,7 @@ from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
-from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
+from polyrhythm.runtime.launch.nodes import ALONE, Node, check_room, read_node, read_processes
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, start_coordinator, store_port, wait_for_coordinator
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
@@ -39,9 +39,6 @@ PATIENCE_S = 7 * 86400.0
 """How long the coordinator waits for the first worker: a script may load data for hours, and the launcher sees who
 dies.
 """
-
-MOST_A_CORE = 32
-"""Workers, or shards, for each core of a host; more are a mistake."""
 
 LAST_S = 5.0
 """How long the coordinator, and the process that follows the job, may take to end after the last worker."""
@@ -112,29 +109,6 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         workers=processes * node.count,
     )
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
-
-
-def read_processes(value: str) -> int:
-    if value in ("cpu", "auto", "gpu"):
-        import torch
-
-        gpus = torch.cuda.device_count()
-        if value == "gpu" and not gpus:
-            raise UsageError("--nproc-per-node gpu finds no GPU on this host; give a number, or cpu")
-        return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
-    if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
-    return int(value)
-
-
-def check_room(processes: int, shards: int) -> None:
-    """Nobody means to start so many processes on a core."""
-    cores = os.cpu_count() or 1
-    for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
-        if count > MOST_A_CORE * cores:
-            raise UsageError(
-                f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"
-            )
 
 
 def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -16,6 +17,7 @@ from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
+from polyrhythm.runtime.script.script_exchange import ScriptExchange
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.worker.loader import _Sampler
@@ -149,10 +151,11 @@ def patch_scaler(script: AdaptedScript) -> None:
     original = torch.amp.GradScaler._unscale_grads_
 
     @functools.wraps(original)
-    def unscale(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def unscale(self: Any, optimizer: Optimizer, inv_scale: Tensor, *args: Any, **kwargs: Any) -> Any:
+        ScriptExchange.inv_scale = inv_scale
         if script.session is not None:
             script.session.before_scaler(optimizer)
-        return original(self, optimizer, *args, **kwargs)
+        return original(self, optimizer, inv_scale, *args, **kwargs)
 
     torch.amp.GradScaler._unscale_grads_ = unscale  # type: ignore[method-assign]
 

@@ -2,8 +2,9 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
@@ -17,6 +18,8 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 class ScriptExchange(DDPExchange):
     joint = False
     """Whether several optimizers make a step, each when the script wants it."""
+    inv_scale: ClassVar[Tensor | None] = None
+    """What the script's GradScaler multiplies gradients with, once it has looked at some."""
     ahead = False
     """Whether the gradients of the step under way were exchanged already, for a GradScaler to look at."""
 
@@ -52,7 +55,20 @@ class ScriptExchange(DDPExchange):
         if self.ahead:  # a GradScaler has found the same infinities on all ranks: nobody makes the step
             self.ahead = False
             return False
+        return self._attend() and self._unscale()
+
+    def _attend(self) -> bool:
+        """Whether others make the step; their gradients are here then, as they were exchanged."""
         return super().attend()
+
+    def _unscale(self) -> bool:
+        """What the others' GradScaler does with them; whether they are finite, so that it lets them step."""
+        gradients = [parameter.grad for parameter in self._replica.parameters if parameter.grad is not None]
+        if self.inv_scale is None:
+            return True
+        for gradient in gradients:
+            gradient.mul_(self.inv_scale.to(gradient.device))
+        return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def average_gradients(self, weight: ContributionWeight) -> None:
         if self.joint:
@@ -117,9 +133,9 @@ class StepExchange(ScriptExchange):
         if not self.joint:  # else a generator's backward pass, which needs its buffers, may be yet to come
             self.share_buffers()
 
-    def attend(self) -> bool:
-        if self.ahead or self.by_hand:
-            return super().attend()
+    def _attend(self) -> bool:
+        if self.by_hand:
+            return super()._attend()
         if self.joint or not self.reduces:
             return False
         self.before_step(self._replica.parameters)

@@ -1,5 +1,7 @@
 # mypy: ignore-errors
-"""A script for one process whose GradScaler finds an infinity in one step: of one rank, or of all."""
+"""A script for one process in which one rank, or all, make no step with a mini-batch: its GradScaler finds an infinity,
+or the script goes on with the next.
+"""
 
 import json
 import os
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-RANK, WHO = int(os.environ.get("RANK", 0)), sys.argv[1]
+RANK, WHO, HOW = int(os.environ.get("RANK", 0)), *sys.argv[1:]
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(60, 4), torch.arange(60) % 2)
 loader = DataLoader(data, batch_size=4)
@@ -22,6 +24,9 @@ for _ in range(2):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         if step == 5 and WHO in ("all", str(RANK)):
+            if HOW == "next":
+                step += 1
+                continue
             loss = loss * float("inf")
         scaler.scale(loss).backward()
         scaler.step(optimizer)
