@@ -1,6 +1,7 @@
 """A script that was written for a single process runs on several."""
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -20,7 +21,10 @@ def test_its_data_are_shared_out(tmp_path: Path, policy: str, order: str) -> Non
     assert weights[0] == weights[1]
     assert len(run.stdout(0)) == 3
     assert run.stdout(1) == []
-    assert (tmp_path / "whole.pt").stat().st_size > 0
+    with ZipFile(tmp_path / "whole.pt") as whole:
+        saved = whole.read("whole/data.pkl")
+    assert b"Linear" in saved
+    assert not any(ours in saved for ours in (b"functools", b"polyrhythm")), "it is read with weights only, too"
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp"])

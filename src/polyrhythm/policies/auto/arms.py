@@ -1,7 +1,7 @@
 """The policies that auto chooses from, and by how much each is surely faster than BSP."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple
@@ -108,8 +108,6 @@ def first_arrivals(view: StepView) -> Iterator[ArmOutlook]:
 
 SHOWN = 16
 """Shares that a line shows."""
-
-Arms = Callable[[JobTimes, StepView], list[ArmOutlook]]
 
 
 def exact_arms(evidence: JobTimes, view: StepView, *, most: float, drop: bool) -> list[ArmOutlook]:

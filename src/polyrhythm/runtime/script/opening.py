@@ -10,7 +10,7 @@ from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.script.epochs import planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.warm_up import ForwardWatch, WarmUpStep
+from polyrhythm.runtime.script.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.replica import JointOptimizer
 
@@ -45,7 +45,7 @@ def model_of(
         return nn.ModuleList(lane.module for lane in lanes)
     model = warm_up.model_of(optimizer)
     for module in model if isinstance(model, nn.ModuleList) else [model]:
-        module.register_forward_pre_hook(ForwardWatch(called))
+        watch(module, called)
     return model
 
 

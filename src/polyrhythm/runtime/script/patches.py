@@ -19,6 +19,7 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_exchange import ScriptExchange
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
+from polyrhythm.runtime.script.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
@@ -34,6 +35,7 @@ def install(script: AdaptedScript) -> None:
     patch_optimizers(script)
     patch_scaler(script)
     patch_backward(script)
+    patch_save()
     unable.patch(script)
     script.children.patch(lambda: not script.dormant)
     script.children.patch_spawn(lambda: not script.dormant and not asked_by_us())
@@ -158,6 +160,17 @@ def patch_scaler(script: AdaptedScript) -> None:
         return original(self, optimizer, inv_scale, *args, **kwargs)
 
     torch.amp.GradScaler._unscale_grads_ = unscale  # type: ignore[method-assign]
+
+
+def patch_save() -> None:
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> None:
+        with unwatched():
+            original(*args, **kwargs)
+
+    torch.save = save
 
 
 def patch_backward(script: AdaptedScript) -> None:

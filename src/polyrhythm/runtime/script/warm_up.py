@@ -1,9 +1,11 @@
 """What is watched while a script makes its first step: how it gets from mini-batches to an optimizer's step."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -146,6 +148,28 @@ class ForwardWatch:
     def __reduce__(self) -> tuple[Any, ...]:
         # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
         return partial, ({}.get,)
+
+
+def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:
+    module.register_forward_pre_hook(ForwardWatch(called))
+    _watched.add(module)
+
+
+_watched: "WeakSet[nn.Module]" = WeakSet()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Models without our hooks: of a file that is read with weights only, all that is in it must be allowed."""
+    places = [(module._forward_pre_hooks, {**module._forward_pre_hooks}) for module in _watched]
+    ours = [(hooks, key, hook) for hooks, all_ in places for key, hook in all_.items() if type(hook) is ForwardWatch]
+    for hooks, key, _ in ours:
+        del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, key, hook in ours:
+            hooks[key] = hook
 
 
 def part(parameter: Parameter) -> Tensor:
