@@ -30,6 +30,8 @@ class Expanded(NamedTuple):
 def make_parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
     parser.prog = "polyrhythm run"
+    start_method = next(action for action in parser._actions if action.dest == "start_method")
+    start_method.default, start_method.help = None, "spawn: no worker is forked from a process that has imported torch"
     parser.error = partial(refuse, parser)  # type: ignore[method-assign]
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")

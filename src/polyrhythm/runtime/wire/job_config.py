@@ -30,6 +30,11 @@ INTERNAL = frozenset(
 BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence", "checkpoint", "every")
 """Fields that an argument of `polyrhythm.session` can set."""
 
+StartMethod: TypeAlias = Literal["spawn", "fork", "forkserver"]
+"""How the workers of a host come to be, in torchrun's words."""
+
+START_METHODS: tuple[str, ...] = get_args(StartMethod)
+
 MOST_NAMED = 64
 """Characters of a job's name, which is part of the name of its socket and of files."""
 
@@ -58,7 +63,8 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         master_port: its port.
         max_restarts: how often a host starts workers again that have died.
         start_method: spawn: each worker is a process of its own from the start; fork or forkserver: all workers of a
-            host are forked from one that has imported torch; auto: forked if there are several, on Linux without a GPU.
+            host are forked from one that has imported torch; none given: forked if there are several, on Linux without
+            a GPU.
         standalone: says that there is one host, as is the default.
         module: whether the script is the name of a module.
         no_python: whether the script is a program of its own.
@@ -73,7 +79,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
     max_restarts: int = 0
-    start_method: Literal["auto", "spawn", "fork", "forkserver"] = "auto"
+    start_method: StartMethod | None = None
     standalone: bool = False
     module: bool = False
     no_python: bool = False
@@ -180,6 +186,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         for name, words in CHOICES.items():
             self._require(name, alternatives(words), words.__contains__)
         self._require("job", JOB_NAME_WORDS, is_job_name)
+        self._require("start_method", alternatives(START_METHODS), (None, *START_METHODS).__contains__)
         self._require("every", DURATION_WORDS, lambda value: seconds(value) > 0)
         for name in ("shards", "epochs", "workers", "keep"):
             self._require(name, "at least 1", lambda value: value >= 1)
