@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch import forked
 from polyrhythm.runtime.launch.forked import begin_fork, usual
 from polyrhythm.runtime.launch.torchrun import read_command
 
@@ -87,6 +88,23 @@ def test_what_cannot_be_forked_is_refused() -> None:
 )
 def test_nothing_is_begun_that_may_not_be_wanted(words: str, environment: dict[str, str]) -> None:
     assert begin_fork(words.split(), environment) is None
+
+
+def test_where_the_kernel_gives_us_no_child_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "adopt", lambda wanted: False)
+    fork = forked.WorkerFork(["train.py"], os.environ)
+    environment = {**os.environ}
+    assert fork.start(["train.py"], environment) is None
+    fork.close()
+    assert fork.start(["train.py"], environment) is None
+
+
+def test_a_worker_that_somebody_else_has_waited_for_has_ended() -> None:
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
+    os.waitpid(pid, 0)
+    worker = forked.ForkedWorker(pid)
+    worker.terminate()
+    assert worker.wait(1.0) == 0
 
 
 def test_what_is_set_stays() -> None:

@@ -50,6 +50,9 @@ DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/accel0")
 WATCHED = "POLYRHYTHM_WATCH"
 """Environment variable of processes into which `polyrhythm doctor` puts a watcher when their interpreter starts."""
 
+NOBODY = 0
+"""Answer in place of a pid."""
+
 POLL_S = 0.01
 
 
@@ -87,12 +90,14 @@ class ForkedWorker:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(["a forked worker"], timeout)
             time.sleep(POLL_S)
-        assert self.returncode is not None
-        return self.returncode
+        return self.returncode or 0
 
     def _has_ended(self) -> bool:
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # whoever waits for all has it, and is about to say how it ended
+                return True
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode is not None
@@ -121,11 +126,11 @@ class WorkerFork:
         self._answers = self._socket.makefile("r", encoding="ascii")
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
-        """A worker with these arguments in this environment; None if the process is gone."""
+        """A worker with these arguments in this environment; None if there is none that is our child."""
         with contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode((arguments, environment)) + b"\n")
-            if answer := self._answers.readline():
-                return ForkedWorker(int(answer))
+            if pid := int(self._answers.readline() or NOBODY):
+                return ForkedWorker(pid)
         return None
 
     def close(self) -> None:
@@ -160,9 +165,9 @@ def usual(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in wanted.items() if name not in environment}
 
 
-def adopt(wanted: bool) -> None:
-    """Whether this process becomes the parent of those below it that lose theirs."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
+def adopt(wanted: bool) -> bool:
+    """Whether this process becomes the parent of those below it that lose theirs; False if the kernel cannot."""
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted)) == 0)
 
 
 def can_fork() -> bool:
@@ -186,6 +191,9 @@ def fork_workers() -> None:
         word = next((word for word in words if fork_twice()), None)
         if word is None:
             os._exit(0)
+        if os.getppid() != launcher:  # a kernel, or a sandbox, that does not know of such parents
+            sock.sendall(b"%d\n" % NOBODY)
+            os._exit(1)
         die_with(launcher)
         sock.sendall(b"%d\n" % os.getpid())  # not before: it is no child of the launcher until now
     signal.signal(signal.SIGINT, on_interrupt)
