@@ -91,7 +91,7 @@ def test_nothing_is_begun_that_may_not_be_wanted(words: str, environment: dict[s
 
 
 def test_where_the_kernel_gives_us_no_child_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "adopt", lambda wanted: False)
+    monkeypatch.setattr(forked, "adopt", lambda wanted: None)
     fork = forked.WorkerFork(["train.py"], os.environ)
     environment = {**os.environ}
     assert fork.start(["train.py"], environment) is None

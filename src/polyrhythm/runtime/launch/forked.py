@@ -165,9 +165,9 @@ def usual(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in wanted.items() if name not in environment}
 
 
-def adopt(wanted: bool) -> bool:
-    """Whether this process becomes the parent of those below it that lose theirs; False if the kernel cannot."""
-    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted)) == 0)
+def adopt(wanted: bool) -> None:
+    """Become the parent of those below this process that lose theirs, or not any more, where the kernel knows of it."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
 def can_fork() -> bool:
