@@ -7,6 +7,8 @@
                                                       20 clusters, 1 seed, of the other generator, and the worst five
     python benchmarks/auto.py real                    12 scenarios on 2 to 8 worker processes
     python benchmarks/auto.py equal                   equal workers, fast link: auto over BSP
+    python benchmarks/auto.py real equal --rounds 60 --repeats 1
+                                                      the same in short, to see that it runs
 
 Exits with 1 if a bar is missed: worst ratio to BSP in time to target 0.98; median share of the best fixed exact
 policy's gain 90 %, and of the best of all 80 % with `auto:async`; real workers never below 0.98 of BSP; with equal
@@ -25,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import msgspec
 from _clusters import GENERATORS
 from rich.console import Console
 from rich.table import Table
@@ -172,9 +175,11 @@ def compared(results: dict[Key, Run], cells: list[tuple[str, int, int]], ours: s
 # -- real --------------------------------------------------------------------------------------------------------------
 
 STEP_S = 0.03
+TURNS = 5
+"""Pairs with equal workers."""
 
 
-def scenarios() -> dict[str, Scenario]:
+def scenarios(rounds: int) -> dict[str, Scenario]:
     """Twelve small clusters that two cores can play, because a step is a sleep."""
     slow, later = (
         Straggler(workers=[1], start_step=150, slowdown=4.0),
@@ -183,7 +188,7 @@ def scenarios() -> dict[str, Scenario]:
     goes = [Straggler(workers=[start % 3], start_step=start, steps=60, slowdown=4.0) for start in (40, 160, 280)]
     turns = [Straggler(workers=[turn % 4], start_step=8 * turn, steps=8, slowdown=3.0) for turn in range(60)]
     normal, chance = Compute(distribution="normal", deviation=0.1), Compute(distribution="log-normal", deviation=0.5)
-    return {
+    every = {
         "2 workers, equal": played([1.0] * 2, normal),
         "2 workers, one 2x": played([1.0, 2.0], normal),
         "3 workers, come and go": played([1.0] * 3, normal, goes),
@@ -197,12 +202,20 @@ def scenarios() -> dict[str, Scenario]:
         "6 workers, two generations": played([1.0] * 3 + [2.5] * 3, normal),
         "8 workers, all different": played([1.0 + 0.2 * worker for worker in range(8)], normal),
     }
+    return {name: cut(scenario, rounds) for name, scenario in every.items()}
+
+
+def cut(scenario: Scenario, rounds: int) -> Scenario:
+    """With about so many rounds."""
+    training = scenario.training
+    assert training is not None
+    epochs = math.ceil(rounds * training.batch_size * scenario.workers / 1437)
+    return msgspec.structs.replace(scenario, training=msgspec.structs.replace(training, epochs=epochs))
 
 
 def played(speeds: list[float], compute: Compute, slow: Sequence[Straggler] = (), gbps: float = math.inf) -> Scenario:
     devices = [Device(compute_s=STEP_S * speed, bandwidth_gbps=gbps) for speed in speeds]
-    epochs = math.ceil(400 * 16 * len(speeds) / 1437)
-    training = TrainingConfig(batch_size=16, learning_rate=0.01, epochs=epochs)
+    training = TrainingConfig(batch_size=16, learning_rate=0.01)
     return Scenario(devices=devices, compute=compute, faults=Faults(stragglers=list(slow)), training=training)
 
 
@@ -216,36 +229,41 @@ def rate(name: str, scenario: Scenario, policy: str) -> float:
     return run_local(run, task).samples_per_s
 
 
-def real(console: Console) -> bool:
-    """BSP, auto and balanced in turn; the median of two runs of each."""
+def real(console: Console, options: Namespace) -> bool:
+    """BSP, balanced and auto in turn; the median of the runs of each."""
     table = Table("real workers", "BSP, samples/s", "auto / BSP", "balanced / BSP")
     good = True
-    for name, scenario in scenarios().items():
-        rates = {policy: median(rate(name, scenario, policy) for _ in range(2)) for policy in (*EXACT, "auto")}
+    for name, scenario in scenarios(options.rounds).items():
+        each: dict[str, list[float]] = {policy: [] for policy in (*EXACT, "auto")}
+        for policy in list(each) * options.repeats:
+            each[policy].append(rate(name, scenario, policy))
+        rates = {policy: median(found) for policy, found in each.items()}
         ratio = rates["auto"] / rates["bsp"]
-        table.add_row(name, f"{rates['bsp']:.0f}", f"{ratio:.3f}", f"{rates['balanced'] / rates['bsp']:.3f}")
+        found = f"{rates['bsp']:.0f}", f"{ratio:.3f}", f"{rates['balanced'] / rates['bsp']:.3f}"
+        console.print(name, *found)
+        table.add_row(name, *found)
         good &= ratio >= WORST
     console.print(table)
     return good
 
 
-def equal(console: Console) -> bool:
+def equal(console: Console, options: Namespace) -> bool:
     """Equal workers and a fast link, in turn."""
-    scenario, ratios = played([1.0] * 4, Compute()), []
-    for turn in range(5):
+    scenario, ratios = cut(played([1.0] * 4, Compute()), options.rounds), []
+    for turn in range(TURNS):
         order = ("bsp", "auto") if turn % 2 else ("auto", "bsp")
         rates = {policy: rate("equal", scenario, policy) for policy in order}
         ratios.append(rates["bsp"] / rates["auto"])
     table = Table("equal workers", "auto / BSP, time", "least", "most")
-    table.add_row("median of 5", f"{median(ratios):.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}")
+    table.add_row(f"median of {TURNS}", f"{median(ratios):.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}")
     console.print(table)
     return median(ratios) <= LONGEST
 
 
 PARTS: dict[str, Callable[[Console, Namespace], bool]] = {
     "simulated": simulated,
-    "real": lambda console, _: real(console),
-    "equal": lambda console, _: equal(console),
+    "real": real,
+    "equal": equal,
 }
 
 
@@ -258,6 +276,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ours", default=",".join(OURS), help="comma between them")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the simulated part")
     parser.add_argument("--worst", type=int, default=0, help="how many of the worst cases of each are shown")
+    parser.add_argument("--rounds", type=int, default=400, help="of a job of real workers")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each policy in each real scenario")
     options = parser.parse_args(arguments)
     console = Console(width=140)
     passed = [PARTS[name](console, options) for name in options.parts or PARTS]

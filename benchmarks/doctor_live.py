@@ -2,7 +2,8 @@
 
 Each run is a job of its own: four processes of a plain script (``_slow_rank.py``), each on a host of its own (network
 namespaces: needs root, `ip` and `tc`), with the watcher in them. Who is slow is drawn from the number of the run. The
-processes are forked from four that have imported torch, and wait where they would compute. Results are kept in a file,
+processes are forked from four that have imported torch, wait where they would compute, and run at real-time priority,
+so that other work of the host is nobody's delay. Results are kept in a file,
 and runs that are in it are not made again: ``doctor_live.py [RUNS] [FILE]``; exits with 1 if a bar is missed.
 """
 
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from _hosts import PATHS, Host, network
+from _priority import come_first
 from rich.console import Console
 from rich.table import Table
 
@@ -116,6 +118,7 @@ def parent(rank: int) -> None:
     """Fork a rank for each line, and say how it ended."""
     import torch._dynamo  # noqa: F401
 
+    assert come_first(), "root may"
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

@@ -2,7 +2,8 @@
 
 Both sides are one job: its watcher sees some steps, then as many go by unseen, and so on, on all ranks alike. So each
 pair of blocks sees the same load of the machine, and what is left is the median of the pairs' ratios. The processor
-time that it adds to a step stands beside it, which other load touches less. Wants a quiet machine.
+time that it adds to a step stands beside it, which other load touches less. Wants a quiet machine, or root: then its
+ranks run at real-time priority.
 ``doctor_overhead.py [PAIRS]``; exits with 1 if the bar is missed.
 """
 
@@ -12,17 +13,21 @@ import os
 import subprocess
 import sys
 import time
+from math import sqrt
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from _priority import come_first
 from rich.console import Console
 from rich.table import Table
 
-RANKS, PAIRS, BLOCK = 2, 100, 20
+RANKS, PAIRS, BLOCK = 2, 400, 10
 STEPS_MS = (15.0, 50.0)
 LARGEST_COST = 0.005
+OF_MEDIAN = 1.2533 / 1.349
+"""Standard error of a median over the distance of the quartiles, for normal values, times the root of their number."""
 
 
 class BlockTimes(NamedTuple):
@@ -54,6 +59,7 @@ def rank(folder: Path, step_ms: float, pairs: int) -> None:
 
     from polyrhythm.doctor.watch.watcher import RankWatcher
 
+    come_first()
     watcher = RankWatcher(folder)
     watcher.install()
     dist.init_process_group("gloo")
@@ -98,14 +104,15 @@ def trainer(step_s: float):  # type: ignore[no-untyped-def]
 
 def main(pairs: int) -> bool:
     """Whether the bar was met."""
-    table, met = Table("steps", "pairs", "with / without", "quartiles", "bar", "processor time a step"), True
+    table, met = Table("steps", "pairs", "with / without", "error", "quartiles", "bar", "processor time a step"), True
     for step_ms in STEPS_MS:
         found = measured(step_ms, pairs)
         low, middle, high = quantiles(found.ratios, n=4)
         good = middle <= 1 + LARGEST_COST
         met &= good
         added = f"{1e6 * median(found.added_s):+.0f} us ({median(found.added_s) / step_ms * 1e3:+.2%})"
-        figures = f"{middle:.4f}", f"{low:.4f} .. {high:.4f}", f"<= {1 + LARGEST_COST}", added
+        error = f"{(high - low) * OF_MEDIAN / sqrt(pairs):.4f}"
+        figures = f"{middle:.4f}", error, f"{low:.4f} .. {high:.4f}", f"<= {1 + LARGEST_COST}", added
         table.add_row(f"{step_ms:g} ms", str(pairs), *figures, style=None if good else "red")
     Console(width=100).print(table)
     return met

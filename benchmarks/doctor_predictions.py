@@ -3,7 +3,8 @@
 Three clusters that no calibration has seen, played by processes on this host that wait where they would compute: five
 workers of four speeds, workers that are slow for a while in turns, and links of 100 Mbit/s. Of each the doctor reads
 one real run of BSP with one seed; every policy is then run with another seed. Results are kept in a file, and runs that
-are in it are not made again: ``doctor_predictions.py [FILE]``; exits with 1 if a bar is missed.
+are in it are not made again: ``doctor_predictions.py [FILE]``; exits with 1 if a bar is missed. For root its processes
+run at real-time priority, so that other work of the host counts for nothing.
 """
 
 import json
@@ -12,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from _priority import come_first
 from rich.console import Console
 from rich.table import Table
 
@@ -162,4 +164,5 @@ def main(file: Path) -> bool:
 
 
 if __name__ == "__main__":
+    come_first()
     sys.exit(not main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))

@@ -6,6 +6,7 @@ last number after "loss". The policy ``switch`` begins with bsp and is switched 
 """
 
 import argparse
+import hashlib
 import os
 import re
 import subprocess
@@ -26,13 +27,19 @@ def fetch(row: dict[str, Any], folder: Path) -> Path:
     if not home.exists():
         subprocess.run(["git", "clone", "--quiet", f"https://github.com/{row['repository']}", home], check=True)
         subprocess.run(["git", "-C", home, "checkout", "--quiet", row["commit"]], check=True)
-    subprocess.run([sys.executable, "-c", row["setup"]], cwd=home, check=True)
+    for code in (row.get("data", ""), row.get("setup", "")):
+        made = home / f".made-{hashlib.sha256(code.encode()).hexdigest()[:8]}"
+        if code and not made.exists():
+            subprocess.run([sys.executable, "-c", code], cwd=home, check=True)
+            made.touch()
     return home
 
 
 def command_of(row: dict[str, Any], policy: str, job: str) -> list[str]:
     stand_in = ["-m", "polyrhythm.testing.cuda"] if row.get("cuda") else []
     script = [*stand_in, *row["command"].split()]
+    if policy == "torchrun" and row.get("by") == "python":
+        return [sys.executable, *script]
     if policy == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script]
     first = "bsp" if policy == "switch" else policy
@@ -56,9 +63,13 @@ def switch_when_it_runs(job: str, process: subprocess.Popen[bytes], environment:
     return done
 
 
-def run(row: dict[str, Any], home: Path, policy: str) -> str:
-    job, log = f"public-{uuid.uuid4().hex[:8]}", home / f"log-{policy.replace(':', '-')}.txt"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(home), *paths()])}
+def run(name: str, row: dict[str, Any], home: Path, policy: str) -> str:
+    job, log = f"public-{uuid.uuid4().hex[:8]}", home / f"log-{name}-{policy.replace(':', '-')}.txt"
+    for path in row.get("remove", ()):  # a script may go on from what another run has left
+        subprocess.run(["rm", "-rf", path], cwd=home, check=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **row.get("env", {})}
+    own = [str((home / row["path"]).resolve())] if "path" in row else []
+    environment["PYTHONPATH"] = os.pathsep.join([*own, *paths()])
     start = time.monotonic()
     with (
         log.open("wb") as out,
@@ -76,7 +87,7 @@ def run(row: dict[str, Any], home: Path, policy: str) -> str:
         except subprocess.TimeoutExpired:
             process.terminate()
             status = "timeout"
-    losses = re.findall(r"loss[^0-9]{0,20}([0-9]+\.[0-9]+)", log.read_text(errors="replace"))
+    losses = re.findall(r"(?i)loss[^0-9]{0,20}([0-9]+\.[0-9]+(?:e[+-][0-9]+)?)", log.read_text(errors="replace"))
     tail = f", {switches} switches" if switches is not None else ""
     return f"exit {status}, {time.monotonic() - start:.0f} s, last loss {losses[-1] if losses else '-'}{tail}"
 
@@ -92,10 +103,12 @@ def main() -> None:
     parser.add_argument("--policies", default=POLICIES)
     args = parser.parse_args()
     rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    data = rows.pop("data")
     for name in args.names or rows:
+        rows[name]["data"] = data.get(rows[name].get("data"), "")
         home = fetch(rows[name], args.folder)
         for policy in args.policies.split(","):
-            print(f"{name:16} {policy:10} {run(rows[name], home, policy)}", flush=True)
+            print(f"{name:16} {policy:10} {run(name, rows[name], home, policy)}", flush=True)
 
 
 if __name__ == "__main__":

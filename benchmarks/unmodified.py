@@ -23,6 +23,7 @@ from rich.table import Table
 
 LARGEST_RATIO, EPOCHS, REPEAT, WORKERS = 1.03, 31, 10, 2
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_ddp.py"
+WAYS = Path(__file__).parent / "_ways.py"
 SIDES = {
     "torchrun": ("torch.distributed.run", "--standalone"),
     "polyrhythm": ("polyrhythm", "run", "--policy", "bsp"),
@@ -37,6 +38,7 @@ class Case(NamedTuple):
     arguments: tuple[str, ...]
     batch_size: int = 25
     shorter: int = 1
+    script: Path = SCRIPT
 
 
 CASES = [
@@ -45,6 +47,10 @@ CASES = [
     Case("0.8 M parameters", ("--hidden", "11000")),
     Case("0.8 M, batches of 250", ("--hidden", "11000"), batch_size=250),
     Case("11 M parameters", ("--hidden", "150000"), shorter=5),
+    Case("bf16", ("bf16",), script=WAYS),
+    Case("compiled", ("compiled",), script=WAYS),
+    Case("a stream", ("stream",), script=WAYS),
+    Case("no loader", ("drawn",), script=WAYS),
 ]
 
 TURNS = """
@@ -65,7 +71,7 @@ if rank := os.environ.get("RANK"):
 """Each rank waits for its side's turn before an epoch, and after it gives the turn to that rank of the other side."""
 
 
-def run_sides(arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str, list[float]]:
+def run_sides(script: Path, arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str, list[float]]:
     """Seconds of each side's epochs after the first."""
     (folder / "sitecustomize.py").write_text(TURNS, encoding="utf-8")
     turns = {side: str(folder / side) for side in SIDES}
@@ -80,7 +86,7 @@ def run_sides(arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str
         (other,) = (turn for name, turn in turns.items() if name != side)
         paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         ours = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MY_TURN": turns[side], "OTHER_TURN": other}
-        job = ("--nproc-per-node", str(WORKERS), str(SCRIPT), "--epochs", str(epochs), *arguments)
+        job = ("--nproc-per-node", str(WORKERS), str(script), *arguments, "--epochs", str(epochs))
         running[side] = subprocess.Popen(
             [sys.executable, "-m", *command, *job], env={**os.environ, **ours}, stdout=subprocess.PIPE, text=True
         )
@@ -98,7 +104,7 @@ def compare(case: Case, epochs: int, repeat: int, table: Table) -> bool:
     repeat = max(1, repeat // case.shorter)
     arguments = *case.arguments, "--batch-size", str(case.batch_size), "--repeat", str(repeat)
     with tempfile.TemporaryDirectory() as folder:
-        times = run_sides(arguments, epochs, Path(folder))
+        times = run_sides(case.script, arguments, epochs, Path(folder))
     steps = math.ceil(IMAGES * repeat / (WORKERS * case.batch_size))
     step_ms = {side: 1e3 * median(seconds) / steps for side, seconds in times.items()}
     ratios = sorted(b / a for a, b in zip(times["torchrun"], times["polyrhythm"], strict=True))

@@ -86,6 +86,10 @@ class ServerLostError(ClusterError):
     """A server has died or does not answer; the job cannot go on."""
 
 
+class CoordinatorLostError(ServerLostError):
+    """The coordinator has died, and another one takes its place: the worker stands until it has met that one."""
+
+
 class GroupError(ClusterError):
     """A collective or the building of a group failed: a member died, hangs, or does something else."""
 

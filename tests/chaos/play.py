@@ -87,6 +87,7 @@ class Play:
         """What is wrong at the end; empty if nothing is."""
         script = self._script
         settings = {"hang_after": 3.0, "heartbeat_s": 0.5, "checkpoint": self._folder, "every": "2s"}
+        settings |= {"max_coordinator_restarts": 9, "snapshot": "0.5s"}
         with (
             self._stack,
             job(train, script.workers, self._name, name=self._name, policy=script.policy, **settings) as running,
@@ -124,6 +125,8 @@ class Play:
                 self._join(fault.rank, running)
             case "switch":
                 steer.switch(steer.at(self._name), fault.policy)
+            case "coordinator":
+                os.kill(running.serving, signal.SIGKILL)
 
     def _end(self, rank: int, number: int) -> None:
         group, place = self._there.pop(rank)

@@ -4,14 +4,15 @@ import random
 from dataclasses import dataclass
 
 POLICIES = ("bsp", "asp", "local:8", "selsync:0.05", "balanced", "ssp:2")
-KINDS = ("kill", "stop", "leave", "join", "switch", "save")
+KINDS = ("kill", "stop", "leave", "join", "switch", "save", "coordinator")
 
 
 @dataclass(frozen=True)
 class Fault:
     """At this share of the job's samples; the rank is the subject, if there is one, and the policy what is switched to.
 
-    A rank that is gone, or the last that is left, is spared; one that is there does not join.
+    A rank that is gone, or the last that is left, is spared; one that is there does not join. A fault of the
+    coordinator has no subject.
     """
 
     at: float

@@ -14,7 +14,7 @@ def events_of(script: FaultScript) -> dict[int, str]:
     """The same faults for a job in memory, where who is stopped or leaves is gone like one that is killed."""
     there, events = set(range(script.workers)), dict[int, str]()
     for number, fault in enumerate(script.faults):
-        if not sound(fault, there):
+        if fault.kind == "coordinator" or not sound(fault, there):  # in memory there is nobody to follow it
             continue
         tick = int(fault.at * TICKS) + number
         if fault.kind in ("switch", "save"):

@@ -75,8 +75,8 @@ SURFACE = {
     },
     "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
     "run": {"--help"},
-    "ctl": {"job", "action", "argument", "--at", "--token", "--json", "--help"},
-    "top": {"job", "--at", "--token", "--help"},
+    "ctl": {"job", "action", "argument", "--at", "--token", "--tls-ca", "--json", "--help"},
+    "top": {"job", "--at", "--token", "--tls-ca", "--help"},
     "search": {
         *("scenario", "--policy", "--from", "--to", "--log", "--whole", "--baseline", "--settings", "--runs", "--beta"),
         *(
@@ -109,7 +109,8 @@ SURFACE = {
 RUN = {
     *("--config", "--show-config", "--policy", "--on", "--worker-gpus", "--job", "--epochs", "--lr-convention"),
     *("--compensation", "--compress", "--full-duplex", "--averaging", "--averaged-state", "--delta-rate"),
-    *("--on-divergence", "--shards", "--hang-after", "--grace", "--trace", "--allow-policy-files"),
+    *("--on-divergence", "--shards", "--hang-after", "--max-coordinator-restarts", "--snapshot", "--grace"),
+    *("--trace", "--allow-policy-files", "--tls-cert", "--tls-key", "--tls-ca"),
     *("--checkpoint", "--every", "--keep"),
     *("--no-ui", "--ui", "--ui-host", "--ui-port", "--report", "--metrics-port", "--events", "--tensorboard"),
 }

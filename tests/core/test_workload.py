@@ -73,3 +73,23 @@ def test_parts_are_whole_and_in_proportion(shares: list[int], more: int) -> None
     assert divide(sum(shares), shares) == tuple(shares)
     if min(samples * share // sum(shares) for share in shares) >= 1:
         assert all(abs(part - samples * share / sum(shares)) < 1 for part, share in zip(parts, shares, strict=True))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(
+    dataset=st.integers(12, 90),
+    batch_size=st.integers(2, 4),
+    draws=st.lists(st.integers(0, 99), min_size=9, max_size=9),
+)
+def test_a_round_in_shares_has_the_samples_of_an_equal_one(dataset: int, batch_size: int, draws: list[int]) -> None:
+    """Also where an epoch ends in it: otherwise two runs of equal gradients part there."""
+    equal, dealt, workers = Workload(dataset, 3 * dataset), Workload(dataset, 3 * dataset), (0, 1, 2)
+    for draw in draws:
+        first = 1 + draw % (3 * batch_size - 2)
+        second = 1 + draw % (3 * batch_size - first - 1)
+        shares = (first, second, 3 * batch_size - first - second)
+        dealt.share_out(workers, shares)
+        for worker in workers:
+            equal.hand_out(batch_size, worker)
+            assert dealt.hand_out(shares[worker], worker) is not None or not dealt.left
+        assert equal.handed_out == dealt.handed_out

@@ -5,10 +5,16 @@ from polyrhythm.doctor.costs import cost_by_size
 from tests.doctor.jobs import EXCHANGE_S, SENT, job, linked
 
 
-def test_without_bytes_all_of_the_exchange_may_be_bytes() -> None:
+def test_without_bytes_all_of_the_exchange_counts_as_one() -> None:
     cost = cost_by_size(job(np.full((4, 60), 0.02)))
-    assert list(cost[:3]) == pytest.approx([EXCHANGE_S, EXCHANGE_S, 0.0])
-    assert np.isinf(cost.bytes_per_s).all()
+    assert list(cost[:3]) == pytest.approx([EXCHANGE_S, EXCHANGE_S, 1.0])
+    assert 1.5 / cost.bytes_per_s == pytest.approx(np.full(4, EXCHANGE_S))
+
+
+def test_an_exchange_that_takes_no_time_has_no_bytes() -> None:
+    evidence = job(np.full((2, 60), 0.02))
+    evidence.communication_s[:] = 0
+    assert cost_by_size(evidence).message_bytes == 0
 
 
 def test_a_ring_tells_the_message_and_the_rates() -> None:

@@ -54,7 +54,7 @@ def test_what_a_rank_stood_in_another_collective_is_no_work_of_its_own() -> None
 def test_steps_that_one_rank_lacks_are_left_out() -> None:
     ranks = marked(drawn(2, 10))
     short = RankMarks(1, "host1", "clock0.0", {k: v for k, v in ranks[1].steps.items() if k not in (0, 5)})
-    assert evidence_of("job", [ranks[0], short]).steps == 3
+    assert evidence_of("job", [ranks[0], short]).steps == 6
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,17 @@ def test_ranks_must_be_there_once(ranks: list[int], world: int | None, message: 
     made = marked(drawn(3, 10))
     with pytest.raises(TraceError, match=message):
         evidence_of("job", [made[rank] for rank in ranks], world=world)
+
+
+def test_a_step_whose_predecessor_is_missing_is_left_out_and_no_other() -> None:
+    made = marked(own_s := drawn(3, 40))
+    holes = {rank: dict(one.steps) for rank, one in enumerate(made)}
+    del holes[0][10], holes[2][20]
+    evidence = evidence_of("job", [RankMarks(rank, "", "one", holes[rank]) for rank in holes])
+    whole = evidence_of("job", [RankMarks(rank, "", "one", one.steps) for rank, one in enumerate(made)])
+    gone = [step - 1 - min(holes[1]) for step in (10, 11, 20, 21)]
+    assert evidence.own_s == pytest.approx(np.delete(whole.own_s, gone, axis=1))
+    assert evidence.steps == own_s.shape[1] - 1 - len(gone)
 
 
 def test_ranks_must_share_steps() -> None:

@@ -81,7 +81,7 @@ class FakeJob:
         self.coordinator = Coordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
         if resumed is not None:
             self.coordinator.plan(parse_policy(resumed.policy), epochs)
-            self.coordinator.snapshots.resume(resumed)
+            self.coordinator.resume(resumed)
         self.workers: dict[int, FakeWorker] = {}
         self.all_there = False
         self.mail: list[tuple[int, control.ToWorker]] = []

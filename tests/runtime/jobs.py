@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.server.shard import warm_up
@@ -44,13 +46,24 @@ class Job:
         assert coordinator.ok, coordinator.traceback
         return outcomes
 
+    @property
+    def serving(self) -> int:
+        """Process of the coordinator that serves now, where a keeper starts one after the other."""
+        keeper = self.coordinator.processes[0].pid
+        while not (children := Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()):
+            pass
+        return int(children[0])
+
 
 @contextmanager
 def job(script: Callable[..., Any], count: int, *args: Any, name: str = "", **settings: Any) -> Iterator[Job]:
-    """Start ``script(rank, *args)`` in `count` workers of a job of its own."""
+    """Start ``script(rank, *args)`` in `count` workers of a job of its own; with `max_coordinator_restarts`, under a
+    keeper of coordinators.
+    """
     given = dict.fromkeys(settings, "the test")
     made = JobConfig(**{"job": name or f"test-{uuid.uuid4().hex}", "workers": count, "given": given, **settings})
-    with listen(coordinator_address(made.job)) as listener, workers(serve, 1, made, listener) as coordinator:
+    body = keep_serving if "max_coordinator_restarts" in settings else serve
+    with listen(coordinator_address(made.job)) as listener, workers(body, 1, made, listener) as coordinator:
         listener.close()
         with workers(take_part, count, made, coordinator.processes[0].pid, script, args) as ranks:
             yield Job(made, coordinator, ranks)
@@ -62,6 +75,11 @@ def run_job(script: Callable[..., Any], count: int, *args: Any, **settings: Any)
         outcomes = running.join()
     assert all(outcome.ok for outcome in outcomes), "\n".join(outcome.traceback for outcome in outcomes)
     return [outcome.value for outcome in outcomes]
+
+
+def keep_serving(_: int, settings: JobConfig, listener: Any) -> None:
+    """Body of the process that forks coordinators."""
+    assert process.keep_serving(settings, [listener]) == 0
 
 
 def serve(_: int, settings: JobConfig, listener: Any) -> None:

@@ -1,16 +1,20 @@
 """Parameters that come while gradients go."""
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 
-from polyrhythm.runtime.wire.protocol import Go, Pushed
+from polyrhythm.core import Traits
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed
 from polyrhythm.runtime.wire.worker_buffers import WorkerBuffers
 from polyrhythm.runtime.worker.context import WorkerContext
 from polyrhythm.runtime.worker.losses import Losses
-from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
+from polyrhythm.runtime.worker.parameter_server import VOID, ParameterServerMode
 from polyrhythm.training.compression import NOTHING
 from polyrhythm.training.optimizer import OptimizerState
 from tests.runtime.shard_bench import MakeBench
@@ -50,6 +54,8 @@ def test_a_gradient_on_its_way_keeps_its_slot(make: MakeBench) -> None:
 class FakeLink:
     """Servers that are at version 7 when they are asked."""
 
+    full_duplex = True
+
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
@@ -84,9 +90,9 @@ def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: l
     link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
     follow: Any = None
     context = WorkerContext(
-        0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, losses=Losses()
+        0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
     )
-    side = ParameterServerMode(context, swaps)
+    side = ParameterServerMode(context, Traits(reads_early=swaps))
     for number, version in enumerate((5, 8)):
         side.follow(Go(number, version, (), False))
         side.before_step(4)
@@ -99,3 +105,55 @@ def test_a_slot_that_is_being_filled_is_not_free() -> None:
     buffer, channel = torch.zeros(2), SimpleNamespace(sending=False)
     place = WorkerBuffers(cast(Any, channel), NOTHING, vectors=[buffer], incoming=buffer)
     assert place.free_buffer() == 1
+
+
+class BusyLink(FakeLink):
+    """What has come while the worker computed."""
+
+    def __init__(self, *messages: Any) -> None:
+        super().__init__()
+        self.inbox = deque(messages)
+
+    def poll(self) -> Any:
+        return self.inbox.popleft() if self.inbox else None
+
+
+def mode_with(link: FakeLink) -> ParameterServerMode:
+    follow: Any = None
+    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
+    context = WorkerContext(
+        0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
+    )
+    return ParameterServerMode(context, Traits(cancels=True))
+
+
+def granted(number: int) -> Go:
+    return Go(number, number, (SampleRange(0, 4 * number, 4 * number + 4),), False)
+
+
+def test_a_step_that_was_cancelled_before_it_began_leaves_no_trace() -> None:
+    side = mode_with(link := BusyLink(Cancelled(1)))
+    side.follow(granted(1))
+    assert (side._context.may_step, link.calls, side.draw()) == (False, [], None)
+    side.follow(granted(2))
+    drawn = side.draw()
+    assert (side._context.may_step, link.calls, drawn and drawn.before) == (True, ["pull 2"], 8)
+
+
+def test_a_mini_batch_that_was_fetched_for_it_is_void() -> None:
+    side = mode_with(link := BusyLink())
+    side.follow(granted(1))
+    side.follow(granted(2))
+    first, second = side.draw(), side.draw()
+    side.before_step(4)
+    link.inbox.append(Cancelled(3))
+    side.follow(msgspec.structs.replace(granted(3), sample_ranges=()))
+    assert first
+    assert second
+    assert (first.generation, second.generation) == (0, VOID)
+
+
+def test_a_message_of_another_kind_is_kept_for_later() -> None:
+    side = mode_with(BusyLink(Over(1)))
+    side.follow(granted(1))
+    assert (side._context.may_step, list(side._context.pending)) == (True, [Over(1)])

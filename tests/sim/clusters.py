@@ -63,7 +63,11 @@ def clusters(draw: st.DrawFn) -> Scenario:
     someone = st.integers(0, workers - 1)
     return Scenario(
         devices=[Device(compute_s=draw(st.integers(1, 4)), bandwidth_gbps=gbps) for _ in range(workers)],
-        compute=Compute(distribution="normal", deviation=draw(st.sampled_from([0.0, 0.2]))),
+        compute=Compute(
+            distribution="normal",
+            deviation=draw(st.sampled_from([0.0, 0.2])),
+            cancelled=draw(st.sampled_from(["stops", "finishes"])),
+        ),
         network=network,
         epoch_end_s=draw(st.sampled_from([None, None, 0.5])),
         faults=Faults(
@@ -100,6 +104,7 @@ def engine_of(scenario: Scenario, policy: Policy[Any], numerics: Numerics | None
         numerics=numerics or TimingOnly(),
         limit_s=scenario.limits.time_s,
         epoch_end_s=scenario.epoch_end_s or 0.0,
+        finishes=scenario.compute.cancelled == "finishes",
     )
     return Engine(job, Meter())
 

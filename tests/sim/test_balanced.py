@@ -171,3 +171,19 @@ def test_a_newcomer_takes_part_with_an_equal_share() -> None:
     assert decisions[-1] == Proceed((0, 1), shares=(12, 4))
     state, decisions = policy.decide(state, Joined((2,), 16.0, 5))
     assert decisions == (Proceed((2,)),)
+
+
+def rounds_of(policy: str, path: Path) -> list[int]:
+    """Samples of each round."""
+    workload = TimingWorkload(batch_size=16, samples=40 * 64, dataset_samples=150)
+    simulate(Scenario(devices=[Device(count=3), Device(compute_s=3.0)], workload=workload), policy, trace=path)
+    rounds = [0]
+    for event, decisions in Trace.load(path).entries:
+        rounds[-1] += event.samples if isinstance(event, Report) else 0
+        rounds += [0] if any(isinstance(decision, Sync) for decision in decisions) else []
+    return rounds
+
+
+def test_a_round_has_the_samples_of_bsp_also_where_an_epoch_ends(tmp_path: Path) -> None:
+    """Otherwise two runs of equal gradients part at the first end of an epoch, and chance decides which is faster."""
+    assert rounds_of("balanced", tmp_path / "ours")[:39] == rounds_of("bsp", tmp_path / "theirs")[:39]

@@ -287,6 +287,23 @@ def test_cancelled_work_is_dropped_and_its_samples_handed_out_again() -> None:
     assert result.compute_fraction == 1.0
 
 
+def test_a_cancelled_step_may_be_computed_to_its_end_as_real_workers_do() -> None:
+    script = [(Proceed((0, 1)),), (Sync((0,)), Cancel((1,)), Proceed((0, 1)))]
+    stopping, finishing = (
+        cluster(1.0, 5.0, samples=20, compute=Compute(cancelled=cancelled)) for cancelled in ("stops", "finishes")
+    )
+    assert next(time_s for worker, time_s in arrivals(stopping, Scripted(script)) if worker) == 6.0
+    assert next(time_s for worker, time_s in arrivals(finishing, Scripted(script)) if worker) == 10.0
+
+
+def test_who_is_cancelled_again_before_its_step_is_over_begins_at_its_end() -> None:
+    again = (Sync((0,)), Cancel((1,)), Proceed((0, 1)))
+    scenario = cluster(1.0, 5.0, samples=20, compute=Compute(cancelled="finishes"))
+    assert next(
+        time_s for worker, time_s in arrivals(scenario, Scripted([(Proceed((0, 1)),), *[again] * 3])) if worker
+    ) == pytest.approx(10.0)
+
+
 def test_a_cancelled_push_frees_the_link() -> None:
     network = Network(message_bytes=10, server_gbps=10 * GBPS)
     script = [(Proceed((0, 1, 2)),), (Cancel((2,)), Sync((0,))), (Sync((1,)), Proceed((0, 1, 2)))]

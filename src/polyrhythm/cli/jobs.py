@@ -30,6 +30,16 @@ At = Annotated[
 ]
 JobToken = Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")]
 
+JobAuthority = Annotated[
+    str,
+    typer.Option(
+        "--tls-ca",
+        envvar="POLYRHYTHM_TLS_CA",
+        metavar="FILE",
+        help="Whose certificates the job's hosts have, with TLS.",
+    ),
+]
+
 
 def run(ctx: typer.Context) -> None:
     """Start a training script's workers under a policy, on this host or as part of several; takes torchrun's flags.
@@ -56,18 +66,20 @@ def ctl(
     argument: Annotated[
         str,
         typer.Argument(
-            metavar="[SPEC|RANK]",
-            help="The policy to switch to, or the worker to drain or remove.",
+            metavar="[SPEC|RANK|HOST]",
+            help="The policy to switch to, the worker to drain or remove, or the host to drain.",
             autocompletion=specs_like,
         ),
     ] = "",
     at: At = "",
     token: JobToken = "",
+    tls_ca: JobAuthority = "",
     json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
 ) -> None:
     """Ask a running job how it is, switch its policy, drain or remove a worker, or end it; without JOB, list the jobs.
 
-    drain: the worker finishes its step, hands its samples back and leaves. remove: its process is killed.
+    drain: the worker finishes its step, hands its samples back and leaves; of a host, by its address, all do.
+    remove: its process is killed.
     """
     import msgspec
 
@@ -77,24 +89,56 @@ def ctl(
     if not job:
         typer.echo("\n".join(steer.jobs_here()) or "no job runs on this host")
         return
-    view = view_of(steer.ask(steer.at(job, at, token), message_of(action, argument, asker())))
+    believe(tls_ca)
+    address = steer.at(job, at, token)
+    if action is Action.DRAIN and argument and not argument.isdecimal():
+        ranks = ranks_on(argument, view_of(steer.ask(address, message_of(Action.STATUS, "", asker()))))
+    else:
+        ranks = [argument]
+    for rank in ranks:
+        view = view_of(steer.ask(address, message_of(action, rank, asker())))
     if json:
         typer.echo(msgspec.json.encode(view))
     else:
         describe(view)
 
 
-def top(job: JobName, at: At = "", token: JobToken = "") -> None:
+def believe(tls_ca: str) -> None:
+    """Connect to other hosts with TLS."""
+    from polyrhythm.runtime.wire.tls.files import CA, TlsFiles, check_files
+
+    check_files(TlsFiles(ca=tls_ca), serves=False)
+    os.environ[CA] = tls_ca
+
+
+def top(job: JobName, at: At = "", token: JobToken = "", tls_ca: JobAuthority = "") -> None:
     """Show a running job in the terminal, with keys to switch its policy, and to drain or kill a worker."""
     from polyrhythm.live.top import show
     from polyrhythm.runtime.launch import control_client as steer
 
+    believe(tls_ca)
     show(steer.at(job, at, token), asker())
 
 
 def asker() -> str:
     """Who types the command, for the log of the job."""
     return f"{getpass.getuser()} at {socket.gethostname()}"
+
+
+def ranks_on(host: str, view: "JobView") -> list[str]:
+    """Workers of a host.
+
+    Raises:
+        UsageError: if it has none, or is that of the coordinator, whose workers leave one by one.
+    """
+    ranks = [str(worker.rank) for worker in view.workers if worker.host == host]
+    if not ranks:
+        hosts = ", ".join(sorted({worker.host for worker in view.workers if worker.host})) or "none"
+        raise UsageError(
+            f"ctl JOB drain needs a rank, as in: polyrhythm ctl JOB drain 2, or the address of a host with workers "
+            f"beside the coordinator's ({hosts}), but got {host!r}"
+        )
+    return ranks
 
 
 def message_of(action: Action, argument: str, by: str) -> "ToControlled":

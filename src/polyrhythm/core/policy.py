@@ -203,6 +203,10 @@ class Supervisor(Policy[State]):
     def observe(self, state: State, policy: Policy[Any], event: Event, decisions: Decisions) -> State:
         """What is known after an event, and after what `policy`, which is in force, has decided about it."""
 
+    def resumed(self, state: State) -> State:
+        """What is known where a job goes on from a checkpoint: another clock runs, and nothing is under way."""
+        return state
+
     @abstractmethod
     def bar(self, state: State, policy: Policy[Any], reason: str) -> State:
         """What is known once the driver has said that it cannot run this policy, which is not to be tried again."""

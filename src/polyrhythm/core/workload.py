@@ -71,6 +71,37 @@ def divide(samples: int, shares: Sequence[int]) -> tuple[int, ...]:
     return tuple(parts)
 
 
+def divided_at(middle: int, samples: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Whole parts of so many samples in proportion to `shares`, none of which lies on both sides of the middle.
+
+    >>> divided_at(6, 16, (4, 4, 4, 4)), divided_at(10, 16, (12, 4)), divided_at(16, 16, (12, 4))
+    ((3, 3, 5, 5), (10, 6), (12, 4))
+    """
+    if middle == samples:
+        return divide(samples, shares)
+    cuts = range(max(1, len(shares) - samples + middle), min(len(shares) - 1, middle) + 1)
+    first = min(cuts, key=lambda cut: max(middle / sum(shares[:cut]), (samples - middle) / sum(shares[cut:])))
+    return (*divide(middle, shares[:first]), *divide(samples - middle, shares[first:]))
+
+
+def without(ranges: Iterable[SampleRange], taken: Iterable[SampleRange]) -> list[SampleRange]:
+    """What is left of ranges of positions.
+
+    >>> without([SampleRange(0, 0, 9)], [SampleRange(0, 2, 4), SampleRange(0, 8, 12), SampleRange(1, 5, 6)])
+    [SampleRange(epoch=0, start=0, stop=2), SampleRange(epoch=0, start=4, stop=8)]
+    """
+    gone, left = sorted(taken), []
+    for epoch, start, stop in sorted(ranges):
+        for other, first, end in gone:
+            if other == epoch and first < stop and end > start:
+                if start < first:
+                    left.append(SampleRange(epoch, start, first))
+                start = max(start, end)
+        if start < stop:
+            left.append(SampleRange(epoch, start, stop))
+    return left
+
+
 class WorkloadState(NamedTuple):
     """Where a `Workload` stands: its fields, and the pass of each worker if each has a shard of its own."""
 
@@ -93,6 +124,7 @@ class Workload:
     Args:
         dataset_samples: samples of the data set; a sample range never crosses the end of an epoch.
         total_samples: samples that the job processes before it ends.
+        cut: sizes of the next mini-batches of a round in unequal shares in which an epoch ends.
 
     Example:
         >>> work = Workload(dataset_samples=5, total_samples=8)
@@ -105,6 +137,7 @@ class Workload:
     total_samples: int
     handed_out: int = 0
     returned: list[SampleRange] = field(default_factory=list)
+    cut: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("dataset_samples", "total_samples"):
@@ -127,6 +160,8 @@ class Workload:
 
     def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` for a worker, or None when everything is handed out."""
+        if self.cut:
+            samples = self.cut.pop(worker, samples)
         if self.returned:
             return self._split(heapq.heappop(self.returned), samples)
         epoch, start = divmod(self.handed_out, self.dataset_samples)
@@ -137,7 +172,15 @@ class Workload:
         return SampleRange(epoch, start, start + available)
 
     def share_out(self, workers: Sequence[int], shares: Sequence[int]) -> None:
-        """The next mini-batches of these workers are a round, with so many samples each."""
+        """The next mini-batches of these workers are a round, with so many samples each.
+
+        Where an epoch ends in it, it has the samples of a round of equal mini-batches: one of them ends with the epoch.
+        """
+        rest = self.dataset_samples - self.handed_out % self.dataset_samples
+        samples = sum(shares) - -rest % (sum(shares) // len(shares))
+        whole = not self.returned and samples <= self.total_samples - self.handed_out
+        if whole and rest < sum(shares) and samples - rest <= self.dataset_samples:
+            self.cut = dict(zip(workers, divided_at(rest, samples, shares), strict=True))
 
     def give_back(self, sample_range: SampleRange) -> None:
         """These positions were not processed after all."""

@@ -18,7 +18,7 @@ LEAST_LOST = 0.02
 MINOR = 0.1
 """A rank that costs less than this share of what all culprits cost is not named."""
 
-SELDOM = 0.25
+SELDOM = 1 / 3
 """A pause is what a rank does in fewer steps than this share, each time for a step or two."""
 
 

@@ -7,16 +7,12 @@ then, the files are not of the same steps of one job.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrhythm.doctor.evidence import Evidence, StepPart, StepTimes
 from polyrhythm.errors import TraceError
-
-LEAST_STEPS = 2
-"""Steps that all ranks need in common: the first one only begins the second."""
 
 APART = 0.5
 """Share of a step by which ends of one collective may differ in the middle, before two files are not of one job."""
@@ -77,11 +73,15 @@ def evidence_of(
     shifts = clock_shifts(ends, [rank.clock for rank in ordered])
     check_together(source, ordered, ends + shifts)
     arrivals = np.minimum(table(ordered, numbers, "arrival_s"), ends)
-    starts = ends[:, :-1]
-    loading_s, pause_s, other_s = (table(ordered, numbers, name)[:, 1:] for name in ("loading_s", "pause_s", "other_s"))
+    # A step begins where the one before it ends, so one whose predecessor is missing is left out.
+    follows = np.flatnonzero(np.diff(numbers) == 1)
+    starts = ends[:, follows]
+    loading_s, pause_s, other_s = (
+        table(ordered, numbers, name)[:, follows + 1] for name in ("loading_s", "pause_s", "other_s")
+    )
     # Who is late makes the others wait in whichever exchange comes first.
-    own_s = np.maximum(0.0, arrivals[:, 1:] - starts - other_s)
-    exchange_s = ends[:, 1:] - starts - own_s
+    own_s = np.maximum(0.0, arrivals[:, follows + 1] - starts - other_s)
+    exchange_s = ends[:, follows + 1] - starts - own_s
     communication_s = np.broadcast_to(exchange_s.min(axis=0), exchange_s.shape)
     loading_s = np.minimum(loading_s, own_s)
     pause_s = np.minimum(pause_s, own_s - loading_s)
@@ -94,12 +94,12 @@ def evidence_of(
         source,
         tuple(rank.rank for rank in ordered),
         tuple(rank.host for rank in ordered),
-        starts + shifts[:, :-1],
+        starts + shifts[:, follows],
         parts,
         exchange_s - communication_s,
         np.array(communication_s),
         batch_size,
-        detail=details(ordered, numbers),
+        detail=details(ordered, [numbers[place + 1] for place in follows]),
         overlap=overlap,
         wall_s=float((ends[:, -1] - ends[:, 0]).mean()),
         notes=notes,
@@ -122,24 +122,13 @@ def check_ranks(source: str, ranks: list[int], world: int | None) -> None:
 
 def common_steps(source: str, marks: Sequence[RankMarks]) -> list[int]:
     shared = set.intersection(*({*rank.steps} for rank in marks))
-    if len(shared) < LEAST_STEPS:
+    if not any(number + 1 in shared for number in shared):
         fewest = min(marks, key=lambda rank: len(rank.steps))
         raise TraceError(
             f"{source}: {len(shared)} steps are in the traces of all ranks (rank {fewest.rank} has "
-            f"{len(fewest.steps)}); give whole traces of the same steps"
+            f"{len(fewest.steps)}), and no two that follow one another; give whole traces of the same steps"
         )
-    return longest_run(sorted(shared))
-
-
-def longest_run(numbers: list[int]) -> list[int]:
-    """The longest part without a gap.
-
-    >>> longest_run([1, 2, 5, 6, 7])
-    [5, 6, 7]
-    """
-    cuts = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
-    parts = [numbers[begin:end] for begin, end in pairwise(cuts)]
-    return max(parts, key=len)
+    return sorted(shared)
 
 
 def table(marks: Iterable[RankMarks], numbers: list[int], name: str) -> StepTimes:
@@ -149,7 +138,7 @@ def table(marks: Iterable[RankMarks], numbers: list[int], name: str) -> StepTime
 def details(marks: Sequence[RankMarks], numbers: list[int]) -> dict[str, StepTimes]:
     names = dict.fromkeys(name for rank in marks for step in rank.steps.values() for name in step.detail)
     return {
-        name: np.array([[rank.steps[number].detail.get(name, 0.0) for number in numbers[1:]] for rank in marks])
+        name: np.array([[rank.steps[number].detail.get(name, 0.0) for number in numbers] for rank in marks])
         for name in names
     }
 

@@ -82,12 +82,10 @@ def scenario_of(evidence: Evidence) -> Scenario:
     """The job as a scenario: each worker's steps in the order in which they were made, and the exchange by its size.
 
     One job under BSP does not tell what a message to a server costs beside its bytes. It is taken that there and back
-    cost as much as one all-reduce.
+    cost as much beside them as one all-reduce does.
     """
     own_s = np.maximum(evidence.own_s, SHORTEST_S)
     cost = cost_by_size(evidence)
-    known = cost.message_bytes > 0
-    fixed_s = cost.fixed_s if known else cost.seconds
     batch = evidence.batch_size or 1
     return Scenario(
         name="job",
@@ -100,11 +98,12 @@ def scenario_of(evidence: Evidence) -> Scenario:
             distribution="measured",
             measured_s=own_s.tolist(),
             consecutive=min(CONSECUTIVE, evidence.steps),
+            cancelled="finishes",
         ),
         network=Network(
             averaging="ring",
-            averaging_s=fixed_s,
-            latency_s=fixed_s / 2,
+            averaging_s=cost.fixed_s,
+            latency_s=cost.fixed_s / 2,
             message_bytes=cost.message_bytes,
         ),
         # Real workers begin each epoch together.
@@ -152,7 +151,7 @@ def assumed(spec: str) -> str:
     policy = parse_policy(spec)
     if policy.traits.shares:
         return "a step takes as long as it has samples"
-    return "there and back to a server cost as much as one all-reduce" if runtime_placement(policy) == "servers" else ""
+    return "a byte to a server costs what it costs in an all-reduce" if runtime_placement(policy) == "servers" else ""
 
 
 def price(runs: Sequence[RunResult]) -> str:

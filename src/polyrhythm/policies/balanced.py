@@ -21,8 +21,9 @@ from polyrhythm.core import (
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.barrier import Barrier
-from polyrhythm.policies._lib.shares import better_shares
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.guard import GuardedStep, ShareGuard
+from polyrhythm.policies._lib.dealing.shares import better_shares
+from polyrhythm.policies._lib.dealing.step_time import SPREAD, StepTime, known_step_time
 
 LEARNED = 2.5
 """Steps after which a worker's time is known, as their weights count them: three."""
@@ -54,6 +55,10 @@ class BalancedState:
         released_s: when the round began.
         least_s: least time of a worker of this round beyond its own step.
         changes: how often the shares have changed.
+        aims: shares that are best, where they are unequal; `dealt` has as much of them as `guard` affords.
+        guard: what limits the shares, if anything does.
+        steps: of those who wait, where something limits the shares.
+        sizes: samples of the round before.
     """
 
     batch_size: int
@@ -66,6 +71,10 @@ class BalancedState:
     released_s: float = 0.0
     least_s: float = math.inf
     changes: int = 0
+    aims: WorkerMap[int] = field(default_factory=WorkerMap)
+    guard: ShareGuard | None = None
+    steps: WorkerMap[GuardedStep] = field(default_factory=WorkerMap)
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,12 @@ class Balanced(Policy[BalancedState]):
     Args:
         most: largest share of a worker, as its memory may ask for; inf: no limit. One below B counts as B.
         known: seconds of a mini-batch of B on worker 0, 1, ..., if they are known beforehand, as in ``0.1/0.1/0.4``; a
-            dash for one that is not. They count like steps that were made.
+            dash for one that is not. They count like steps that were made. ``0.1~0.3`` says that a single step
+            deviates by 30 %.
+        risk: share of BSP's time by which the job may be behind it if a worker suddenly becomes four times slower:
+            shares are small at first, and grow with the time that they save. inf: no limit.
+        account: of use to `risk`, as in ``12.5/0.3/0.02``: seconds that BSP would have taken until now, what the job is
+            ahead of that, and what a round takes beyond its slowest step.
 
     Source: LB-BSP (Chen et al. 2020), semi-dynamic load balancing. Differs: a fixed part of a step is learned too.
 
@@ -99,6 +113,8 @@ class Balanced(Policy[BalancedState]):
 
     most: float = math.inf
     known: str = ""
+    risk: float = math.inf
+    account: str = ""
 
     name: ClassVar[str] = "balanced"
     summary: ClassVar[str] = "BSP with shares of the batch by speed"
@@ -108,9 +124,13 @@ class Balanced(Policy[BalancedState]):
         if not self.most >= 1 or (self.most != math.inf and self.most != int(self.most)):
             raise SpecError(f"most must be a whole number of at least 1, or inf, but got {self.most:g}")
         known_times(self.known, 1)
+        if not self.risk >= 0:
+            raise SpecError(f"risk must be a share of at least 0, or inf, but got {self.risk:g}")
+        guard_of(self.risk, self.account)
 
     def init(self, cluster: Cluster) -> BalancedState:
-        return BalancedState(cluster.batch_size, times=known_times(self.known, cluster.batch_size))
+        times = known_times(self.known, cluster.batch_size)
+        return BalancedState(cluster.batch_size, times=times, guard=guard_of(self.risk, self.account))
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way, and everyone reads the newest parameters."""
@@ -123,6 +143,8 @@ class Balanced(Policy[BalancedState]):
         return {"largest_share": max(shares), "smallest_share": min(shares), "changes": state.changes}
 
     def decide(self, state: BalancedState, event: Event) -> tuple[BalancedState, Decisions]:
+        if state.guard is not None and isinstance(event, Joined | Left):
+            state = replace(state, guard=state.guard.anew())
         match event:
             case Report():
                 return self._release_if_complete(measured(state, event), event.time_s)
@@ -131,7 +153,8 @@ class Balanced(Policy[BalancedState]):
             case Left(worker=worker, reason=reason):
                 times = state.times if reason == "finished" else state.times.remove(worker)
                 barrier, samples = state.barrier.leave(worker), state.samples.remove(worker)
-                left = replace(state, barrier=barrier, times=times, samples=samples, begun=state.begun.remove(worker))
+                steps, begun = state.steps.remove(worker), state.begun.remove(worker)
+                left = replace(state, barrier=barrier, times=times, samples=samples, begun=begun, steps=steps)
                 return self._release_if_complete(left, event.time_s)
             case Alarm():
                 return state, ()
@@ -151,23 +174,55 @@ class Balanced(Policy[BalancedState]):
             return state, ()
         workers = tuple(state.barrier.waiting)
         sync = Sync(workers, weights=weights_of(state, workers))
-        state, proceed = self._deal(replace(exchanged(state), barrier=state.barrier.open()), workers, time_s)
-        return replace(state, samples=WorkerMap()), (sync, *proceed)
+        state = self._guarded(replace(exchanged(state), barrier=state.barrier.open()), workers, time_s)
+        state, proceed = self._deal(state, workers, time_s)
+        return replace(state, samples=WorkerMap(), steps=WorkerMap()), (sync, *proceed)
+
+    def _guarded(self, state: BalancedState, workers: tuple[int, ...], time_s: float) -> BalancedState:
+        """With what the round that is over tells of the time that shares save."""
+        guard, steps = state.guard, [step for worker in workers if (step := state.steps.get(worker))]
+        if guard is None or len(steps) != len(workers):
+            return state
+        sizes = tuple(state.samples.get(worker) or 0 for worker in workers)
+        dealt = tuple(state.dealt.get(worker) or state.batch_size for worker in workers)
+        guard = guard.after(steps, time_s - state.released_s, delayed=dealt != sizes == state.sizes)
+        times = [state.times.get(worker) or StepTime() for worker in workers]
+        if all(time.steps >= LEARNED for time in times):
+            whole = [step.whole_s for step in steps]
+            guard = guard.foreseen(times, whole, state.batch_size, self.most, state.exchange_s)
+        return replace(state, guard=guard, sizes=sizes)
 
     def _deal(self, state: BalancedState, workers: tuple[int, ...], time_s: float) -> tuple[BalancedState, Decisions]:
         """Start a round of these workers with the shares that are best now."""
         equal = (state.batch_size,) * len(workers)
-        now = tuple(state.dealt.get(worker) or state.batch_size for worker in workers)
-        now = now if len(state.dealt) in (0, len(workers)) and sum(now) == sum(equal) else equal
+        now = tuple(state.aims.get(worker) or state.batch_size for worker in workers)
+        now = now if len(state.aims) in (0, len(workers)) and sum(now) == sum(equal) else equal
         times = filled([state.times.get(worker) for worker in workers], state.batch_size)
         shares = better_shares(times, now, state.batch_size, self.most, state.exchange_s) if times else now
-        dealt: WorkerMap[int] = WorkerMap()
-        if shares != equal:
-            for worker, share in zip(workers, shares, strict=True):
-                dealt = dealt.set(worker, share)
+        aims = unequal(workers, shares)
+        if state.guard is not None and times:
+            shares = state.guard.afforded(times, shares, state.batch_size)
+        dealt = unequal(workers, shares)
         changes = state.changes + (dealt != state.dealt)
-        state = replace(state, dealt=dealt, released_s=time_s, least_s=math.inf, changes=changes)
+        state = replace(state, aims=aims, dealt=dealt, released_s=time_s, least_s=math.inf, changes=changes)
         return state, (Proceed(workers, shares=shares if shares != equal else None),)
+
+
+def unequal(workers: tuple[int, ...], shares: tuple[int, ...]) -> WorkerMap[int]:
+    """Shares by worker; nothing where they are equal."""
+    dealt: WorkerMap[int] = WorkerMap()
+    if len(set(shares)) > 1:
+        for worker, share in zip(workers, shares, strict=True):
+            dealt = dealt.set(worker, share)
+    return dealt
+
+
+def guard_of(risk: float, account: str) -> ShareGuard | None:
+    """What `Balanced.risk` and `Balanced.account` say."""
+    try:
+        return ShareGuard.begun(risk, account)
+    except (ValueError, TypeError):
+        raise SpecError(f"account must be two or three numbers with / between them but got {account!r}") from None
 
 
 def known_times(known: str, batch_size: int) -> WorkerMap[StepTime]:
@@ -178,19 +233,21 @@ def known_times(known: str, batch_size: int) -> WorkerMap[StepTime]:
     """
     times: WorkerMap[StepTime] = WorkerMap()
     for worker, seconds in enumerate(known.split("/") if known else ()):
-        if seconds == "-":
-            continue
-        try:
-            step_s = float(seconds)
-        except ValueError:
-            step_s = 0.0
-        if not 0 < step_s < math.inf:
-            raise SpecError(f"known must be seconds above 0 with / between them, or -, but got {known!r}")
-        time = StepTime()
-        for _ in range(KNOWN_STEPS):
-            time = time.after(batch_size, step_s)
-        times = times.set(worker, time)
+        if seconds != "-":
+            times = times.set(worker, known_time(seconds, batch_size, known))
     return times
+
+
+def known_time(seconds: str, batch_size: int, known: str) -> StepTime:
+    """One worker of `known_times`."""
+    step, _, spread = seconds.partition("~")
+    try:
+        step_s, deviation = float(step), float(spread or SPREAD)
+    except ValueError:
+        step_s, deviation = 0.0, 0.0
+    if not 0 < step_s < math.inf or not 0 < deviation < math.inf:
+        raise SpecError(f"known must be seconds above 0 with / between them, or -, but got {known!r}")
+    return known_step_time(batch_size, step_s, deviation, KNOWN_STEPS)
 
 
 def filled(times: list[StepTime | None], batch_size: int) -> list[StepTime]:
@@ -209,7 +266,7 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
     It is made anew and not by `replace`, which takes as long as all the rest: every step of every worker comes here.
     """
     worker, samples = report.worker, report.samples
-    times, begun, least_s = state.times, state.begun, state.least_s
+    times, begun, least_s, steps = state.times, state.begun, state.least_s, state.steps
     if (made := begun.get(worker) or 0) < UNTIMED:
         begun = begun.set(worker, made + 1)
     else:
@@ -217,6 +274,8 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
         times = times.set(worker, time.after(samples, report.step_s, report.transfer_s))
         beyond_s = report.time_s - state.released_s - report.step_s - report.transfer_s
         least_s = min(least_s, max(0.0, beyond_s))
+    if state.guard is not None:
+        steps = steps.set(worker, guarded_step(report, times.get(worker), state.batch_size))
     return BalancedState(
         state.batch_size,
         state.barrier.arrive(worker),
@@ -228,7 +287,21 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
         state.released_s,
         least_s,
         state.changes,
+        state.aims,
+        state.guard,
+        steps,
+        state.sizes,
     )
+
+
+def guarded_step(report: Report, time: StepTime | None, batch_size: int) -> GuardedStep:
+    """A step, and how long it would have been with B samples: at least, where it had more."""
+    whole_s = report.step_s
+    if report.samples > batch_size:  # of a step that was late nobody knows which part of it depends on its samples
+        whole_s *= batch_size / report.samples
+    elif time is not None:
+        whole_s *= time.expected_s(batch_size) / max(time.expected_s(report.samples), 1e-12)
+    return GuardedStep(report.step_s, whole_s)
 
 
 def exchanged(state: BalancedState) -> BalancedState:

@@ -47,6 +47,7 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
         limit_s=scenario.limits.time_s,
         switch_cost_s=scenario.switch_cost_s,
         epoch_end_s=scenario.epoch_end_s or 0.0,
+        finishes=scenario.compute.cancelled == "finishes",
     )
 
 

@@ -61,7 +61,14 @@ class Engine:
         self.transport = Transport(self.calendar, job.network, meter, self._has_average, compression)
         self.transport.has_part = self._has_stopped
         self.steps = StepRunner(
-            self.calendar, self.transport, meter, job.cluster.batch_size, injected, self._arrive, self._go_on
+            self.calendar,
+            self.transport,
+            meter,
+            job.cluster.batch_size,
+            injected,
+            self._arrive,
+            self._go_on,
+            job.finishes,
         )
         self.obey_traits()
         self.alarms = 0
@@ -232,7 +239,10 @@ class Engine:
 
     def _told_to_stop(self, worker_state: WorkerState) -> None:
         self.steps.interrupt(worker_state)
-        self.transport.push_part(worker_state)
+        if worker_state.free_s > self.calendar.now_s:
+            self.calendar.at(worker_state.free_s, self.transport.push_part, worker_state)
+        else:
+            self.transport.push_part(worker_state)
 
     def _has_stopped(self, worker_state: WorkerState) -> None:
         """No report of it may come after the word that it has stopped."""

@@ -28,6 +28,7 @@ class SimJob:
     limit_s: float = math.inf
     switch_cost_s: float = 0.0
     epoch_end_s: float = 0.0
+    finishes: bool = False
 
 
 class TransportPlan(NamedTuple):

@@ -17,6 +17,7 @@ class StepRunner:
         injected_bytes: what a worker sends to the others before it computes, on its own NIC; 0 is nothing.
         arrived: called when a step is complete and its report has come, with its seconds of computing and transfers.
         go_on: called when a worker that does not wait for an answer is ready for its next step.
+        finishes: whether a step that is cancelled is computed to its end.
 
     Attributes:
         reports: whether a step that pushes nothing ends in a message.
@@ -33,10 +34,11 @@ class StepRunner:
         injected_bytes: float,
         arrived: Callable[[WorkerState, float, float], None],
         go_on: Callable[[WorkerState], None],
+        finishes: bool = False,
     ) -> None:
         self.calendar, self.transport, self.meter = calendar, transport, meter
         self.batch_size, self.injected_bytes = batch_size, injected_bytes
-        self.arrived, self.go_on = arrived, go_on
+        self.arrived, self.go_on, self.finishes = arrived, go_on, finishes
         transport.has_parameters, transport.has_gradient = self._inject, self._complete
         self.reports, self.waits = False, True
         self.held_until_s = 0.0
@@ -64,8 +66,9 @@ class StepRunner:
         return all(worker_state.started <= transfer.due for transfer in worker_state.transfers)
 
     def _start(self, worker_state: WorkerState) -> None:
-        if self.held_until_s > self.calendar.now_s:
-            self.calendar.at(self.held_until_s, self.start, worker_state)
+        begin_s = max(self.held_until_s, worker_state.free_s)
+        if begin_s > self.calendar.now_s:
+            self.calendar.at(begin_s, self.start, worker_state)
         else:
             self.start(worker_state)
 
@@ -83,6 +86,8 @@ class StepRunner:
         self._inject(worker_state)
 
     def interrupt(self, worker_state: WorkerState) -> None:
+        if self.finishes and worker_state.phase == "compute":
+            worker_state.free_s = worker_state.since_s + worker_state.compute_s
         worker_state.serial += 1
         self.transport.interrupt(worker_state)
         self.book(worker_state)

@@ -24,6 +24,7 @@ class WorkerState:
         serial: moves on when its step is abandoned, which voids what was scheduled for it.
         started: steps that it has started.
         phase, since_s: what it does, and from when.
+        free_s: until when it computes a step that was cancelled.
         compute_s, transfer_s: of the present step so far.
         version: updates before the present step read the parameters.
         through_server: whether the present step pulls and pushes.
@@ -49,6 +50,7 @@ class WorkerState:
     started: int = 0
     phase: WorkerActivity = "wait"
     since_s: float = 0.0
+    free_s: float = 0.0
     compute_s: float = 0.0
     transfer_s: float = 0.0
     version: int = 0

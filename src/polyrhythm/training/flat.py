@@ -198,6 +198,23 @@ def repoint(layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
     return flat
 
 
+def uneven_statistics(model: nn.Module) -> str:
+    """What to know of a model whose workers have mini-batches of unequal size; empty if nothing.
+
+    >>> uneven_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))).partition(":")[0]
+    'shares are unequal, and batch norm (1) takes its statistics from the mini-batch of each worker'
+    """
+    norms = (name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._NormBase))
+    name = next(norms, None)
+    if name is None:
+        return ""
+    return (
+        f"shares are unequal, and batch norm ({name}) takes its statistics from the mini-batch of each worker: a small "
+        "share has less certain ones, and the buffers are those of the lowest rank; where that matters use group norm "
+        "or policy bsp"
+    )
+
+
 def why_unshareable(model: nn.Module) -> str:
     """Why the mini-batches of this model's workers cannot be unequal; empty if they can.
 

@@ -76,7 +76,7 @@ def test_a_command_is_watched_and_what_was_seen_can_be_read_again(call: Call, tm
     assert done.exit_code == 0, done.stderr
     answer = json.loads(call("doctor", *shown, tmp_path).stdout)
     assert answer["facts"]["read"].endswith("2 ranks watched")
-    assert answer["facts"]["steps"].startswith("36, ")
+    assert answer["facts"]["steps"].startswith("37, ")
     assert json.loads(done.stdout) == answer
 
 

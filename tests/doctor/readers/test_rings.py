@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyrhythm.doctor.readers.rings import read_rings
-from polyrhythm.doctor.watch.ring import RingRecord, RingWriter
+from polyrhythm.doctor.watch.ring import RingWriter
 from polyrhythm.errors import TraceError
 from tests.doctor.jobs import EXCHANGE_S, drawn
 
@@ -19,7 +19,7 @@ def written(folder: Path, own_s: np.ndarray, ranks: int | None = None) -> list[P
         for step in range(1, len(own)):
             arrival_s = end_s[step - 1] + own[step]
             times = (arrival_s, end_s[step], LOADING_S, 0.0, 0.0, 0.004, 0.006, 0.001, arrival_s - 0.006)
-            writer.write(RingRecord(step, *times))
+            writer.write(step, *(round(1e9 * part) for part in times))
     return sorted(folder.glob("*.ring"))
 
 

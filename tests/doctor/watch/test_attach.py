@@ -39,7 +39,7 @@ def test_parameters_are_the_same_bytes_with_the_watcher(tmp_path: Path) -> None:
     assert (tmp_path / "watched.raw").read_bytes() == (tmp_path / "alone.raw").read_bytes()
     evidence = read_rings(sorted(tmp_path.glob("*.ring")))
     # The first exchange begins the first step, and the last is only told of by the next forward pass.
-    assert (evidence.ranks, evidence.steps, evidence.batch_size) == ((0, 1), 38, 8)
+    assert (evidence.ranks, evidence.steps, evidence.batch_size) == ((0, 1), 39, 8)
 
 
 def test_exchanges_on_a_device_are_timed_by_events_and_change_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ from polyrhythm.doctor.watch.ring import RingRecord, RingWriter, read_ring
 from polyrhythm.errors import TraceError
 
 
+def nanoseconds(step: int) -> list[int]:
+    return [1_000_000_000 * step + 100_000_000 * i for i in range(9)]
+
+
 def record(step: int) -> RingRecord:
-    return RingRecord(step, *(step + 0.1 * i for i in range(9)))
+    return RingRecord(step, *(1e-9 * part for part in nanoseconds(step)))
 
 
 def written(folder: Path, steps: int) -> Path:
@@ -16,7 +20,7 @@ def written(folder: Path, steps: int) -> Path:
     writer = RingWriter(path, 1, 4, "a-host", "a-clock")
     writer.say_batch(32)
     for step in range(steps):
-        writer.write(record(step))
+        writer.write(step, *nanoseconds(step))
     return path
 
 
@@ -45,5 +49,5 @@ def test_a_ring_of_another_version_is_refused(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[8] = 99
     path.write_bytes(raw)
-    with pytest.raises(TraceError, match="is of format 99, and this version reads 1"):
+    with pytest.raises(TraceError, match="is of format 99, and this version reads 2"):
         read_ring(path)

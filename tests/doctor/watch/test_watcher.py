@@ -28,15 +28,18 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.hands, self.path = Hands(), folder / "rank-00000.ring"
         self.clock = StepClock(RingWriter(self.path, 0, 2, "", ""), self.hands)
+        self.passes = 0
 
     def step(self, loading: int = 0, forward: int = 0, backward: int = 0, exchange: int = 0) -> None:
-        """One step; torch's stamps are told as in the next forward pass."""
+        """One step; its first gradient is ready when half of the backward pass is over."""
         self.clock.add("loading", self.hands.move(loading))
-        self.clock.add("forward", self.hands.move(forward))
+        self.clock.forward_begins()
+        self.hands.move(forward)
+        self.clock.forward_is_over()
         began_ns = self.hands.move(backward)
-        arrived_ns = self.hands.move(exchange)
-        self.clock.backward_is_over(began_ns)
-        self.clock.stamped(arrived_ns, self.hands())
+        self.hands.move(exchange)
+        self.passes += 1  # no two take as many nanoseconds
+        self.clock.backward_is_over(began_ns, [backward * 1_000_000 + self.passes, backward * 500_000])
 
     @property
     def records(self) -> list[RingRecord]:
@@ -62,12 +65,31 @@ def test_what_is_loaded_after_a_pass_belongs_to_the_next_step(watched: Watched) 
     assert [one.step for one in watched.records] == [0, 1]
 
 
-def test_stamps_of_an_earlier_pass_are_not_taken_for_this_one(watched: Watched) -> None:
-    old_ns = watched.hands.move(50)
-    watched.clock.backward_is_over(watched.hands.move(10))
-    watched.clock.stamped(old_ns, old_ns + 1)
-    watched.clock.stamped(0, 0)
-    assert watched.records == []
+def test_buffers_that_a_forward_pass_exchanges_are_no_computing(watched: Watched) -> None:
+    watched.clock.forward_begins()
+    watched.clock.add("other", watched.hands.move(3))
+    watched.hands.move(4)
+    watched.clock.forward_is_over()
+    watched.clock.backward_is_over(watched.hands(), [0])
+    (one,) = watched.records
+    assert (one.forward_s, one.other_s) == pytest.approx((0.004, 0.003))
+
+
+@pytest.mark.parametrize(("ready_ms", "exchange_ms"), [(19, 10), (999, 0)])
+def test_a_rank_arrives_within_its_pass_whenever_it_was_held_up(
+    watched: Watched, ready_ms: int, exchange_ms: int
+) -> None:
+    watched.clock.forward_is_over()
+    watched.hands.move(20)
+    watched.clock.backward_is_over(watched.hands.move(10), [ready_ms * 1_000_000])
+    (one,) = watched.records
+    assert one.end_s - one.arrival_s == pytest.approx(exchange_ms / 1000)
+
+
+def test_a_pass_without_the_wrapper_is_no_step(watched: Watched) -> None:
+    watched.step(forward=10, backward=20, exchange=5)
+    watched.clock.backward_is_over(watched.hands.move(10), [20_000_001, 10_000_000])
+    assert len(watched.records) == 1
 
 
 def test_a_script_that_averages_by_itself_makes_steps_too(watched: Watched) -> None:

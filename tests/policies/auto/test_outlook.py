@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from polyrhythm.policies import parse_policy
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.auto.outlook import StepView, seconds
 from polyrhythm.sim import Compute, Device, Network, Scenario, TimingWorkload, simulate
 

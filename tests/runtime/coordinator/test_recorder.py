@@ -74,3 +74,13 @@ def test_figures_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> Non
         live(JobRecorder(JobConfig(job="j", figures="/dev/full"), make_job(), MONITOR))
     assert "what was measured cannot be written: " in caplog.text
     assert "No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize(("written", "left"), [(b'{"a":1}\n{"b":2}\n{"c', b'{"a":1}\n{"b":2}\n'), (b'{"a', None)])
+def test_half_a_line_of_a_coordinator_that_was_killed_is_cut_off(
+    written: bytes, left: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "j-phase-3.jsonl"
+    path.write_bytes(written)
+    TraceFiles(str(tmp_path), "j", print).mend(3)
+    assert (path.read_bytes() if path.exists() else None) == left

@@ -1,7 +1,12 @@
 """A policy that puts others in force, on a job in memory: each runs in a phase of its own, and says why."""
 
+from collections import Counter
+
+import msgspec
 import pytest
 
+from polyrhythm.core import Proceed
+from polyrhythm.core.policy_state import decode_state
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
@@ -46,6 +51,43 @@ def test_a_step_that_a_change_has_kept_from_beginning_is_not_counted_as_dropped(
     job.run({})
     assert len(job.traced()) > 1
     assert not job.coordinator.job.ledger.dropped
+
+
+def test_what_it_knows_survives_a_checkpoint() -> None:
+    """A job that goes on deals its shares from the first step on, and does not learn once more who is slow."""
+    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({600: "save 0"})
+    (snapshot, applied), *_ = job.snapshots
+    known = decode_state(snapshot.known)
+    assert known.mind.wanted.spec == "balanced"
+    again = FakeJob(snapshot.policy, 3, 1800, 8, 2, seed=2, resumed=snapshot)
+    again.applied = Counter(applied)
+    again.run({})
+    first = again.traced()[0]
+    assert first.header.policy.startswith("balanced")
+    (_, (proceed, *_)), *_ = first.entries
+    assert isinstance(proceed, Proceed)
+    assert proceed.shares is not None
+    assert again.remarks == []
+
+
+def test_a_newer_state_that_nobody_can_read_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({600: "save 0"})
+    snapshot = msgspec.structs.replace(job.snapshots[0][0], known='["","no.such:Mind",[]]')
+    again = FakeJob(snapshot.policy, 3, 1800, 8, 2, seed=2, resumed=snapshot)
+    assert again.coordinator.choice.stages.known.mind.evidence.reports == 0
+    assert "policy auto begins anew" in caplog.text
+
+
+@pytest.mark.parametrize("events", [{900: "kill 2"}, {700: "kill 1", 1200: "save 0"}])
+def test_it_survives_deaths(events: dict[int, str]) -> None:
+    """Who is left goes on, and what was measured of it holds."""
+    job = FakeJob("auto", workers=4, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run(events)
+    known = job.coordinator.choice.stages.known
+    assert len(known.mind.evidence.workers) == 3
+    assert all(step.time.steps > 3 for _, step in known.mind.evidence.workers.items())
 
 
 def test_steps_of_several_mini_batches_are_not_cut() -> None:

@@ -30,8 +30,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 def train(session, wait):
     steps = 0
     for epoch in range(3):
-        if wait and epoch == 2 and not restarts:
-            open("back").close()
+        if wait and epoch == 2:
+            os.open("back", os.O_RDWR if restarts else os.O_RDONLY)
         for number, samples in enumerate(session.loader(SampleNumbers(60), batch_size=2)):
             optimizer.zero_grad()
             model(epoch, samples).backward()
@@ -44,7 +44,6 @@ def train(session, wait):
 
 COMES_BACK = """
 with polyrhythm.session(model, optimizer) as session:
-    back = os.open("back", os.O_RDWR) if restarts else None
     steps = train(session, wait=True)
 made = (model.weight != 0).sum(-1)
 told = rank, restarts, steps > 0, int((made == 0).sum()), int((made > 1).sum())

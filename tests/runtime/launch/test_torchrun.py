@@ -189,7 +189,7 @@ WRONG = {
     ("--policy", "spp:3", "a.py"): "unknown policy 'spp': did you mean ssp?",
     ("--nproc-per-node", "none", "a.py"): "--nproc-per-node must be a number of at least 1",
     ("--nproc-per-node", "0", "a.py"): "--nproc-per-node must be a number of at least 1",
-    ("--nnodes", "1:4", "a.py"): "--nnodes must be one number of at least 1 but got '1:4'",
+    ("--nnodes", "4:1", "a.py"): "--nnodes must be a number of hosts of at least 1, or MIN:MAX, but got '4:1'",
     ("--nnodes", "2", "a.py"): "--rdzv-endpoint must be HOST or HOST:PORT of host 0",
     (
         "--nnodes",

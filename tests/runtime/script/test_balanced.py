@@ -49,6 +49,7 @@ def test_a_script_for_one_process(tmp_path: Path) -> None:
     assert run.seen[1:] == [list(range(SAMPLES))] * 2
     first, second = [(tmp_path / f"weights.{rank}").read_text(encoding="utf-8") for rank in range(2)]
     assert first == second
+    assert [run.stderr(rank).count("shares are unequal, and batch norm (norm) takes") for rank in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize(

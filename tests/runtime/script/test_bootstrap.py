@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.script.bootstrap import within_launcher
 from tests.runtime.script.runs import SCRIPTS, adapted, try_adapted
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -23,3 +27,25 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, str(SCRIPTS / "none.py"), ranks=1, stand_in=False)
     assert run.codes == [2]
     assert "cannot find the script" in run.stderr()
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["launch", "--nproc_per_node=2", "--use_env", "train.py", "--lr", "1"], ["train.py", "--lr", "1"]),
+        (["launch", "--nproc-per-node", "2", "-m", "train"], ["-m", "train", "--local-rank=1"]),
+        (["run", "--standalone", "train.py"], ["train.py"]),
+    ],
+)
+def test_workers_are_there_already_for_a_launcher_of_torchs(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], found: list[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert within_launcher(["-m", f"torch.distributed.{given[0]}", *given[1:]]) == found
+
+
+def test_another_number_of_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(UsageError, match=r"starts 4 workers a host, but the job has 1; .*--nproc-per-node 4"):
+        within_launcher(["-m", "torch.distributed.launch", "--nproc-per-node", "4", "train.py"])

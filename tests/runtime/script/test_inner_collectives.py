@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.runtime.script.runs import adapted, switched
+from tests.runtime.script.runs import adapted, plain, switched
+from tests.runtime.script.test_kinds import weights
 
 SAID = "inside the step loop gives each worker its own value under asp"
 
@@ -35,3 +37,13 @@ def test_after_steps_of_their_own_nobody_waits_in_the_loop(tmp_path: Path) -> No
     assert run.stdout(0)[:4] == ["1.0"] * 4
     said = "allreduce inside the step loop gives each worker its own value"
     assert run.stderr().count(f"{said} under asp") + run.stderr().count(f"{said} after steps of workers") == 1
+
+
+def test_a_count_of_all_that_a_loss_is_divided_by_is_the_workers_own(tmp_path: Path) -> None:
+    theirs = plain(tmp_path / "theirs", "tokens.py", stand_in=False)
+    ours = adapted(tmp_path / "ours", "tokens.py", stand_in=False)
+    assert torch.equal(weights(ours), weights(theirs))
+    run = adapted(tmp_path / "asp", "tokens.py", policy="asp", stand_in=False)
+    assert torch.equal(weights(run, 0), weights(run, 1))
+    assert torch.allclose(weights(run), weights(theirs), atol=0.2)
+    assert "allgather inside the step loop gives each worker its own value under asp" in run.stderr()

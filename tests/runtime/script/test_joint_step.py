@@ -23,6 +23,9 @@ class Exchange:
         self._good -= 1
         self.failure = "a member is gone" if self._good < 0 else None
 
+    def attend_rest(self) -> list[torch.optim.Optimizer]:
+        return []
+
     def finish_joint(self) -> None:
         """Nothing is to be seen here."""
 

@@ -13,7 +13,7 @@ def weights(run: Run, rank: int = 0) -> torch.Tensor:
     return torch.tensor([float(word) for word in words], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor"])
+@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor", "late"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
     ours, theirs = adapted(tmp_path / "ours", "kinds.py", what), plain(tmp_path / "theirs", "kinds.py", what)
     for rank in ours.ranks:
@@ -54,3 +54,15 @@ def test_a_script_for_one_process_has_them_too(tmp_path: Path) -> None:
 
 def test_an_optimizer_that_computes_gradients_by_itself_is_refused(tmp_path: Path) -> None:
     assert try_adapted(tmp_path, "kinds.py", "LBFGS", ranks=1).codes == [2]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:4"])
+def test_weights_may_be_clipped_after_a_step(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "clipped.py", policy=policy, stand_in=False)
+    assert torch.equal(weights(run, 0), weights(run, 1))
+
+
+def test_clipped_weights_are_refused_where_servers_make_the_steps(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "clipped.py", policy="asp", ranks=1, stand_in=False)
+    assert run.codes == [2]
+    assert "clipped.py:18: policy asp runs on parameter servers, but the script changes the parameters" in run.stderr()

@@ -68,3 +68,10 @@ def test_what_a_script_reads_itself_cannot_be_dealt_in_shares(tmp_path: Path) ->
     run = try_adapted(tmp_path, "own.py", "stream", "ddp", EPOCHS, policy="balanced", stand_in=False)
     assert "the script reads its data itself" in run.stderr()
     assert run.codes == [2, 2]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4", "diloco:8", "selsync:delta=0.3"])
+def test_many_forward_passes_may_belong_to_a_step_and_each_worker_may_find_its_end(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "episodes.py", "400", policy=policy, stand_in=False)
+    ends = [(run.folder / f"weights.{rank}").read_text(encoding="utf-8").split() for rank in run.ranks]
+    assert [solved for _, solved in ends] == ["True", "True"]

@@ -42,3 +42,12 @@ def test_infinities_of_one_worker_are_those_of_all(tmp_path: Path, compress: str
     assert torch.equal(weights(run, 0), weights(run, 1))
     assert weights(run).isfinite().all()
     assert weights(run)[-1] == 1024.0 / 4, "the scale, halved once an epoch"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:3"])
+def test_so_are_those_in_data_of_its_own(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "infinite.py", "drawn", policy=policy, stand_in=False)
+    assert all(weights(run, rank).isfinite().all() for rank in run.ranks)
+    if policy == "bsp":
+        assert torch.equal(weights(run, 0), weights(run, 1))
+        assert weights(run)[-1] == 1024.0 / 4

@@ -12,7 +12,7 @@ def weights(run: Run, rank: int = 0) -> torch.Tensor:
     return torch.tensor([float(word) for word in (run.folder / f"weights.{rank}").read_text("utf-8").split()])
 
 
-@pytest.mark.parametrize("what", ["gan", "critic", "kinds"])
+@pytest.mark.parametrize("what", ["gan", "critic", "kinds", "scalers"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
     ours, theirs = adapted(tmp_path / "ours", "several.py", what), plain(tmp_path / "theirs", "several.py", what)
     for rank in ours.ranks:
@@ -24,6 +24,12 @@ def test_a_single_worker_under_asp_is_the_script_by_itself(tmp_path: Path, what:
     ours = adapted(tmp_path / "ours", "several.py", what, policy="asp", ranks=1)
     theirs = plain(tmp_path / "theirs", "several.py", what, ranks=1)
     assert torch.allclose(weights(ours), weights(theirs), rtol=1e-4, atol=1e-6)
+
+
+def test_each_may_have_a_scaler_of_its_own(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "several.py", "scalers", "alone")
+    assert torch.equal(weights(run, 0), weights(run, 1))
+    assert weights(run).isfinite().all()
 
 
 @pytest.mark.parametrize("policy", ["asp", "k-sync:1"])

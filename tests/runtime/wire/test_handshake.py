@@ -126,7 +126,7 @@ def test_another_user_is_turned_away(stranger: str, monkeypatch: pytest.MonkeyPa
 def test_what_was_overheard_opens_nothing(house: House) -> None:
     """A Hello and its Proof, sent once more: the number of the server is another one."""
     hello, first, replayed = msgspec.structs.replace(HELLO, nonce=make_nonce()), house.raw(), house.raw()
-    proof = Proof(prove("secret", "join", ENCODER.encode(hello), challenge(house, first, hello)))
+    proof = Proof(prove("secret", "join", ENCODER.encode(hello), challenge(house, first, hello), b""))
     challenge(house, replayed, hello)
     replayed.send(encode(proof))
     assert house.closes(replayed)

@@ -1,5 +1,6 @@
 """Unequal shares on real workers: BSP where they are equal, one process with the whole batch whatever they are."""
 
+import logging
 import os
 import re
 import signal
@@ -112,6 +113,28 @@ def test_accumulated_parts_are_weighed_by_their_samples() -> None:
     expected = train_alone(3 * BATCH, MOMENTUM)
     for parameters in run_job(accumulate, 3, policy=RESTLESS):
         torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-6)
+
+
+def normalised(rank: int, norm: type[nn.Module]) -> list[str]:
+    """What a worker says of a model with a norm."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("polyrhythm.runtime.worker").addHandler(handler)
+    model = nn.Sequential(nn.Linear(6, 8), norm(8), nn.Linear(8, 3))
+    model[1].eval()  # batch norm cannot train on a share of one sample
+    optimizer = make_optimizer(model, **PLAIN)
+    with polyrhythm.session(model, optimizer) as session:
+        for _ in range(EPOCHS):
+            for x, y, _index in session.loader(Numbered(SAMPLES), BATCH, shuffle=False):
+                step(model, optimizer, x, y)
+    return [line for line in said if "batch norm" in line]
+
+
+@pytest.mark.parametrize(("norm", "policy", "lines"), [("BatchNorm1d", RESTLESS, 1), ("LayerNorm", RESTLESS, 0)])
+def test_unequal_shares_of_a_model_with_batch_norm_are_said_once(norm: str, policy: str, lines: int) -> None:
+    said = run_job(normalised, 2, getattr(nn, norm), policy=policy)
+    assert [len(each) for each in said] == [lines, 0]
 
 
 def switch(rank: int) -> tuple[Tensor, Seen]:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 from polyrhythm.errors import TraceError
 
 MAGIC = b"polyring"
-FORMAT = 1
+FORMAT = 2
 HEADER = struct.Struct("<8sIIIIQ64s64s")
 """Magic, format, rank, ranks, samples of a mini-batch, records written, host, clock."""
 
-RECORD = struct.Struct("<q9d")
+RECORD = struct.Struct("<10q")
+COUNT = struct.Struct("<Q")
+NANO = 1e-9
 CAPACITY = 20_000
 """Steps that are kept; 1.6 MB a rank."""
 
@@ -61,14 +63,11 @@ class RingWriter:
         self._count = 0
         HEADER.pack_into(self._map, 0, MAGIC, FORMAT, rank, ranks, 0, 0, host.encode()[:64], clock.encode()[:64])
 
-    def write(self, record: RingRecord) -> None:
-        self.pack(*record)
-
-    def pack(self, step: int, *seconds: float) -> None:
-        """The fields of a `RingRecord`; making one costs more than writing it."""
-        RECORD.pack_into(self._map, HEADER.size + self._count % CAPACITY * RECORD.size, step, *seconds)
+    def write(self, step: int, *nanoseconds: int) -> None:
+        """The fields of a `RingRecord`; making one, or seconds, costs more than writing it."""
+        RECORD.pack_into(self._map, HEADER.size + self._count % CAPACITY * RECORD.size, step, *nanoseconds)
         self._count += 1
-        struct.pack_into("<Q", self._map, COUNT_AT, self._count)
+        COUNT.pack_into(self._map, COUNT_AT, self._count)
 
     def say_clock(self, clock: str) -> None:
         struct.pack_into("<64s", self._map, CLOCK_AT, clock.encode()[:64])
@@ -98,9 +97,13 @@ def read_ring(path: Path) -> tuple[RingHeader, list[RingRecord]]:
         raise TraceError(f"{path} has {len(data):,} bytes and lacks the end of its {kept} steps; copy the whole file")
     first = records % CAPACITY if records > CAPACITY else 0
     order = [(first + i) % CAPACITY for i in range(kept)]
-    found = [RingRecord(*RECORD.unpack_from(data, HEADER.size + place * RECORD.size)) for place in order]
+    found = [in_seconds(*RECORD.unpack_from(data, HEADER.size + place * RECORD.size)) for place in order]
     header = RingHeader(rank, ranks, batch, records, text(host), text(clock))
     return header, found
+
+
+def in_seconds(step: int, *nanoseconds: int) -> RingRecord:
+    return RingRecord(step, *(NANO * part for part in nanoseconds))
 
 
 def text(raw: bytes) -> str:

@@ -1,8 +1,8 @@
 """What watches a rank from inside: it reads clocks where the script loads, computes and meets, and changes nothing.
 
-torch's reducer takes time stamps of its own where a backward pass has launched its last bucket and where the exchange
-is over; they are read after the next forward pass has begun. Everything else is timed around the call. Nothing here
-touches a tensor, and what is called gets the arguments that it was called with.
+torch's reducer notes for each gradient how long after the forward pass it was ready; the last one is where the rank
+arrives at the exchange. Everything else is timed around the call. Nothing here touches a tensor, and what is called
+gets the arguments that it was called with. Every line here costs a watched step some microseconds.
 """
 
 import functools
@@ -10,7 +10,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +42,22 @@ COLLECTIVES = (
     "scatter_object_list",
 )
 NANO = 1e-9
+NOTHING = dict.fromkeys(("loading", "pause", "other", "forward", "optimizer"), 0)
+"""Nanoseconds of a step, in the order in which the ring has them."""
+
 STAMPED = ("cpu",)
-"""Types of device on which torch's reducer takes time stamps that can be read without waiting for them."""
+"""Types of device on which a gradient is there when torch's reducer notes that it is ready."""
 
 TIMED = ("cpu", "cuda")
 """Types of device that have events, the first one with the stand-in of `polyrhythm.testing.cuda` only."""
 
 
 class StepClock:
-    """Adds up what a step takes, and writes it down once torch says when its exchange began and ended.
+    """Adds up what a step takes, and writes it down when its exchange is over.
 
     Args:
         ring: where the steps go.
-        now_ns: the clock that torch's stamps are on, too.
+        now_ns: a clock that all ranks of a host read.
         links: looks at the connections when a step is over.
     """
 
@@ -62,9 +65,10 @@ class StepClock:
         self, ring: RingWriter, now_ns: Callable[[], int] = time.time_ns, links: LinkWatcher | None = None
     ) -> None:
         self._ring, self.now_ns, self._links = ring, now_ns, links
-        self._sums = dict.fromkeys(("loading", "pause", "other", "forward", "optimizer"), 0)
+        self._sums = NOTHING.copy()
         self._step = 0
-        self._pending: tuple[int, dict[str, int], int] | None = None
+        self._forward_ns = self._other_ns = self._over_ns = 0
+        self._latest_ns = -1
         self._batch = 0
         self.depth = 0
         self.device: DeviceStamps | None = None
@@ -72,23 +76,38 @@ class StepClock:
     def add(self, name: str, since_ns: int) -> None:
         self._sums[name] += self.now_ns() - since_ns
 
-    def backward_is_over(self, began_ns: int) -> None:
-        """A backward pass with an exchange has returned: what comes now belongs to the next step."""
-        if self.device is not None:
-            self.device.end(self._step, dict(self._sums), began_ns)
-        else:
-            self._pending = self._step, dict(self._sums), began_ns
-        self._step += 1
-        for name in self._sums:
-            self._sums[name] = 0
+    def forward_begins(self) -> None:
+        self._forward_ns, self._other_ns = self.now_ns(), self._sums["other"]
 
-    def stamped(self, arrival_ns: int, end_ns: int) -> None:
-        """torch's stamps of the backward pass before."""
-        if self._pending is None or not 0 < arrival_ns <= end_ns or arrival_ns < self._pending[2]:
+    def forward_is_over(self) -> None:
+        """What it exchanged, such as buffers, is no computing."""
+        self._over_ns = self.now_ns()
+        self._sums["forward"] += self._over_ns - self._forward_ns - (self._sums["other"] - self._other_ns)
+
+    def backward_is_over(self, began_ns: int, ready_ns: Sequence[int] = ()) -> None:
+        """A backward pass with an exchange has returned: what comes now belongs to the next step.
+
+        Args:
+            began_ns: when it began.
+            ready_ns: how long after the forward pass each gradient was ready; none if a device is asked.
+        """
+        step, sums = self._next_step()
+        if self.device is not None:
+            self.device.end(step, sums, began_ns)
             return
-        step, sums, began_ns = self._pending
-        self._pending = None
+        end_ns, latest_ns = self.now_ns(), max(ready_ns, default=0)
+        if latest_ns == self._latest_ns:  # no gradient of the wrapper was in this pass
+            return
+        self._latest_ns = latest_ns
+        # Both clocks were read one after the other, and between them the rank may have stood.
+        arrival_ns = min(max(self._over_ns + latest_ns, began_ns), end_ns)
         self._write(step, sums, began_ns, arrival_ns, end_ns)
+
+    def _next_step(self) -> tuple[int, dict[str, int]]:
+        """The step that is over, and what was added up in it."""
+        step, sums = self._step, self._sums
+        self._step, self._sums = step + 1, NOTHING.copy()
+        return step, sums
 
     def device_stamped(self) -> None:
         """What the device is through with by now."""
@@ -103,25 +122,15 @@ class StepClock:
 
     def step_without_wrapper(self) -> None:
         """An optimizer step of a script that averages by itself: its exchanges were the collectives that it called."""
-        now_ns, sums = self.now_ns(), dict(self._sums)
-        if sums["other"]:
-            self._write(self._step, sums, now_ns, now_ns, now_ns)
-            self._step += 1
-            for name in self._sums:
-                self._sums[name] = 0
+        if self._sums["other"]:
+            now_ns = self.now_ns()
+            self._write(*self._next_step(), now_ns, now_ns, now_ns)
 
     def _write(self, step: int, sums: dict[str, int], began_ns: int, arrival_ns: int, end_ns: int) -> None:
-        self._ring.pack(
-            step,
-            arrival_ns * NANO,
-            end_ns * NANO,
-            sums["loading"] * NANO,
-            sums["pause"] * NANO,
-            sums["other"] * NANO,
-            sums["forward"] * NANO,
-            max(0, arrival_ns - began_ns) * NANO,
-            sums["optimizer"] * NANO,
-            began_ns * NANO,
+        backward_ns = max(0, arrival_ns - began_ns)
+        loading_ns, pause_ns, other_ns, forward_ns, optimizer_ns = sums.values()
+        self._ring.write(
+            step, arrival_ns, end_ns, loading_ns, pause_ns, other_ns, forward_ns, backward_ns, optimizer_ns, began_ns
         )
         if self._links is not None:
             self._links.look(self.now_ns() * NANO)
@@ -198,58 +207,61 @@ class RankWatcher:
         return call
 
     def _watch_wrapper(self) -> None:
+        import torch
         from torch.nn.parallel import DistributedDataParallel
 
         init_original: Any = DistributedDataParallel.__init__
         forward_original: Any = DistributedDataParallel.forward
+        post_original: Any = DistributedDataParallel._post_forward
 
         @functools.wraps(init_original)
         def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             init_original(wrapper, *args, **kwargs)
-            if self._wrapper is not None:
-                return
-            if wrapper.device_type not in STAMPED:
-                self._unseen = not self._time_device(wrapper)
-            elif getattr(wrapper, "logger", None) is None:
-                self._unseen = True
-            else:
-                self._wrapper = wrapper
-                wrapper._set_ddp_runtime_logging_sample_rate(1)
+            if self._wrapper is None:
+                self._unseen = not self._time_exchange(wrapper)
 
         @functools.wraps(forward_original)
         def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+            if wrapper is self._wrapper and self._clock is not None:
+                self._clock.forward_begins()
+            return forward_original(wrapper, *args, **kwargs)
+
+        @functools.wraps(post_original)
+        def post_forward(wrapper: Any, output: Any) -> Any:
             clock = self._clock
-            if clock is None or wrapper is not self._wrapper:
-                return forward_original(wrapper, *args, **kwargs)
-            since_ns, other_ns = clock.now_ns(), clock._sums["other"]
-            outputs = forward_original(wrapper, *args, **kwargs)
-            clock.add("forward", since_ns)
-            clock._sums["forward"] -= clock._sums["other"] - other_ns
-            self._in_sync = wrapper.require_backward_grad_sync
-            if self._in_sync and clock.device is not None:
-                clock.device_stamped()
-            elif self._in_sync:
-                stamps = wrapper.logger._get_ddp_logging_data().ints_map
-                clock.stamped(stamps.get("backward_compute_time_end", 0), stamps.get("backward_comm_time_end", 0))
-            return outputs
+            if wrapper is self._wrapper and clock is not None:
+                clock.forward_is_over()
+                self._in_sync = wrapper.require_backward_grad_sync and torch.is_grad_enabled()
+                if self._in_sync and clock.device is not None:
+                    clock.device_stamped()
+            return post_original(wrapper, output)
 
         replace(DistributedDataParallel, "__init__", init)
         replace(DistributedDataParallel, "forward", forward)
+        replace(DistributedDataParallel, "_post_forward", post_forward)
         replace(DistributedDataParallel, "_sync_buffers", self._timed("other", DistributedDataParallel._sync_buffers))
 
-    def _time_device(self, wrapper: Any) -> bool:
-        """Time the exchange by events; torch's own stamps would wait for the device. Whether it can be done."""
+    def _time_exchange(self, wrapper: Any) -> bool:
+        """Whether it can be done: from now on this wrapper's steps count."""
+        if wrapper.device_type in STAMPED:
+            seen = hasattr(getattr(wrapper, "reducer", None), "get_backward_stats")
+        else:
+            seen = self._clock is not None and wrapper.device_type in TIMED
+            if seen:
+                self._time_device()
+        self._wrapper = wrapper if seen else None
+        return seen
+
+    def _time_device(self) -> None:
+        """By events: what the reducer notes is when kernels were launched."""
         import torch
 
-        if self._clock is None or wrapper.device_type not in TIMED:
-            return False
+        assert self._clock is not None, "or nobody would ask"
         make, capturing = (
             functools.partial(torch.cuda.Event, enable_timing=True),
             torch.cuda.is_current_stream_capturing,
         )
         self._clock.use_device(DeviceStamps(make, capturing), f"device of {socket.gethostname()} {os.getpid()}")
-        self._wrapper = wrapper
-        return True
 
     def _watch_backward(self) -> None:
         import torch
@@ -263,7 +275,11 @@ class RankWatcher:
                 original(*args, **kwargs)
                 return
             began_ns, self._in_sync = clock.now_ns(), False
-            handle = before_exchange(clock.device.arrive, args, kwargs) if clock.device is not None else None
+            if clock.device is None:
+                original(*args, **kwargs)
+                clock.backward_is_over(began_ns, self._wrapper.reducer.get_backward_stats())
+                return
+            handle = before_exchange(clock.device.arrive, args, kwargs)
             original(*args, **kwargs)
             if handle is not None:
                 handle.remove()

@@ -7,8 +7,9 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Policy, Traits
+from polyrhythm.policies._lib.dealing.foresight import Foresight
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.auto.evidence import JobTimes
-from polyrhythm.policies.auto.foresight import Foresight
 from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, k_sync_rounds, shares_of
 from polyrhythm.policies.balanced import Balanced
 from polyrhythm.policies.bsp import BSP
@@ -27,6 +28,15 @@ LEAST_GAIN = 0.03
 """Share of a round that an arm must surely save."""
 
 
+class ShareLimits(NamedTuple):
+    """The largest share, the risk, BSP's time so far, and what the job is ahead of it."""
+
+    most: float = math.inf
+    risk: float = math.inf
+    bsp_s: float = 0.0
+    ahead_s: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Informed(Balanced):
     """Balanced BSP that begins with what is known already; in tables it is balanced, whatever that is."""
@@ -39,7 +49,7 @@ class Informed(Balanced):
 
     @property
     def recorded(self) -> str:
-        return Balanced(self.most, self.known).spec
+        return Balanced(self.most, self.known, self.risk, self.account).spec
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Informed) and other.most == self.most
@@ -48,12 +58,18 @@ class Informed(Balanced):
         return hash((Informed, self.most))
 
     @classmethod
-    def by(cls, evidence: JobTimes, most: float) -> "Informed":
+    def by(cls, evidence: JobTimes, limits: ShareLimits) -> "Informed":
         """With the time of everyone's steps."""
         last = max(worker for worker, _ in evidence.workers.items())
         each = [evidence.workers.get(worker) for worker in range(last + 1)]
-        known = "/".join(f"{one.time.expected_s(evidence.batch_size):.4g}" if one else "-" for one in each)
-        return cls(most, known)
+        known = "/".join(known_of(one.time, evidence.batch_size) if one else "-" for one in each)
+        account = f"{limits.bsp_s:.6g}/{limits.ahead_s:.6g}/{evidence.exchange_s:.6g}"
+        return cls(limits.most, known, limits.risk, account)
+
+
+def known_of(time: StepTime, batch_size: int) -> str:
+    """A worker's entry in `Balanced.known`."""
+    return f"{time.expected_s(batch_size):.4g}~{time.spread:.2g}"
 
 
 class ArmOutlook(NamedTuple):
@@ -86,14 +102,14 @@ def surely_foreseen(foresight: Foresight, exchange_s: float) -> float:
     return surely([one.bsp_s for one in rounds], [one.dealt_s for one in rounds], exchange_s, FORESEEN_DOUBTS)
 
 
-def balanced_arm(evidence: JobTimes, view: StepView, most: float) -> ArmOutlook | None:
-    shares = shares_of(view, most)
+def balanced_arm(evidence: JobTimes, view: StepView, limits: ShareLimits) -> ArmOutlook | None:
+    shares = shares_of(view, limits.most)
     if len(set(shares)) == 1:
         return None
     rounds = balanced_rounds(view, shares)
     sure = min(surely(bsp_rounds(view), rounds, view.exchange_s), surely_foreseen(evidence.foresight, view.exchange_s))
     dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
-    return ArmOutlook(Informed.by(evidence, most), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
+    return ArmOutlook(Informed.by(evidence, limits), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
 
 
 def first_arrivals(view: StepView) -> Iterator[ArmOutlook]:
@@ -110,9 +126,9 @@ SHOWN = 16
 """Shares that a line shows."""
 
 
-def exact_arms(evidence: JobTimes, view: StepView, *, most: float, drop: bool) -> list[ArmOutlook]:
+def exact_arms(evidence: JobTimes, view: StepView, limits: ShareLimits, *, drop: bool) -> list[ArmOutlook]:
     """Those that surely save something, whose gradients are BSP's in expectation; the best first."""
-    balanced = balanced_arm(evidence, view, most)
+    balanced = balanced_arm(evidence, view, limits)
     arms = [arm for arm in (balanced, *(first_arrivals(view) if drop else ())) if arm and arm.surely >= LEAST_GAIN]
     return sorted(arms, key=lambda arm: arm.round_s)
 

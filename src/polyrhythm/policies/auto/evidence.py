@@ -6,8 +6,8 @@ from statistics import fmean, median
 
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.policies._lib.step_time import StepTime
-from polyrhythm.policies.auto.foresight import UNFORESEEN, Foresight
+from polyrhythm.policies._lib.dealing.foresight import UNFORESEEN, Foresight
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.auto.outlook import StepView
 
 ROWS = 24
@@ -68,6 +68,13 @@ class JobTimes:
     reports: int = 0
     foresight: Foresight = UNFORESEEN
     most: float = math.inf
+
+    def resumed(self) -> "JobTimes":
+        """Nobody is there yet; who comes is known by what was measured of it before."""
+        workers = self.workers
+        for worker, seen in self.workers.items():
+            workers = workers.set(worker, replace(seen, begun=0, since_s=None))
+        return replace(self, workers=workers, slowest_s=0.0, round_s=None, foresight=self.foresight.anew())
 
     def after(self, event: Event, alone: bool) -> "JobTimes":
         """What an event tells; `alone` says that a worker's transfers are its own, and no part of a round."""

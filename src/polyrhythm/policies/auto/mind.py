@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from polyrhythm.core import Cluster, Decisions, Event, Left, Policy, Report, Sync
-from polyrhythm.policies.auto.arms import REFERENCE, ArmOutlook, exact_arms
+from polyrhythm.policies.auto.arms import REFERENCE, ArmOutlook, ShareLimits, exact_arms
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
     NO_POINTS,
@@ -26,6 +26,7 @@ from polyrhythm.policies.auto.progress import (
     TrialProgress,
     progress,
 )
+from polyrhythm.policies.balanced import Balanced
 
 BETTER = 0.05
 """Share of the time of the arm in force that another one must save to take its place."""
@@ -155,6 +156,10 @@ class Mind:
     def saved_s(self) -> float:
         return self.account.saved_s
 
+    def resumed(self) -> "Mind":
+        """With nothing under way: times until now are those of another clock."""
+        return replace(self, window=None, evidence=self.evidence.resumed())
+
     def after(self, permits: Permits, policy: Policy[Any], event: Event, decisions: Decisions) -> "Mind":
         """With an event, and what the policy in force has decided about it."""
         alone = self.arm.bounds(self.cluster).staleness > 0 if self.arm is not REFERENCE else False
@@ -213,7 +218,7 @@ class Mind:
         round_s = bsp_s(view) * self.account.bias
         if mind.trial is not None:
             return mind._judged(permits, mind.trial, view, round_s)
-        if self.arm != REFERENCE and mind._fails(permits, round_s):
+        if self.arm.name not in (REFERENCE.name, Balanced.name) and mind._fails(permits, round_s):
             return mind._back(round_s)
         improved = mind._improved(permits, view, round_s)
         return improved._ventured(permits, view, round_s) if improved.wanted == improved.arm else improved
@@ -241,7 +246,7 @@ class Mind:
 
     def _improved(self, permits: Permits, view: StepView, round_s: float) -> "Mind":
         """Want the best arm if it is surely better than what is in force."""
-        arms = exact_arms(self.evidence, view, most=permits.most, drop=permits.drop)
+        arms = exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
         best = next((arm for arm in arms if not shut & {arm.policy.name, arm.policy.spec}), None)
         if best is None or best.policy == self.arm or not self._pays(best, round_s):
@@ -253,6 +258,11 @@ class Mind:
         gain = bsp_s(view) / best.round_s
         line = f"{best.policy.spec}: {late + '; ' if late else ''}{gain:.1f}x the throughput{best.about}"
         return replace(self, wanted=best.policy, remark=line, changes=self.changes + 1)
+
+    def _limits(self, permits: Permits) -> ShareLimits:
+        """What balanced BSP may do now."""
+        account = self.account
+        return ShareLimits(permits.most, permits.risk, account.elapsed_s + account.saved_s, account.saved_s)
 
     def _limit_s(self, permits: Permits, round_s: float) -> float:
         """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned."""
@@ -267,7 +277,7 @@ class Mind:
             return self
         if len(points) < LEAST_REFERENCE or not sees_learning(points):
             return self
-        exact = [arm.round_s for arm in exact_arms(self.evidence, view, most=permits.most, drop=permits.drop)]
+        exact = [arm.round_s for arm in exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)]
         best_s = min([bsp_s(view), *exact])
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
         limit_s = self._limit_s(permits, round_s)

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 from polyrhythm.core import Policy
-from polyrhythm.policies._lib.shares import better_shares
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.shares import better_shares
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.balanced import Balanced
 from polyrhythm.policies.bsp import BSP

@@ -115,6 +115,9 @@ class Auto(Supervisor[AutoState]):
     def bar(self, state: AutoState, policy: Policy[Any], reason: str) -> AutoState:
         return replace(state, mind=state.mind.barring(policy, reason))
 
+    def resumed(self, state: AutoState) -> AutoState:
+        return replace(state, mind=state.mind.resumed())
+
     def observe(self, state: AutoState, policy: Policy[Any], event: Event, decisions: Decisions) -> AutoState:
         return AutoState(state.mind.after(self.permits(), policy, event, decisions), state.relay)
 

@@ -38,7 +38,8 @@ class JobSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the coordinator knows of a checkpoint.
 
     `policy` is what was chosen for the whole job, `in_force` the part of it that runs, `state` its state as text, and
-    `streams` are the random streams of the workers, by rank. `saver` writes the tensors. Of an unmodified `script`
+    `streams` are the random streams of the workers, by rank. `known` is the state of a policy that watches the job and
+    chooses what is in force. `saver` writes the tensors. Of an unmodified `script`
     there are none, as it has snapshots of its own.
     """
 
@@ -50,6 +51,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: dict[int, bytes]
     saver: int = 0
     script: bool = False
+    known: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

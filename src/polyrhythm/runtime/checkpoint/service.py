@@ -33,6 +33,8 @@ class SavingCoordinator(Protocol):
 
     def plan(self, policy: Policy[Any], epochs: int) -> None: ...
 
+    def resume(self, snapshot: JobSnapshot) -> None: ...
+
     def save(self) -> None: ...
 
 
@@ -74,13 +76,20 @@ class JobCheckpoints:
         keeper = self._keeper
         if keeper is None:
             return
-        keeper.complete(config)
-        self._coordinator.snapshots.count_from(keeper.latest)
         if keeper.found is not None:
             policy = policy_to_resume(keeper.found.manifest, config)
             self._coordinator.plan(policy, config.epochs)
-            self._coordinator.snapshots.resume(keeper.found.manifest.snapshot)
+            self._coordinator.resume(keeper.found.manifest.snapshot)
             keeper.tell_resumption(policy.spec)
+        self.go_on(config)
+
+    def go_on(self, config: JobConfig) -> None:
+        """Take the next checkpoint in time, also where a coordinator before this one has taken others."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.complete(config)
+        self._coordinator.snapshots.count_from(keeper.latest)
         self._loop.call_later(keeper.every_s, self._save)
         self._loop.call_later(PROGRESS_S, self._note)
 

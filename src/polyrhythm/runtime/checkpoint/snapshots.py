@@ -69,6 +69,10 @@ class Snapshots:
         """Further checkpoints come after that of this number."""
         self._latest = max(self._latest, number)
 
+    def begin_in(self, policy: str, state: str) -> None:
+        """The next phase begins with this policy in this state, as text, if it is under this policy."""
+        self._rested = policy, state
+
     def rest(self, policy: str, state: Any) -> None:
         """A phase under this policy is over; `state` is the policy's, all workers having left."""
         if self.wanted:
@@ -101,6 +105,15 @@ class Snapshots:
             self._rested = ("", "")
             return None
 
+    def known_of(self, policy: str) -> Any:
+        """What a policy that watches the job knew, if it goes on; None if that is nothing, or cannot be read."""
+        text = self.resumed.known if self.resumed is not None and self.resumed.policy == policy else ""
+        try:
+            return decode_state(text) if text else None
+        except UsageError as error:
+            log.warning("policy %s begins anew: %s", policy, error)
+            return None
+
     def complete(self, message: Phase, worker: int, saves: int) -> Phase:
         """What a worker is told of a phase, with what it begins with."""
         streams = self.resumed.streams.get(worker, b"") if self.resumed is not None else b""
@@ -120,16 +133,17 @@ class Snapshots:
         """A worker stands in the phase."""
         self._streams[worker] = streams
 
-    def enter(self, job: Standing, policy: str, in_force: str) -> None:
+    def enter(self, job: Standing, policy: str, in_force: str, known: Any = None) -> None:
         """All stand in the phase: keep what is to be kept, if it begins with a checkpoint."""
         state, self._rested, self.resumed = self.state_for(in_force), ("", ""), None
         if not self.number:
             return
-        made = JobSnapshot(self.number, job.position, policy, in_force, state, dict(self._streams), self._saver)
+        own = self.number, job.position, policy, in_force, state, dict(self._streams), self._saver
+        made = JobSnapshot(*own, known=encoded(policy, known))
         self.wanted, self.number = False, 0
         job.effects.keep(made)
 
-    def begin_epoch(self, job: Standing, policy: str, in_force: str, phase: Resting) -> None:
+    def begin_epoch(self, job: Standing, policy: str, in_force: str, phase: Resting, known: Any = None) -> None:
         """An epoch begins: keep what is to be kept of a script, which has snapshots of its own of everything else."""
         position = job.position
         self.of_script = position.ready.script is not None
@@ -141,7 +155,8 @@ class Snapshots:
             return
         self._latest, self.wanted = self._latest + 1, False
         state = encoded(in_force, phase.resting)
-        job.effects.keep(JobSnapshot(self._latest, position, policy, in_force, state, {}, script=True))
+        own = self._latest, position, policy, in_force, state
+        job.effects.keep(JobSnapshot(*own, {}, script=True, known=encoded(policy, known)))
 
     def refusal(self, message: Ready) -> str:
         """Why a worker cannot go on from the checkpoint; empty if it can."""

@@ -21,6 +21,8 @@ from polyrhythm.runtime.wire.credentials import (
     prove,
     proves,
 )
+from polyrhythm.runtime.wire.tls.sockets import binding_of
+from polyrhythm.runtime.wire.tls.wrapping import accepted
 
 RANK_BYTES = 4
 
@@ -115,8 +117,9 @@ def call(address: str, rank: int, timeout: timedelta) -> socket.socket:
         sock.sendall(own)
         return ready(sock)
     said = receive(sock, NONCE_BYTES), make_nonce(), own
-    sock.sendall(said[1] + own + prove(_token, "call", *said))
-    if not proves(receive(sock, PROOF_BYTES), _token, "answer", *said):
+    bound = binding_of(sock)
+    sock.sendall(said[1] + own + prove(_token, "call", *said, bound))
+    if not proves(receive(sock, PROOF_BYTES), _token, "answer", *said, bound):
         sock.close()
         raise UsageError(f"the process at {address} does not know the token of the job; it is no member of it")
     return ready(sock)
@@ -125,8 +128,9 @@ def call(address: str, rank: int, timeout: timedelta) -> socket.socket:
 def answer(acceptor: socket.socket) -> tuple[socket.socket, int]:
     """The next who calls and its rank; -1 if it is a stranger."""
     sock, _ = acceptor.accept()
-    sock.settimeout(CALL_S)
     with suppress(OSError, UsageError):
+        sock = accepted(sock)
+        sock.settimeout(CALL_S)
         if (rank := rank_of(sock)) >= 0:
             return ready(sock), rank
     return sock, -1
@@ -140,7 +144,7 @@ def rank_of(sock: socket.socket) -> int:
     nonce = make_nonce()
     sock.sendall(nonce)
     shown = receive(sock, NONCE_BYTES + RANK_BYTES + PROOF_BYTES)
-    said = nonce, shown[:NONCE_BYTES], shown[NONCE_BYTES:-PROOF_BYTES]
+    said = nonce, shown[:NONCE_BYTES], shown[NONCE_BYTES:-PROOF_BYTES], binding_of(sock)
     if not proves(shown[-PROOF_BYTES:], _token, "call", *said):
         return -1
     sock.sendall(prove(_token, "answer", *said))

@@ -65,7 +65,7 @@ class SwitchGroup(dist.ProcessGroup):
         self._aborted = "", ""
         self.launched_s = 0.0
         self.meanwhile: Callable[[], None] | None = None
-        self._launched = self._usual = 0
+        self._launched = self._usual = self._earlier = 0
         self._name = BACKEND
 
     def bind(self, store: Store, worker: int) -> None:
@@ -125,6 +125,12 @@ class SwitchGroup(dist.ProcessGroup):
         self._aborted = prefix, reason
         self._end_if_aborted()
 
+    def stop_building(self, reason: str, prefix: str) -> None:
+        """From any thread: give up a generation that does not stand yet."""
+        building = self._building
+        if building is not None and building.prefix == prefix:
+            building.abort(reason)
+
     def _end_if_aborted(self) -> None:
         # Called after what it looks at has changed, in each of two threads: one of them sees both changes.
         prefix, reason = self._aborted
@@ -134,7 +140,13 @@ class SwitchGroup(dist.ProcessGroup):
 
     def step(self) -> None:
         """A step is over. The next is likely to launch as many collectives, and has nothing to do after the last."""
+        self._earlier += self._launched
         self._usual, self._launched = self._launched, 0
+
+    @property
+    def launches(self) -> int:
+        """Collectives that were launched so far."""
+        return self._earlier + self._launched
 
     def shutdown(self) -> None:
         self.set_local()

@@ -4,7 +4,7 @@ groups of workers meet.
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -149,6 +149,16 @@ class ControlAcceptor:
 
     def lost(self, reason: str) -> None:
         """It may come and go."""
+
+
+def require(worker: int, ranks: Iterable[int]) -> None:
+    """One of these is meant.
+
+    Raises:
+        UsageError: if it is none of them.
+    """
+    if worker not in (there := sorted(ranks)):
+        raise UsageError(f"rank {worker} is not in this job; its ranks are {there}")
 
 
 def open_store(addresses: Sequence[str]) -> TCPStore:

@@ -18,11 +18,12 @@ from typing import Any
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP
+from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.coordinator.checks import check_upload, counts
-from polyrhythm.runtime.coordinator.job import CoordinatorEffects, Job, Member, Ranks, flow_of
+from polyrhythm.runtime.coordinator.job import CoordinatorEffects, Job, Member, Ranks, Stand, flow_of
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
@@ -61,6 +62,8 @@ class Coordinator:
         effects: see `CoordinatorEffects`.
         clock: seconds since the job's start.
         epochs: epochs that the job plans, for policies that count shares of the workload.
+
+    `note` is called with where the job stands, before workers are told. `run` counts how often a phase's steps began.
     """
 
     def __init__(
@@ -74,7 +77,8 @@ class Coordinator:
         self.job, self.phase = Job(workers, effects, clock), 0
         self.plan(policy, epochs)
         self._stepping = self._stop_wanted = False
-        self._failed_entries = 0
+        self._failed_entries = self.run = 0
+        self.note: Callable[[Stand], None] = lambda _: None
         self._phase_members: Ranks = ()
         self._state, self._rollback = StateHolders(self.job), Rollback(self.job)
         self._mode, self.snapshots = PhaseKind(), Snapshots()
@@ -86,20 +90,20 @@ class Coordinator:
         self.policy, self._epochs = policy, epochs
         self.choice = PolicyChoice(policy, epochs, self.job, self._switched)
 
+    def resume(self, snapshot: JobSnapshot) -> None:
+        """Go on from a checkpoint, under the policy that is planned."""
+        self.snapshots.resume(snapshot)
+        self.choice.stages.resume(self.snapshots.known_of(self.choice.spec))
+
     def connect(self, worker: int) -> None:
-        if worker in self.job.members:
-            raise UsageError(f"rank {worker} is already part of this job; start each rank once")
-        self.job.members[worker] = Member()
-        self.job.awaited.discard(worker)
+        self.job.connect(worker)
 
     @property
     def figures(self) -> dict[str, float]:
         return self._mode.figures
 
     def absent(self, worker: int) -> None:
-        if worker in self.job.awaited:
-            log.warning("rank %d ended before it joined; going on without it", worker)
-            self.job.awaited.remove(worker)
+        if self.job.excuse(worker):
             self._meet()
 
     def receive(self, worker: int, message: ToCoordinator) -> None:
@@ -240,7 +244,7 @@ class Coordinator:
 
     def _begin_epoch(self) -> None:
         self.job.begin_epoch(self.snapshots.position)
-        self.snapshots.begin_epoch(self.job, self.choice.spec, self.policy.spec, self._mode)
+        self.snapshots.begin_epoch(self.job, self.choice.spec, self.policy.spec, self._mode, self.choice.stages.known)
         self._rollback.begin_epoch(self._phase_members)
         self._stepping = True
         due = self.next_policy or self.choice.stages.stage(self.job).policy
@@ -256,6 +260,7 @@ class Coordinator:
 
     def _finish_epoch(self) -> None:
         self._stepping = False
+        self.note("between")
         self.job.finish_epoch()
 
     def _abandon_epoch(self) -> None:
@@ -320,7 +325,7 @@ class Coordinator:
 
     def _open_phase(self, state: StateFlow, contributors: Ranks) -> None:
         self.phase = self.choice.phase = self.phase + 1
-        self._stop_wanted = False
+        self._stop_wanted, self.run = False, 0
         cluster = self.job.cluster(self._epochs)
         try:
             kept = self.snapshots.decoded_for(self.policy.spec)
@@ -339,6 +344,7 @@ class Coordinator:
         meets, uploads = self._mode.on_workers or bool(contributors or saves), state == "upload"
         awaited, uploader = self._phase_members if meets else (source,) * uploads, source if uploads else None
         self._entry = PhaseEntry(awaited, uploader, self._mode.on_workers, self._rollback.goes_back)
+        self.note("entering")
         self._send_phase(self._phase_members, state, source, contributors, saves)
         self._go_on_if_entered()
 
@@ -359,7 +365,7 @@ class Coordinator:
         self._state.entered(self._mode.on_workers, entry.inside)
         if entry.goes_back:
             self._rollback.arrived()
-        self.snapshots.enter(self.job, self.choice.spec, self.policy.spec)
+        self.snapshots.enter(self.job, self.choice.spec, self.policy.spec, self.choice.stages.known)
         if self._mode.on_workers and self.job.present != self._phase_members:
             self._mode = PhaseKind(self.phase)  # somebody has come meanwhile: they enter once more, with the newcomer
             self._start_phase()
@@ -389,4 +395,6 @@ class Coordinator:
             self.job.skip_rest()
             self._finish_epoch()
         else:
+            self.run += 1
+            self.note("stepping")
             self._mode.start()

@@ -11,7 +11,7 @@ import msgspec
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, LeftReason, Policy, Ticket
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import UNKNOWN, SampleRange, Workload
-from polyrhythm.errors import PolicyError
+from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
 from polyrhythm.runtime.coordinator.agreement import disagreement
 from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow, ToWorker
@@ -23,6 +23,9 @@ Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
 
 Ranks: TypeAlias = tuple[int, ...]
+
+Stand: TypeAlias = Literal["entering", "stepping", "between"]
+"""Where a job can stand: on the way into a phase, in the steps of an epoch, or at its end."""
 
 WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
 """How the log calls the ways in which a worker can leave."""
@@ -120,10 +123,12 @@ class Job:
         clock: seconds since the job's start, the only clock that a decision sees.
 
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
-    the job has diverged, and `rolled_back_samples` counts what was lost when it went back. `runs_policy_files` says
+    the job has diverged, and `rolled_back_samples` counts what was lost when it went back, `repeated_samples` what was
+    made again because a coordinator had died. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
     shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
+    `settled` is called when all have in their replicas what any of them had before they met.
     """
 
     planned: int
@@ -140,9 +145,11 @@ class Job:
     samples: int = 0
     skipped_samples: int = 0
     rolled_back_samples: int = 0
+    repeated_samples: int = 0
     trouble: str = ""
     runs_policy_files: bool = True
     policy_failed: Callable[[PolicyError], None] = reraise
+    settled: Callable[[], None] = lambda: None
     observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False
@@ -156,6 +163,20 @@ class Job:
         return tuple(
             sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch and not m.out])
         )
+
+    def connect(self, worker: int) -> None:
+        if worker in self.members:
+            raise UsageError(f"rank {worker} is already part of this job; start each rank once")
+        self.members[worker] = Member()
+        self.awaited.discard(worker)
+
+    def excuse(self, worker: int) -> bool:
+        """Nobody waits any more for a worker that has never joined; whether somebody did."""
+        if worker not in self.awaited:
+            return False
+        log.warning("rank %d ended before it joined; going on without it", worker)
+        self.awaited.remove(worker)
+        return True
 
     def readmit(self) -> bool:
         """Those who were out stand in the epoch again, to agree on a state at its end; whether there are any."""

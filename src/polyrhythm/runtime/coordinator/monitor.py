@@ -33,6 +33,7 @@ class JobMonitor:
 
     Args:
         clock: the job's, seconds.
+        number: of the last event that a coordinator before this one has told of, or a later one.
 
     Example:
         >>> monitor = JobMonitor(lambda: 1.5)
@@ -41,8 +42,8 @@ class JobMonitor:
         [(1, 'death', 'rank 2 died')]
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], number: int = 0) -> None:
+        self._clock, self._number = clock, number
         self.samples: dict[int, int] = {}
         self.losses: deque[float] = deque(maxlen=KEPT_LOSSES)
         self.reported: dict[str, dict[int, float]] = {}
@@ -54,7 +55,7 @@ class JobMonitor:
         self._hosts: dict[int, str] = {}
         self._local: set[int] = set()
         self._events: deque[JobEvent] = deque(maxlen=KEPT_EVENTS)
-        self._number, self._phase, self._policy, self._trouble = 0, 0, "", ""
+        self._phase, self._policy, self._trouble = 0, "", ""
 
     def heard(self, worker: int, message: Any) -> None:
         """A worker has sent something; it may have a loss, or what its script reports."""
@@ -193,6 +194,7 @@ def job_status(
         dataset_samples=job.workload.dataset_samples % UNKNOWN if begun else 0,
         done=job.done_samples if begun else 0,
         rolled_back=job.rolled_back_samples,
+        repeated=job.repeated_samples,
         loss=sum(losses) / len(losses) if losses else None,
         figures=monitor.figures,
         staleness=tuple(monitor.staleness),

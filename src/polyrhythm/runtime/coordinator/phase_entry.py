@@ -20,6 +20,7 @@ class PhaseEntry:
         goes_back: whether the job goes back to a kept state with this phase.
 
     Attributes:
+        awaited: members that have not answered yet.
         source: whose state is still on its way to the servers, if one is.
         inside: live members that have entered, and so have the state on which all agree.
         lost: members that are gone.
@@ -34,12 +35,12 @@ class PhaseEntry:
         self.lost: set[int] = set()
         self.trouble = ""
         self.source = source
-        self._awaited, self._together = set(members), together
+        self.awaited, self._together = set(members), together
         self._failed: set[int] = set()
 
     @property
     def answered(self) -> bool:
-        return not self._awaited
+        return not self.awaited
 
     @property
     def succeeded(self) -> bool:
@@ -54,24 +55,24 @@ class PhaseEntry:
         )
 
     def entered(self, worker: int) -> None:
-        if worker in self._awaited:
-            self._awaited.remove(worker)
+        if worker in self.awaited:
+            self.awaited.remove(worker)
             self.inside.add(worker)
             self.source = None if worker == self.source else self.source
 
     def fail(self, worker: int, reason: str) -> bool:
         """A member could not enter; whether this is the first that went wrong."""
-        if worker not in self._awaited:
+        if worker not in self.awaited:
             return False
-        self._awaited.remove(worker)
+        self.awaited.remove(worker)
         self._failed.add(worker)
         return self._note(f"rank {worker}: {reason}")
 
     def lose(self, worker: int) -> bool:
         """A worker is gone; whether this is the first that went wrong."""
-        if worker not in self._awaited | self._failed | self.inside:
+        if worker not in self.awaited | self._failed | self.inside:
             return False
-        for those in (self._awaited, self._failed, self.inside):
+        for those in (self.awaited, self._failed, self.inside):
             those.discard(worker)
         self.lost.add(worker)
         return self._note(f"rank {worker} is gone")

@@ -5,21 +5,59 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 import torch
 
 from polyrhythm.errors import BROKEN
+from polyrhythm.runtime.coordinator.recovery.keeper import CoordinatorKeeper
+from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 
 
-def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
-    """Body of a coordinator process; it returns after the last worker, with the exit status."""
+def keep_serving(config: JobConfig, listeners: Sequence[socket.socket], memory: RecoveryMemory | None = None) -> int:
+    """As `serve`, in a process of its own, which is followed by another one if it dies."""
+    prepare()
+    if not config.max_coordinator_restarts or not AVAILABLE:
+        return serve(config, listeners)
+    memory = memory or RecoveryMemory.create()
+    if memory.read() is not None:  # of a process like this one, which was killed together with its coordinator
+        memory.count_death()
+    warm_up()
+    try:
+        return CoordinatorKeeper(partial(serve, config, listeners), config.max_coordinator_restarts, memory).run()
+    finally:
+        for listener in listeners:
+            refuse(listener)
+
+
+def refuse(listener: socket.socket) -> None:
+    """Nobody is awaited any more, whoever else holds the socket, and those who wait are told."""
+    with suppress(OSError):
+        listener.setblocking(False)
+        listener.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+
+
+def prepare() -> None:
     logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
     torch.set_num_threads(1)
-    server = CoordinatorServer(config, *listeners)
+
+
+def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: RecoveryMemory | None = None) -> int:
+    """Body of a coordinator process; it returns after the last worker, with the exit status.
+
+    With `memory` it goes on from what one before it has left there, and leaves word for the next one.
+    """
+    prepare()
+    server = CoordinatorServer(config, *listeners, memory=memory)
     # Who ends a whole job, as Slurm does, ends its workers too, and they need the servers for a last checkpoint.
     signal.signal(signal.SIGTERM, lambda *_: server.end_within(config.grace))
     warm_up()
@@ -27,6 +65,8 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket]) -> int:
     return BROKEN if server.broken else 0
 
 
-if __name__ == "__main__":  # descriptors of the listeners; the config comes on standard input
+if __name__ == "__main__":  # descriptors of the memory and of the listeners; the config comes on standard input
     made = msgspec.json.decode(sys.stdin.buffer.read(), type=JobConfig)
-    sys.exit(serve(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]]))
+    places = [int(descriptor) for descriptor in sys.argv[1].split(",") if descriptor]
+    given = RecoveryMemory(places) if places else None
+    sys.exit(keep_serving(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]], given))

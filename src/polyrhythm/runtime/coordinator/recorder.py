@@ -2,15 +2,17 @@
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
 from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Policy, Report, TraceWriter
 from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -49,6 +51,10 @@ class JobRecorder:
         if self._gauge is not None:
             self._gauge.begin_phase(*how)
         self._traces.begin_phase(number, policy, cluster, state)
+
+    def mend(self, phase: int) -> None:
+        """The coordinator before this one was killed in that phase."""
+        self._traces.mend(phase)
 
     def record(self, event: Event, decisions: Decisions) -> None:
         self._traces.write(event, decisions)
@@ -123,6 +129,22 @@ class JobRecorder:
         return Mark(self._job.clock(), self._job.samples, self._job.version)
 
 
+class Showing(Protocol):
+    """Whose policy has something to show; see `Coordinator`."""
+
+    @property
+    def figures(self) -> dict[str, float]: ...
+
+
+def policy_figures(coordinator: Showing) -> dict[str, float]:
+    """What the policy has to show of itself at the end."""
+    try:
+        return coordinator.figures
+    except PolicyError as error:
+        log.error("%s", error)  # noqa: TRY400 (one line for the user)
+        return {}
+
+
 class TraceFiles:
     """A trace of each phase. What cannot be written is said once, and from then on nothing is traced.
 
@@ -136,6 +158,16 @@ class TraceFiles:
         self._folder, self._job, self._tell = folder, job, tell
         self._stream: TextIO | None = None
         self._writer: TraceWriter | None = None
+
+    def mend(self, number: int) -> None:
+        """A coordinator was killed while it wrote the trace of this phase: cut off what is half a line."""
+        path = Path(self._folder or "") / f"{self._job}-phase-{number}.jsonl"
+        try:
+            if self._folder is not None and path.exists():
+                whole = path.read_bytes().rfind(b"\n") + 1
+                os.truncate(path, whole) if whole else path.unlink()
+        except OSError as error:
+            self._give_up(error)
 
     def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
         self.close()

@@ -68,7 +68,7 @@ class Rollback:
         if self._over or self.goes_back or (self._tried and not in_phase):
             return False
         self._job.trouble = f"the loss of rank {worker} {message.why}"
-        if not message.rollback or self._tried or not in_phase:
+        if not message.rollback or self._tried or not in_phase or not self._starts:
             self._end()
             return False
         self._goal, self._tried = self._choose(), True

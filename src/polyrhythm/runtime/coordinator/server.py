@@ -20,13 +20,16 @@ from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, WorkerAcceptor, open_store
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, WorkerAcceptor, open_store, require
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.heartbeats import HeartbeatConnection, Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
 from polyrhythm.runtime.coordinator.pushes import PushMatcher
-from polyrhythm.runtime.coordinator.recorder import JobRecorder
+from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
+from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.coordinator.stages import SwitchAnswer, nobody, read_policy
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard_group import ShardGroup
@@ -79,23 +82,27 @@ class CoordinatorServer:
         UsageError: for a policy that cannot be read, or an address that cannot be listened on.
     """
 
-    def __init__(self, config: JobConfig, *listeners: socket.socket) -> None:
+    def __init__(self, config: JobConfig, *listeners: socket.socket, memory: RecoveryMemory | None = None) -> None:
+        self._recovery = JobRecovery(memory)
+        config = self._recovery.config(config)
         self.config = config = config if config.token else msgspec.structs.replace(config, token=make_token())
         self.loop, self._heartbeats = Loop(), Heartbeats(self._answered)
-        self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self._elapsed, config.epochs)
+        self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self.elapsed, config.epochs)
         self.pushes = PushMatcher(self.hear)
         self.shards = ShardGroup(config.shards, self.pushes.arrived, config.compensation)
-        self._started_s, self._looked_s = time.monotonic(), self.loop.clock()
-        self._ending = self.broken = False
-        """Whether the job has ended because of its policy."""
-        self.monitor = JobMonitor(self._elapsed)
-        self._ended = "finished"
+        self.started_s, self._looked_s = time.monotonic(), self.loop.clock()
+        self._ended, self._ending, self.broken = "finished", False, False
+        self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
         self._controllers: list[Channel] = []
         self._channels: dict[int, Channel] = {}
         self._completion = Completion(config, log.warning)
-        self._checkpoints = JobCheckpoints(self.loop, self.coordinator, self._coordinate)
+        self._checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
         self.keep = self._checkpoints.keep
         self._configure()
+        self.started_s = self._recovery.open(self)
+        if self._recovery.goes_on:
+            self._recorder.mend(self.coordinator.phase)
+            self._checkpoints.go_on(config)
         self._store = open_store(config.listen)
         self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost)
         self._open_acceptors(listeners)
@@ -104,7 +111,7 @@ class CoordinatorServer:
 
     def _configure(self) -> None:
         self.coordinator.job.runs_policy_files = self.config.allow_policy_files
-        self._recorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
+        self._recorder: JobRecorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
         self.record, self.remark = self._recorder.record, self._recorder.remark
         self._checkpoints.open(self.config)
 
@@ -113,7 +120,7 @@ class CoordinatorServer:
             self.loop.run()
         finally:
             self._ending = True
-            self._recorder.close(self._policy_figures())
+            self._recorder.close(policy_figures(self.coordinator))
             self._say_last()
             self._heartbeats.stop()
             self._checkpoints.close()
@@ -137,6 +144,7 @@ class CoordinatorServer:
         contributions = tuple(WeightedGradient(t.worker, t.number, weight, stale) for t, weight, stale in rows)
         linear = self.config.lr_convention == "linear"
         self.shards.apply(Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings))
+        self._recovery.count(self.coordinator.job.samples)
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         if tickets:
@@ -161,20 +169,28 @@ class CoordinatorServer:
         """Open the phase's trace; the job's clock starts with the first phase, when all workers are ready."""
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
         if number == 1:
-            self._started_s = time.monotonic()
+            self.started_s = time.monotonic()
         self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes, state)
         self.monitor.begin_phase(number, policy, cluster.workers, self.coordinator.job.trouble)
 
     def wake(self, time_s: float) -> None:
-        self.loop.call_at(self._started_s + time_s, lambda: self._coordinate(self.coordinator.alarm))
+        self.loop.call_at(self.started_s + time_s, lambda: self.act(self.coordinator.alarm))
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 
     def hear(self, worker: int, message: ToCoordinator) -> None:
+        if self._recovery.heard(worker, message):
+            return
         if isinstance(message, NonFiniteLoss):
             self._recorder.not_finite(worker, message)
         else:
-            self._coordinate(self.coordinator.receive, worker, message)
+            self.act(self.coordinator.receive, worker, message)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started_s
+
+    def there(self, worker: int) -> bool:
+        return worker in self._channels or worker in self._heartbeats
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         self._heartbeats.forget(worker)
@@ -182,17 +198,20 @@ class CoordinatorServer:
         if channel is not None:
             channel.close()
         was_member = worker in self.coordinator.job.members
-        self._coordinate(self.coordinator.lost, worker, reason)
+        if not self._recovery.lost(worker):
+            self.act(self.coordinator.lost, worker, reason)
         if was_member:
             self._recorder.lost(worker)
         self._checkpoints.lost(worker)
         self.shards.forget(worker)
         self.pushes.forget(worker)
-        self._end_if_empty()
+        self.end_if_empty()
 
     def absent(self, worker: int) -> None:
-        self._coordinate(self.coordinator.absent, worker)
-        self._end_if_empty()
+        if not self.there(worker) and self._recovery.lost(worker):
+            return
+        self.act(self.coordinator.absent, worker)
+        self.end_if_empty()
 
     def switch(self, spec: str, tell: SwitchAnswer, by: str = "") -> None:
         """Somebody outside the job wants another policy.
@@ -202,11 +221,11 @@ class CoordinatorServer:
         """
         policy = read_policy(spec, files=self.coordinator.job.runs_policy_files)
         self._asked(f"to switch to {policy.spec}", by)
-        self._coordinate(self.coordinator.choice.propose, policy, tell)
+        self.act(self.coordinator.choice.propose, policy, tell)
 
     def _answered(self, worker: int, message: Confirmed | Heartbeat | Saved) -> None:
         if isinstance(message, Confirmed):
-            self.loop.call_from_thread(partial(self._coordinate, self.coordinator.choice.confirmed, worker, message))
+            self.loop.call_from_thread(partial(self.act, self.coordinator.choice.confirmed, worker, message))
         elif isinstance(message, Saved):
             self._checkpoints.saved(message)
         else:
@@ -218,7 +237,7 @@ class CoordinatorServer:
         Raises:
             UsageError: if there is none of this rank.
         """
-        self._require(worker)
+        require(worker, self._channels)
         self._asked(f"to remove rank {worker}", by)
         self._remove(worker, f"rank {worker} was removed by {by or 'a controller'}", "died")
 
@@ -228,16 +247,12 @@ class CoordinatorServer:
         Raises:
             UsageError: if there is none of this rank.
         """
-        self._require(worker)
+        require(worker, self._channels)
         if worker not in self._heartbeats:
             raise UsageError(f"rank {worker} is just joining; ask again in a second")
         self._asked(f"to drain rank {worker}", by)
         self.monitor.leaving.add(worker)
         self._heartbeats.ask_to_leave(worker)
-
-    def _require(self, worker: int) -> None:
-        if worker not in self._channels:
-            raise UsageError(f"rank {worker} is not in this job; its ranks are {sorted(self._channels)}")
 
     def end(self, by: str) -> None:
         """Somebody outside the job wants it to end."""
@@ -252,12 +267,9 @@ class CoordinatorServer:
 
     # -- details -------------------------------------------------------------------------------------------------------
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started_s
-
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            ToShard | ToCoordinator | Heartbeat | Confirmed | Saved | Add | ToControlled
+            ToShard | ToCoordinator | Returned | Heartbeat | Confirmed | Saved | Add | ToControlled
         )
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
@@ -272,7 +284,7 @@ class CoordinatorServer:
             return self._admit_worker(channel, hello)
         if hello.role == "coordinator":
             raise UsageError("this is the coordinator")
-        if hello.rank not in self._channels:
+        if hello.rank not in self._channels and not self._recovery.follows:  # else it may be first to come back
             raise UsageError(f"rank {hello.rank} is not part of this job")
         if hello.role == "sums":
             return SumAcceptor(self.shards.sums, channel)
@@ -281,16 +293,18 @@ class CoordinatorServer:
         return self._heartbeats.expect(hello.rank, channel, self.loop)
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
-        if self._completion.heed(hello.rank, hello.arguments):
+        if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
         self._checkpoints.require()
-        self.coordinator.connect(hello.rank)
+        if not self._recovery.awaits(hello.rank) or hello.rank in self._channels:
+            self.coordinator.connect(hello.rank)
         self._channels[hello.rank] = channel
         self.monitor.joined(hello.rank, channel)
         # on another host, where it has reached the coordinator
         here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        info = JobInfo(shards, (here, self._store.port), self.config.public, *self._checkpoints.for_newcomer)
+        also = *self._checkpoints.for_newcomer, self._recovery.recovers(self.config)
+        info = JobInfo(shards, (here, self._store.port), self.config.public, *also)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerAcceptor(self, hello.rank, channel)
 
@@ -304,7 +318,7 @@ class CoordinatorServer:
         if asked is not None:  # somebody was quicker than the first worker
             self.coordinator.choice.propose(asked, nobody)
 
-    def _coordinate(self, act: Callable[..., None], *given: Any) -> None:
+    def act(self, act: Callable[..., None], *given: Any) -> None:
         """Have the coordinator act; whatever it does may show that the policy is wrong."""
         if self.broken:
             return
@@ -337,13 +351,6 @@ class CoordinatorServer:
         for channel in self._controllers:
             channel.send(self.status(ended=self._ended))
 
-    def _policy_figures(self) -> dict[str, float]:
-        try:
-            return self.coordinator.figures
-        except PolicyError as error:
-            log.error("%s", error)  # noqa: TRY400 (one line for the user)
-            return {}
-
     def _look_for_hangs(self) -> None:
         now = self.loop.clock()
         if now - self._looked_s > 2 * self.config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
@@ -357,8 +364,10 @@ class CoordinatorServer:
     def _remove(self, worker: int, why: str, reason: LeftReason, hint: str = "") -> None:
         """The others go on without a worker: on this host its process is ended, on another one it is told."""
         log.warning("%s; going on without it", why)
-        channel = self._channels[worker]
-        if pid := peer_pid(channel.socket):
+        channel = self._channels.get(worker)  # none if its heartbeat alone has met this coordinator
+        if channel is None:
+            pass
+        elif pid := peer_pid(channel.socket):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # before its connections close, which it would take for our end
         else:
@@ -373,8 +382,9 @@ class CoordinatorServer:
         self.loop.call_later(grace_s if self._channels else 0.0, self.loop.stop)
         self.loop.wake()
 
-    def _end_if_empty(self) -> None:
-        if self._channels:
+    def end_if_empty(self) -> None:
+        """The job is over with its last worker."""
+        if self._channels or self._recovery.waits:
             return
         if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
             self.loop.call_later(LATECOMERS_S, self._give_up_waiting)

@@ -24,6 +24,7 @@ from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase
 from polyrhythm.runtime.wire.protocol import Confirmed
 from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS
+from polyrhythm.runtime.wire.tls.cover import check_cover
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +72,15 @@ class Stages:
         runtime_placement(policy)
         self.policy = policy
         self._epochs = epochs
-        self._known: Any = None
+        self.known: Any = None
         """State of a supervisor, once the job has begun."""
         self._remark = ""
+
+    def resume(self, known: Any) -> None:
+        """Go on with what such a policy knew."""
+        if isinstance(self.policy, Supervisor) and known is not None:
+            self.known = self.policy.resumed(known)
+            self._remark = self.policy.remark(self.known)
 
     def try_out(self, job: Job) -> None:
         """Let the policy that would run now begin, for nothing.
@@ -85,6 +92,7 @@ class Stages:
             return
         self._check_servers(job)
         policy = self.stage(job).policy
+        check_cover(policy)
         check_shares(policy, job)
         check_parts(policy, job)
         try:
@@ -101,15 +109,15 @@ class Stages:
     def stage(self, job: Job) -> Stage:
         cluster, policy = replace(job.cluster(self._epochs), processed_samples=job.done_samples), self.policy
         if isinstance(policy, Supervisor):
-            if self._known is None:
-                self._known = policy.init(cluster)
-            policy = policy.wanted(self._known)
+            if self.known is None:
+                self.known = policy.init(cluster)
+            policy = policy.wanted(self.known)
         stages = policy.stages(cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(policy))
 
     def wants(self, job: Job, policy: Policy[Any]) -> bool:
         """Whether a supervisor wants another policy in force than this one."""
-        return self._known is not None and bool(job.present) and self.stage(job).policy != policy
+        return self.known is not None and bool(job.present) and self.stage(job).policy != policy
 
     def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
         """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.
@@ -117,20 +125,20 @@ class Stages:
         A policy that it wants and that cannot run here is refused at once.
         """
         supervisor = self.policy
-        if not isinstance(supervisor, Supervisor) or self._known is None:
+        if not isinstance(supervisor, Supervisor) or self.known is None:
             return ""
-        before = supervisor.wanted(self._known)
+        before = supervisor.wanted(self.known)
         try:
-            self._known = supervisor.observe(self._known, policy, event, decisions)
+            self.known = supervisor.observe(self.known, policy, event, decisions)
         except Exception as error:
             raise PolicyError(f"policy {supervisor.spec} raised {error!r} in observe") from error
-        if (wanted := supervisor.wanted(self._known)) != before:
+        if (wanted := supervisor.wanted(self.known)) != before:
             try:
                 runtime_placement(wanted)
                 self.try_out(job)
             except PolicyError as error:
-                self._known = supervisor.bar(self._known, wanted, str(error))
-        remark, self._remark = self._remark, supervisor.remark(self._known)
+                self.known = supervisor.bar(self.known, wanted, str(error))
+        remark, self._remark = self._remark, supervisor.remark(self.known)
         return self._remark if self._remark != remark else ""
 
 

@@ -16,29 +16,29 @@ class UnsynchronisedSamples:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._noted: list[tuple[set[int], Sequence[SampleRange]]] = []
+        self.noted: list[tuple[set[int], Sequence[SampleRange]]] = []
 
     def note(self, unsynchronised: Mapping[int, Sequence[SampleRange]]) -> None:
         """Only the replica of that worker has seen these."""
-        self._noted += [({worker}, sample_ranges) for worker, sample_ranges in unsynchronised.items()]
+        self.noted += [({worker}, sample_ranges) for worker, sample_ranges in unsynchronised.items()]
 
     def note_of_all(self, workers: Sequence[int], sample_ranges: Sequence[SampleRange]) -> None:
         """The replica of each of these workers has seen all of these."""
-        self._noted.append(({*workers}, sample_ranges))
+        self.noted.append(({*workers}, sample_ranges))
 
     def taken_over(self, workers: Sequence[int]) -> None:
         """These workers have come to the state in which all of it is."""
-        for having, _ in self._noted:
+        for having, _ in self.noted:
             having.update(workers)
 
     def settle(self) -> None:
         """Everyone has them, as the members of a phase have agreed on a state; or the job goes back to before them."""
-        self._noted.clear()
+        self.noted.clear()
 
     def revoke(self) -> None:
         """What only replicas of workers that are gone have seen is lost."""
-        lost = [sample_ranges for workers, sample_ranges in self._noted if workers.isdisjoint(self._job.members)]
-        self._noted = [(workers, each) for workers, each in self._noted if not workers.isdisjoint(self._job.members)]
+        lost = [sample_ranges for workers, sample_ranges in self.noted if workers.isdisjoint(self._job.members)]
+        self.noted = [(workers, each) for workers, each in self.noted if not workers.isdisjoint(self._job.members)]
         for sample_ranges in lost:
             self._job.samples -= count_samples(sample_ranges)
             self._job.give_back(

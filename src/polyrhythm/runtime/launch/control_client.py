@@ -1,6 +1,7 @@
 """Talk to a running job from outside: ask how it is, switch its policy, remove a worker, end it."""
 
 import re
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import check_job_name, coordinator_address, runnable
 from polyrhythm.runtime.wire.protocol import Address, SwitchTo
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
+
+AGAIN_S = 0.1
+"""A coordinator that has gone so soon after it was asked may have died: it is asked once more, as much later."""
 
 PATIENCE_S = 10.0
 """How long the coordinator may take to answer; as long as it waits for a silent worker by default."""
@@ -77,6 +81,14 @@ def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S)
         UsageError: if it refuses.
         UnreachableError: if it does not answer.
     """
+    begun_s = time.monotonic()
+    try:
+        with Controller(address, patience_s) as controller:
+            return controller.ask(message)
+    except UnreachableError:
+        if time.monotonic() > begun_s + AGAIN_S:
+            raise
+    time.sleep(AGAIN_S)  # its coordinator may just have died, and another one takes its place
     with Controller(address, patience_s) as controller:
         return controller.ask(message)
 

@@ -222,3 +222,14 @@ def become(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     for drawing in ("torch", "numpy.random"):  # Python's own generator does so after each fork
         if drawing in sys.modules:
             sys.modules[drawing].seed()
+
+
+def end(process: RunningProcess, patience_s: float) -> bool:
+    """Wait for a process; whether it had to be killed."""
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False

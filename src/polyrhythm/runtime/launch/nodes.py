@@ -32,6 +32,7 @@ class Node:
         port: TCP port of the coordinator.
         token: see `TOKEN`; one host needs none.
         store_port: TCP port of host 0 for torch's own store; 0 is any, on one host.
+        least: hosts with which the job begins; as many as there are if it is 0.
     """
 
     rank: int = 0
@@ -40,6 +41,12 @@ class Node:
     port: int = DEFAULT_PORT
     token: str = ""
     store_port: int = 0
+    least: int = 0
+
+    @property
+    def changing(self) -> str:
+        """MIN:MAX, if hosts may come and go."""
+        return f"{self.least}:{self.count}" if 0 < self.least < self.count else ""
 
     @cached_property
     def coordinator(self) -> str:
@@ -63,9 +70,9 @@ def read_node(options: TorchrunFlags) -> Node:
     """The place of this host in the job.
 
     Raises:
-        UsageError: for a number of hosts that can change, or a flag or a secret that is missing.
+        UsageError: for numbers of hosts that cannot be, or a flag or a secret that is missing.
     """
-    count = read_count(options.nnodes)
+    least, count = read_hosts(options.nnodes)
     if count == 1:
         return Node(store_port=options.master_port or 0)
     if options.rdzv_backend not in TRANSPORTS:
@@ -79,22 +86,28 @@ def read_node(options: TorchrunFlags) -> Node:
             f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
             "openssl rand -hex 16"
         )
-    return Node(options.node_rank, count, host, port, token, port + 1)
+    return Node(options.node_rank, count, host, port, token, port + 1, least)
 
 
 def read_count(value: str) -> int:
-    """Hosts of the job: ``2`` or ``2:2``.
+    """Hosts of the job when all are there.
 
-    >>> read_count("2:2")
+    >>> read_count("1:2")
     2
     """
-    least, _, most = value.partition(":")
-    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
-        raise UsageError(
-            f"--nnodes must be one number of at least 1 but got {value!r}; workers may leave and join a running job, "
-            "but it starts on a fixed number of hosts"
-        )
-    return int(least)
+    return read_hosts(value)[1]
+
+
+def read_hosts(value: str) -> tuple[int, int]:
+    """With how many hosts the job begins, and how many it may have: ``2`` or ``MIN:MAX``.
+
+    >>> read_hosts("2"), read_hosts("1:3")
+    ((2, 2), (1, 3))
+    """
+    least, colon, most = value.partition(":")
+    if not (least.isdecimal() and (most.isdecimal() or not colon)) or not 1 <= int(least) <= int(most or least):
+        raise UsageError(f"--nnodes must be a number of hosts of at least 1, or MIN:MAX, but got {value!r}")
+    return int(least), int(most or least)
 
 
 def read_endpoint(options: TorchrunFlags) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.forked import WorkerFork
-from polyrhythm.runtime.launch.nodes import TOKEN, read_count, read_processes
+from polyrhythm.runtime.launch.nodes import TOKEN, read_hosts, read_processes
 from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
@@ -93,7 +93,9 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
             raise UsageError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
     if options.worker_gpus < 0:
         raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
-    hosts, workers = read_count(options.nnodes), read_processes(options.nproc_per_node)
+    (least, hosts), workers = read_hosts(options.nnodes), read_processes(options.nproc_per_node)
+    if least != hosts:
+        raise UsageError(f"--nnodes {options.nnodes} with --on ray: Ray places a fixed number of hosts; give one")
     resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
     return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8], overruled)
 

@@ -24,6 +24,9 @@ from polyrhythm.runtime.wire.job_config import JobConfig, check_job_name, coordi
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
+from polyrhythm.runtime.wire.shared_memory import AVAILABLE
+from polyrhythm.runtime.wire.tls.cover import take_up
+from polyrhythm.runtime.wire.tls.files import files_of
 
 SAID = "POLYRHYTHM_SAID"
 """Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
@@ -64,6 +67,7 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
     job = job_of(os.environ) if "TORCHELASTIC_RUN_ID" in os.environ else uuid.uuid4().hex
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
+    take_up(files_of(os.environ), os.environ, node.count)
     if rank == 0:
         config, overruled = with_session(handed_on(os.environ), arguments)
         for line in overruled:
@@ -109,28 +113,65 @@ def node_of(workers: int) -> Node:
     return node
 
 
-def start_coordinator(config: JobConfig, bound: bool = False) -> "subprocess.Popen[bytes]":
-    """Start a coordinator process; it ends by itself after the last worker.
+class CoordinatorStart:
+    """Starts a job's coordinator, and another one when its process was killed, as long as it is not closed.
+
+    It holds what must outlive that process: the sockets on which workers are awaited, and the memory in which
+    coordinators leave word for each other.
 
     Args:
         config: of the job.
-        bound: whether it ends with this process.
+        bound: whether the coordinator ends with this process.
 
     Raises:
         UsageError: if a job of this id is running, or a port is taken.
     """
-    with ExitStack() as stack:
-        descriptors = [listener.fileno() for listener in open_addresses(config, stack)]
+
+    def __init__(self, config: JobConfig, bound: bool = False) -> None:
+        self.most, self.made = config.max_coordinator_restarts, 0
+        self._config, self._bound, self._stack = config, bound, ExitStack()
+        with ExitStack() as stack:
+            self._listeners = [listener.fileno() for listener in open_addresses(config, stack)]
+            self._memory = [self._keep(os.memfd_create(f"polyrhythm-{part}")) for part in range(3 * AVAILABLE)]
+            self._stack.push(stack.pop_all())
+
+    def _keep(self, descriptor: int) -> int:
+        self._stack.callback(os.close, descriptor)
+        return descriptor
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """A process; it ends by itself after the last worker."""
+        memory = ",".join(map(str, self._memory))
         process = subprocess.Popen(
-            [sys.executable, "-m", "polyrhythm.runtime.coordinator.process", *map(str, descriptors)],
+            [sys.executable, "-m", "polyrhythm.runtime.coordinator.process", memory, *map(str, self._listeners)],
             stdin=subprocess.PIPE,
-            pass_fds=descriptors,
-            preexec_fn=aside(dies_with_us() if bound else ignore),
+            pass_fds=[*self._memory, *self._listeners],
+            preexec_fn=aside(dies_with_us() if self._bound else ignore),
         )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(config))
-    process.stdin.close()
-    return process
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(self._config))
+        process.stdin.close()
+        return process
+
+    def again(self) -> "subprocess.Popen[bytes] | None":
+        """Another one; none if too many have been killed."""
+        if self.made >= self.most:
+            return None
+        self.made += 1
+        return self.start()
+
+    def close(self) -> None:
+        """Nobody is awaited any more."""
+        self._stack.close()
+
+
+def start_coordinator(config: JobConfig) -> "subprocess.Popen[bytes]":
+    """Start a coordinator that ends by itself after the last worker; nobody starts another one if it is killed."""
+    start = CoordinatorStart(config)
+    try:
+        return start.start()
+    finally:
+        start.close()
 
 
 def aside(bind: Callable[[], None]) -> Callable[[], None]:

@@ -61,6 +61,10 @@ def make_parser() -> argparse.ArgumentParser:
     ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
     ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
     ours.add_argument(
+        "--max-coordinator-restarts", type=int, default=5, metavar="N", help="how often one follows that has died"
+    )
+    ours.add_argument("--snapshot", default="5s", metavar="TIME", help="between two copies of what servers have")
+    ours.add_argument(
         "--grace", type=float, default=30.0, metavar="S", help="how long workers may take to end after SIGTERM"
     )
     ours.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints here, and go on from the newest")
@@ -79,6 +83,9 @@ def make_parser() -> argparse.ArgumentParser:
     ours.add_argument("--metrics-port", type=int, metavar="PORT", help="metrics for Prometheus; 0 is any free port")
     ours.add_argument("--events", metavar="FILE", help="write what happens to the job as JSON lines")
     ours.add_argument("--tensorboard", metavar="DIR", help="write loss, throughput and the like for TensorBoard")
+    ours.add_argument("--tls-cert", default="", metavar="FILE", help="of this host: TLS between hosts; see the guide")
+    ours.add_argument("--tls-key", default="", metavar="FILE", help="of that certificate")
+    ours.add_argument("--tls-ca", default="", metavar="FILE", help="of the authority behind those of all hosts")
     ours.add_argument("--allow-policy-files", action="store_true", help="let polyrhythm ctl switch to a file's policy")
     show_ours_first(parser)
     return parser

@@ -20,12 +20,14 @@ import msgspec
 from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
-from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
+from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, end, usual
+from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.nodes import ALONE, Node, check_room, read_node, read_processes
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, start_coordinator, store_port, wait_for_coordinator
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, CoordinatorStart, store_port, wait_for_coordinator
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
+from polyrhythm.runtime.launch.secure import take_up_tls
 from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES
 from polyrhythm.runtime.wire.connection import ADDRESS
@@ -33,6 +35,7 @@ from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.tls.cover import UNCOVERED, covered
 from polyrhythm.training.divergence import DIVERGED
 
 PATIENCE_S = 7 * 86400.0
@@ -97,6 +100,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
     processes, node = read_processes(config.nproc_per_node), read_node(config)
     check_room(processes, config.shards)
+    take_up_tls(config, node)
     if config.start_method in FORKED and (config.no_python or not can_fork()):
         why = "a program that is no Python" if config.no_python else "a host with a GPU, or without Linux,"
         raise UsageError(f"{config.label('start_method')} {config.start_method}: {why} cannot be forked; leave it out")
@@ -154,28 +158,36 @@ def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[i
     if fork is not None and not plan.forks:
         fork.close()
     fork = (fork or WorkerFork(plan.command[len(ADAPTED) :], os.environ)) if plan.forks else None
-    coordinator = None if plan.node.rank else start_coordinator(config, bound=True)
+    start = None if plan.node.rank else CoordinatorStart(config, bound=True)
+    coordinator = start.start() if start is not None else None
     watch = None if plan.node.rank else start_watch(config)
     announce(plan)
     say(watch.lines if watch else ())
     if coordinator is None:
         wait_for_coordinator(plan.coordinator.coordinator)
     watcher = watch.process if watch else None
+    if plan.node.changing and not plan.node.rank:
+        LastCall(plan.coordinator, plan.node, plan.processes, say).start()
     workers = {rank: start_worker(plan, rank, port, fork) for rank in plan.ranks}
     if fork is not None and not config.max_restarts:
         fork.close()
     limits = config.hang_after, config.grace
     restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port, fork, count))
-    return ProcessWatch(plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts).wait()
+    watched = ProcessWatch(
+        plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts, start
+    )
+    return watched.wait()
 
 
 def announce(plan: LaunchOrder) -> None:
     config, node = plan.config, plan.node
-    place = f", host {node.rank} of {node.count}" if node.count > 1 else ""
+    place = f", host {node.rank} of {node.changing or node.count}" if node.count > 1 else ""
     at = f" --at {node.coordinator}" if node.rank else ""
     policy = config.policy if "policy" in config.given else f"{config.policy}, unless the script names another"
     started = f"job {config.job}, policy {policy}, {config.workers} workers{place}"
     say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch asp"])
+    if covered():
+        say([UNCOVERED])
     if not node.rank:
         say(plan.overruled)
 
@@ -187,14 +199,10 @@ def say(lines: Sequence[str]) -> None:
             print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
 
 
-def environment_of(plan: LaunchOrder, rank: int, port: int) -> dict[str, str]:
-    return {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
-
-
 def start_worker(
     plan: LaunchOrder, rank: int, port: int, fork: WorkerFork | None = None, restarts: int = 0
 ) -> RunningProcess:
-    environment = environment_of(plan, rank, port)
+    environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
     environment[COUNT] = str(restarts)
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
@@ -218,6 +226,8 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     ours = {COORDINATOR: msgspec.json.encode(address).decode()}
     if node.count > 1:
         ours[ADDRESS] = node.address
+    if node.changing:
+        ours[HOSTS] = node.changing
     named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **usual(processes, os.environ)}
     return {key: str(value) for key, value in named.items()}
 
@@ -235,6 +245,7 @@ class ProcessWatch:
         elsewhere: whether it has workers on other hosts, for which it goes on after the last of these.
         watcher: the process that follows the job, if there is one; it ends by itself after the job.
         restarts: how workers that have died are started again; none: they are not.
+        start: of the coordinator, and of another one if it is killed.
     """
 
     def __init__(
@@ -247,7 +258,9 @@ class ProcessWatch:
         elsewhere: bool = False,
         watcher: "subprocess.Popen[bytes] | None" = None,
         restarts: Restarts | None = None,
+        start: CoordinatorStart | None = None,
     ) -> None:
+        self._start = start
         self._restarts = restarts or Restarts(0, lambda rank, _: workers[rank])
         self._address = address
         self._coordinator = coordinator
@@ -275,14 +288,30 @@ class ProcessWatch:
                 self._excuse(rank)
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator.returncode = os.waitstatus_to_exitcode(status)
-                self._end_latecomers(codes)
+                if not self._follow_coordinator(self._coordinator.returncode):
+                    self._close()
+                    self._end_latecomers(codes)
         if self._coordinator is not None:
             self._await_others(self._coordinator)
             if end(self._coordinator, LAST_S) and self._silence:
                 say([f"{self._silence}; the coordinator is ended"])
+        self._close()
         if self._watcher is not None:
             end(self._watcher, LAST_S)
         return codes
+
+    def _follow_coordinator(self, code: int) -> bool:
+        """Whether another coordinator takes the place of one that was killed; if not, workers wait for none."""
+        start = self._start
+        if start is None or code >= 0 or self._ending or (following := start.again()) is None:
+            return False
+        self._coordinator = following
+        say([f"the coordinator {ending(code)}; it is started again ({start.made} of {start.most})"])
+        return True
+
+    def _close(self) -> None:
+        if self._start is not None:
+            self._start.close()
 
     def _start_again(self, rank: int, code: int, left: int) -> bool:
         """Whether a worker that has died gets a new process, while others hold the job's state."""
@@ -368,14 +397,3 @@ def ending(code: int) -> str:
     ('was killed by SIGKILL', 'failed with exit code 1')
     """
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-
-
-def end(process: RunningProcess, patience_s: float) -> bool:
-    """Wait for a process; whether it had to be killed."""
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return True
-    return False

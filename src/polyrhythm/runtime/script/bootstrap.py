@@ -30,6 +30,10 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit code of a script that Ctrl-C has ended."""
 
 
+LAUNCHERS = (("-m", "torch.distributed.launch"), ("-m", "torch.distributed.run"))
+"""What would start workers of its own; ours are there already."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
     tie_forks()
@@ -97,6 +101,8 @@ def status_of(error: PolyrhythmError) -> int:
 
 def execute(arguments: Sequence[str]) -> None:
     """The script in place of this module: same ``__main__``, arguments and import path as without us."""
+    if tuple(arguments[:2]) in LAUNCHERS:
+        arguments = within_launcher(arguments)
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
         sys.path[0] = str(Path.cwd())
@@ -108,3 +114,27 @@ def execute(arguments: Sequence[str]) -> None:
     sys.argv = list(arguments)
     sys.path[0] = str(path.resolve().parent)
     runpy.run_path(str(path), run_name="__main__")
+
+
+def within_launcher(arguments: Sequence[str]) -> list[str]:
+    """What each worker of a launcher of torch's would run.
+
+    >>> within_launcher(["-m", "torch.distributed.launch", "train.py", "--lr", "0.1"])
+    ['train.py', '--local-rank=0', '--lr', '0.1']
+
+    Raises:
+        UsageError: if it would start another number of workers.
+    """
+    from torch.distributed.launch import parse_args
+
+    given = parse_args(list(arguments[2:]))  # type: ignore[no-untyped-call]
+    workers = str(read_number("LOCAL_WORLD_SIZE", 1))
+    asked = any(word.startswith(("--nproc", "--n-proc")) for word in arguments)
+    if asked and given.nproc_per_node.isdigit() and given.nproc_per_node != workers:
+        raise UsageError(
+            f"{arguments[1]} starts {given.nproc_per_node} workers a host, but the job has {workers}; "
+            f"give polyrhythm run --nproc-per-node {given.nproc_per_node}"
+        )
+    old = arguments[1].endswith("launch") and not given.use_env
+    rank = [f"--local-rank={read_number('LOCAL_RANK', 0)}"] if old else []
+    return [*["-m"][: given.module], given.training_script, *rank, *given.training_script_args]

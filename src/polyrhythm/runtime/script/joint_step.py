@@ -24,6 +24,8 @@ class StepExchanges(Protocol):
 
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None: ...
 
+    def attend_rest(self) -> Sequence[Optimizer]: ...
+
     def finish_joint(self) -> None: ...
 
 
@@ -54,7 +56,7 @@ class JointStep:
         if optimizer in self._stepped:
             raise refuse("a second step of this optimizer with one mini-batch; make one step for each")
         self._stepped.append(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        parameters = trained_by(optimizer)
         self._exchange.before_step(parameters)
         if not self._exchange.reduces:
             self._gradients |= {p: None if p.grad is None else p.grad.clone() for p in parameters}
@@ -74,7 +76,9 @@ class JointStep:
         if not self._stepped:
             return False
         own = {p: p.grad for p in self._replica.parameters}
-        if not self._exchange.reduces:
+        if self._exchange.reduces:
+            self._step_along(self._exchange.attend_rest())
+        else:
             give({p: self._gradients.get(p) for p in own})
         groups = [part for part in parts_of(self._replica.optimizer) for _ in part.param_groups]
         self._replica.idle = frozenset(n for n, part in enumerate(groups) if part not in self._stepped)
@@ -95,6 +99,15 @@ class JointStep:
         self._replica.idle = frozenset()
         for kept in self._gradients, self._before, self._states, self._stepped:
             kept.clear()
+
+    def _step_along(self, parts: Sequence[Optimizer]) -> None:
+        """Others have stepped with these, too."""
+        for part in parts:
+            self._stepped.append(part)
+            self._keep(part, trained_by(part))
+            self._steer(True)
+            self._replica.step([part])
+            self._steer(False)
 
     def _keep(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """What this optimizer is about to change: a later exchange of the step may fail, and then nothing comes of it.
@@ -124,6 +137,10 @@ class JointStep:
                 optimizer.state.pop(parameter, None)
             else:
                 optimizer.state[parameter] = state
+
+
+def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
 def give(gradients: Mapping[nn.Parameter, Tensor | None]) -> None:

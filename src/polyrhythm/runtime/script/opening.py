@@ -66,11 +66,12 @@ def open_session(
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     lanes[:] = lanes_of(optimizer, lanes)
     model = model_of(optimizer, lanes, warm_up, called)
-    moving = warm_up.moving(model)
+    moving, changes = warm_up.moving(model), warm_up.changed
     warm_up.close()
     try:
         planned = planned_epochs()
         session = ScriptSession(model, optimizer, lanes, {"epochs": planned.epochs} if planned else {}, moving)
+        session.changes = changes
         session.__enter__()
         if planned and session.counts_shares:
             tell(f"{session.policy} counts shares of {planned.epochs} epochs", planned.place)

@@ -6,21 +6,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.launch.gathering import changing_hosts
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
-from polyrhythm.runtime.script.script_exchange import ScriptExchange
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
 from polyrhythm.runtime.script.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
+from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
 
@@ -65,6 +66,24 @@ def refuse_restarts() -> None:
         raise refuse(
             f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker "
             "cannot join again; leave one of them out: a script with polyrhythm.session needs no group"
+        )
+    if hosts := changing_hosts():
+        raise refuse(
+            f"--nnodes {hosts}, and init_process_group forms a group of all ranks, for good; give one "
+            "number, or use polyrhythm.session without a group"
+        )
+
+
+def refuse_uncovered() -> None:
+    """What a script's group sends goes from worker to worker in the clear.
+
+    Raises:
+        RefusalError: if the job has TLS.
+    """
+    if covered():
+        raise refuse(
+            "init_process_group forms a group over gloo or NCCL, which TLS does not cover; use polyrhythm.session "
+            "without a group, or a VPN in place of --tls-ca"
         )
 
 
@@ -119,17 +138,17 @@ def patch_compile() -> None:
 
 
 def patch_loaders(script: AdaptedScript) -> None:
-    init_original, iterate_original = DataLoader.__init__, DataLoader.__iter__
+    init_original, script.loaders.read = DataLoader.__init__, DataLoader.__iter__
 
     @functools.wraps(init_original)
     def init(self: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         init_original(self, *args, **kwargs)
         if not isinstance(self.batch_sampler, _Sampler):
-            script.made_loader(self)
+            script.loaders.made(self)
 
-    @functools.wraps(iterate_original)
+    @functools.wraps(script.loaders.read)
     def iterate(self: DataLoader[Any]) -> Any:
-        return script.iterate(self, iterate_original)
+        return script.iterate(self)
 
     DataLoader.__init__ = init  # type: ignore[method-assign]
     DataLoader.__iter__ = iterate  # type: ignore[method-assign]
@@ -150,14 +169,13 @@ def patch_optimizers(script: AdaptedScript) -> None:
 
 def patch_scaler(script: AdaptedScript) -> None:
     """Where gradients are exchanged after the backward pass, they are before a GradScaler looks for infinities."""
+    EAR.listen()
     original = torch.amp.GradScaler._unscale_grads_
 
     @functools.wraps(original)
-    def unscale(self: Any, optimizer: Optimizer, inv_scale: Tensor, *args: Any, **kwargs: Any) -> Any:
-        ScriptExchange.inv_scale = inv_scale
-        if script.session is not None:
-            script.session.before_scaler(optimizer)
-        return original(self, optimizer, inv_scale, *args, **kwargs)
+    def unscale(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        script.before_scaler(optimizer)
+        return original(self, optimizer, *args, **kwargs)
 
     torch.amp.GradScaler._unscale_grads_ = unscale  # type: ignore[method-assign]
 
@@ -205,6 +223,7 @@ def patch_groups(script: AdaptedScript) -> None:
     def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if not asked_by_us():
             refuse_restarts()
+            refuse_uncovered()
         if script.dormant or asked_by_us():
             init_original(backend, *args, **kwargs)
             return

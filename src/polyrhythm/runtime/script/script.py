@@ -1,10 +1,10 @@
 """What is known of the script that runs in this process, and when a session takes over from torch."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,19 +13,18 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from polyrhythm.runtime.script.children import Children
 from polyrhythm.runtime.script.data.alone import every_nth, keep_quiet, warm_up_source
+from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.order import deals_out
-from polyrhythm.runtime.script.data.own_data import AS_TORCHRUN, DRAWN, EVERY_NTH, OwnData, OwnReading, length_of
+from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, length_of, promise_of
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.epochs import loop_number
-from polyrhythm.runtime.script.notices import asked_by_us, refuse, script_line, script_lines, tell
+from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.opening import disjoint, open_session
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
-
-Iterate: TypeAlias = Callable[[DataLoader[Any]], Iterator[Any]]
 
 
 class AdaptedScript:
@@ -63,7 +62,6 @@ class AdaptedScript:
         """In place of a loader, if the job does not deal out the data."""
         self._passes: list[Pass] = []
         """Those that give mini-batches for the warm-up step."""
-        self._training: DataLoader[Any] | None = None
         self._parts = 1
         self._deals = True
         self._opened_at = 0
@@ -71,9 +69,7 @@ class AdaptedScript:
         """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
         self._epoch = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
-        self._places: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
-        self._origins: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
-        self._original: Iterate = iter
+        self.loaders = Loaders()
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
@@ -81,9 +77,6 @@ class AdaptedScript:
         self.lanes.append(lane)
         lane.called = self._forward
         tell("DistributedDataParallel follows the policy")
-
-    def made_loader(self, loader: DataLoader[Any]) -> None:
-        self._places[loader], self._origins[loader] = script_line(), script_lines()
 
     def made_optimizer(self, optimizer: Optimizer) -> None:
         if asked_by_us():
@@ -94,14 +87,15 @@ class AdaptedScript:
 
     # -- what the script does ------------------------------------------------------------------------------------------
 
-    def iterate(self, loader: DataLoader[Any], original: Iterate) -> Iterator[Any]:
-        self._original = original
-        if self.dormant or loader not in self._places or not torch.is_grad_enabled():
+    def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        original = self.loaders.read
+        if self.dormant or loader not in self.loaders or not torch.is_grad_enabled():
             return original(loader)
         if self._own is not None:
-            return Pass(self, loader, self._own.read(loader, self._origins[loader], original)).iterator()
+            return Pass(self, loader, self._own.read(loader, self.loaders.origin(loader), original)).iterator()
         if self.session is not None:
-            return Pass(self, loader, None).iterator() if self._trains_on(loader) else original(loader)
+            trains = self.loaders.trains_on(loader)
+            return Pass(self, loader, None).iterator() if trains else self.loaders.pass_over(loader)
         if self.distributed or isinstance(loader.dataset, IterableDataset):
             return Pass(self, loader, original(loader)).iterator()
         source = warm_up_source(loader) if deals_out(loader, False) else every_nth(loader, original, 0, 0, 1)
@@ -113,6 +107,14 @@ class AdaptedScript:
             self.session.deferred.backward(together=not self.session.apart)
         elif not self.dormant:
             self.warm_up.backward()
+
+    def before_scaler(self, optimizer: Optimizer) -> None:
+        """A GradScaler is about to look at gradients; it may find infinities, and then no step follows."""
+        if self.session is None or optimizer not in self._trained:
+            return
+        if self._own is not None and self.session.drop_skipped():
+            self._own.step()
+        self.session.before_scaler(optimizer)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
@@ -131,7 +133,7 @@ class AdaptedScript:
         check_step(optimizer)
         if self._own is None:
             self._check_place(session)
-        elif not (session.joint and session.has_batch):
+        elif not session.has_batch:
             self._own.step()
         self._own_values.step(session.parameters)
         if not session.apart:
@@ -141,7 +143,8 @@ class AdaptedScript:
         """A step follows the mini-batches that belong to it, or the last one of the script's own epoch."""
         assert self._run is not None, "a session has begun with a pass"
         if not session.has_batch:
-            raise refuse("optimizer.step without a mini-batch of the training loader; make one step for each")
+            without = "optimizer.step without a mini-batch of the training loader; make one step for each"
+            raise refuse(self.loaders.other() or without)
         if not session.step_due and self._run.batches != len(self._run.loader):
             raise refuse(
                 f"optimizer.step after {self._run.unstepped} mini-batches, where the first took {self._parts}; "
@@ -176,7 +179,9 @@ class AdaptedScript:
         self._stepping = None
         if self._own is None and self._run is not None:
             self._run.step()
-        if self.session is not None:
+        if self.session is None:
+            self.warm_up.stepped(optimizer)
+        else:
             self._own_values.stepped()
             self.schedules.stepped()
             if self._own is not None and not self.session.joint:
@@ -236,7 +241,7 @@ class AdaptedScript:
             self.session.finish_step()
         if self.session is None and run.steps:
             self._begin(run, run.batches)
-        elif self.session is None and self._trains_on(run.loader):
+        elif self.session is None and self.loaders.trains_on(run.loader):
             self._begin(run, 0)
         elif run.source is None:
             self._start_epoch(run)
@@ -251,7 +256,7 @@ class AdaptedScript:
             self._passes.append(run)
             self.warm_up.read()
         elif self._own is not None:
-            self._own.given(run, self._origins[run.loader])
+            self._own.given(run, self.loaders.origin(run.loader))
 
     def _finish_own(self, session: ScriptSession) -> None:
         """Several optimizers have made a step of the job."""
@@ -268,26 +273,18 @@ class AdaptedScript:
         if self._own is not None:
             self._own.end_if_over()
 
-    def _trains_on(self, loader: DataLoader[Any]) -> bool:
-        """Whether it is the training loader, or one that the script has made in its place for another epoch."""
-        known = self._training
-        if known is None or loader is known:
-            return loader is known
-        same = loader.dataset is known.dataset and loader.batch_size == known.batch_size
-        return same and self._places[loader] == self._places[known]
-
     def _start_epoch(self, run: Pass) -> None:
         """Begin an epoch of the job, or begin again one that the script has only looked at."""
         assert self._loader is not None, "a session has a loader"
         assert self.session is not None, "it is its epoch"
         self.session.drop_step()
-        self._loader.loader = run.loader
+        self._loader.renew(run.loader)
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
 
     def _look(self, run: Pass) -> None:
         """The script evaluates the training data: the job's mini-batches wait for a pass that trains on them."""
-        run.source = islice(self._original(run.loader), run.batches, None)
+        run.source = islice(self.loaders.read(run.loader), run.batches, None)
         self._run = None
 
     def _forward(self, trains: bool, inputs: Any) -> None:
@@ -327,10 +324,10 @@ class AdaptedScript:
 
     def _learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
-        self._training = run.loader
+        self.loaders.training = run.loader
         several = any(each.unstepped and each.inside for each in self._passes if each is not run)
         simple = not (self.warm_up.ahead or several or run.steps > run.batches * len(self._trained))
-        simple &= not (self.distributed and run.counted)
+        simple &= not (self.distributed and (run.counted or run.looked_up))
         self._deals = simple and deals_out(run.loader, self.distributed)
         self._parts = run.batches // run.steps if self._deals else self.warm_up.parts
 
@@ -354,7 +351,7 @@ class AdaptedScript:
             counted_from=counted_from,
             processed=batches * run.loader.batch_size * (self.workers if self.distributed else 1),
         )
-        tell("the training loader's samples are dealt out by the job", self._places[run.loader])
+        tell("the training loader's samples are dealt out by the job", self.loaders.place(run.loader))
         self.session.at_end = self.schedules.follow
         self._opened_at = self._loader.steps_to(first, batches // self._parts)
         self.schedules.settle(stretched=self.workers > 1 and not self.distributed)
@@ -374,18 +371,20 @@ class AdaptedScript:
         none = self._run is None or not self._run.inside or self.warm_up.ahead
         if self.session is None and not self.dormant and none:
             self._parts = self.warm_up.parts
-            self._begin_own(self._run)
+            self._begin_own(self._run).begin()  # before what this pass computes: an epoch may begin with other values
 
-    def _begin_own(self, run: Pass | None) -> None:
+    def _begin_own(self, run: Pass | None) -> OwnReading:
         """Start the session of a script whose data the job does not deal out."""
         self.session = self._open_session()
-        place = self.warm_up.stepped_at if run is None else self._places[run.loader]
+        place = self.warm_up.stepped_at if run is None else self.loaders.place(run.loader)
         if self.session.joint and run is None:
             raise refuse("several optimizers and no loader: nobody knows which of their steps belong together", place)
         if self.session.counts_shares and (run is None or length_of(run.loader) is None):
             raise refuse(f"policy {self.session.policy} counts shares of epochs whose length nobody knows", place)
         split = 1 if self.distributed or run is None else self.workers
-        tell(DRAWN if run is None else AS_TORCHRUN if split == 1 else EVERY_NTH.format(split), place)
+        tell(promise_of(run, split), place)
+        if run is not None and run.looked_up and self.distributed:
+            tell(LOOKED_UP, run.looked_up)
         first, counted_from = self.session.place_of(self._epoch, loop_number() if run is not None else None)
         size = (run.loader.batch_size or 1) * self._parts if run is not None else 1
         counts = {"batch_size": self.warm_up.samples or size, "workers": self.workers, "stretch": split}
@@ -394,7 +393,8 @@ class AdaptedScript:
         if run is not None:
             for each in self._passes:
                 each.steps = run.steps
-            self._own.take_over({self._origins[each.loader]: each for each in (run, *self._passes)})
+            self._own.take_over({self.loaders.origin(each.loader): each for each in (run, *self._passes)})
         self.schedules.left_alone = split == 1
         self.session.at_end = self.schedules.follow
         self.schedules.settle(stretched=split > 1)
+        return self._own

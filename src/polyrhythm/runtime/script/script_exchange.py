@@ -2,24 +2,27 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import ClassVar
 
-from torch import Tensor, nn
+import torch
+from torch import nn
+from torch.optim import Optimizer
 
-from polyrhythm.errors import GroupError
+from polyrhythm.errors import GroupError, UsageError
+from polyrhythm.runtime.collectives.attendance import Attended
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.collectives.ops import mean_gradients
+from polyrhythm.runtime.collectives.ops import all_reduce, mean_gradients
+from polyrhythm.runtime.collectives.scaling import unscale
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
+from polyrhythm.runtime.script.joint_step import trained_by
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.replica import parts_of
 
 
 class ScriptExchange(DDPExchange):
     joint = False
     """Whether several optimizers make a step, each when the script wants it."""
-    inv_scale: ClassVar[Tensor | None] = None
-    """What the script's GradScaler multiplies gradients with, once it has looked at some."""
     ahead = False
     """Whether the gradients of the step under way were exchanged already, for a GradScaler to look at."""
 
@@ -55,20 +58,10 @@ class ScriptExchange(DDPExchange):
         if self.ahead:  # a GradScaler has found the same infinities on all ranks: nobody makes the step
             self.ahead = False
             return False
-        return self._attend() and self._unscale()
+        return super().attend() and (not self.by_hand or unscale(self._replica.parameters))
 
-    def _attend(self) -> bool:
-        """Whether others make the step; their gradients are here then, as they were exchanged."""
-        return super().attend()
-
-    def _unscale(self) -> bool:
-        """What the others' GradScaler does with them; whether they are finite, so that it lets them step."""
-        gradients = [parameter.grad for parameter in self._replica.parameters if parameter.grad is not None]
-        if self.inv_scale is None:
-            return True
-        for gradient in gradients:
-            gradient.mul_(self.inv_scale.to(gradient.device))
-        return all(bool(gradient.isfinite().all()) for gradient in gradients)
+    def _refuse(self, why: str) -> UsageError:
+        return refuse(why)
 
     def average_gradients(self, weight: ContributionWeight) -> None:
         if self.joint:
@@ -76,6 +69,10 @@ class ScriptExchange(DDPExchange):
                 "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
             )
         super().average_gradients(weight)
+
+    def attend_rest(self) -> Sequence[Optimizer]:
+        """With which of several optimizers only others have stepped; their gradients are here then."""
+        return ()
 
     def finish_joint(self) -> None:
         """Several optimizers have made a step."""
@@ -113,6 +110,10 @@ class LaneExchange(ScriptExchange):
         if any(lane.hook is not None for lane in self.lanes):
             raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
 
+    @property
+    def _attended(self) -> Sequence[Attended]:
+        return [lane.inner for lane in self.lanes if lane.inner is not None]
+
     def reduce_now(self, wanted: bool) -> None:
         for lane in self.lanes:
             lane.last = wanted
@@ -124,22 +125,85 @@ class StepExchange(ScriptExchange):
     def reduce_now(self, wanted: bool) -> None:
         """Backward passes exchange nothing, so it is all one."""
 
+    _early: frozenset[Optimizer] = frozenset()
+    """Of several optimizers those whose gradients were exchanged for a GradScaler."""
+
+    def before_scaler(self, parameters: Sequence[nn.Parameter]) -> None:
+        if not (self.joint and self.reduces):
+            super().before_scaler(parameters)
+            return
+        part = self._part_of(parameters)
+        self._early -= {part}
+        self.before_step(parameters)
+        self._early |= {part}
+
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
         ahead, self.ahead = self.ahead, False
         if ahead or not self.reduces or self.failure is not None:
             return
         with contextlib.suppress(GroupError):  # which `failure` tells the worker
+            if self.joint:
+                self._before_part(parameters)
+                return
             mean_gradients(self.generation, parameters)
-        if not self.joint:  # else a generator's backward pass, which needs its buffers, may be yet to come
-            self.share_buffers()
+        self.share_buffers()  # of several a generator's backward pass, which needs its own, may be yet to come
 
-    def _attend(self) -> bool:
-        if self.by_hand:
-            return super()._attend()
-        if self.joint or not self.reduces:
-            return False
+    def _before_part(self, parameters: Sequence[nn.Parameter]) -> None:
+        part = self._part_of(parameters)
+        if part not in self._early:
+            self._meet(part)
+            mean_gradients(self.generation, parameters)
+        self._early -= {part}
+
+    def attend(self) -> bool:
+        if not (self.joint and self.reduces):
+            return super().attend()
+        made = bool(self.attend_rest())
+        self.share_buffers()
+        return made
+
+    def _attend_passes(self) -> bool:
         self.before_step(self._replica.parameters)
         return self.failure is None and self._has_gradients
+
+    def attend_rest(self) -> Sequence[Optimizer]:
+        attended, self._early = list[Optimizer](), frozenset()
+        with contextlib.suppress(GroupError):
+            while (part := self._meet(None)) is not None:
+                for parameter in trained_by(part):
+                    parameter.grad = None
+                mean_gradients(self.generation, trained_by(part))
+                attended.append(part)
+        return [part for part in attended if self._usable(part)]
+
+    def _usable(self, part: Optimizer) -> bool:
+        if self.failure is None and unscale(trained_by(part)):
+            return True
+        for parameter in trained_by(part):
+            parameter.grad = None
+        return False
+
+    def _meet(self, own: Optimizer | None) -> Optimizer | None:
+        """Which optimizer steps next on some rank, where this one steps with its `own`, or with none any more.
+
+        Raises:
+            GroupError: when a member is lost.
+            RefusalError: if they step with different ones.
+        """
+        parts = parts_of(self._replica.optimizer)
+        flags = torch.tensor([float(part is own) for part in parts], device=self._replica.device)
+        all_reduce(self.generation, flags)
+        wanted = [part for part, count in zip(parts, flags.tolist(), strict=True) if count]
+        if len(wanted) > 1:
+            raise refuse(
+                f"rank {self._worker} and another one step with different optimizers in step {self._completed + 1}; "
+                "step with the same ones in the same order on every rank"
+            )
+        return wanted[0] if wanted else None
+
+    def _part_of(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        parts = parts_of(self._replica.optimizer)
+        return next(part for part in parts if any(p is parameters[0] for p in trained_by(part)))
 
     def finish_joint(self) -> None:
         self.share_buffers()

@@ -65,6 +65,7 @@ class OwnValues:
     """Collectives inside the loop of workers that make steps of their own.
 
     The first time that a line of the script comes to one, what becomes of its result is followed until the next step.
+    Whole numbers are not: a loss that is divided by the tokens of all, say, is then the mean over the worker's own.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class OwnValues:
             raise error
         self._places.add(place)
         tell(f"{shown} inside the step loop gives each worker its own value {when}", place)
-        if name != "barrier":
+        if name != "barrier" and not all(map(counts, outputs)):
             self._follow(outputs, error)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
@@ -156,6 +157,10 @@ class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
                 self.recorded |= {key(tensor): tensor for tensor in made}
         return result
+
+
+def counts(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def written(function: Any, args: tuple[Any, ...]) -> list[Tensor]:

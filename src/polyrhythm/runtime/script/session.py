@@ -20,6 +20,8 @@ from polyrhythm.runtime.worker.losses import WriterEar
 from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
+CHANGED = "the script changes the parameters by itself after a step, such as to clip them, which servers do not see"
+
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
@@ -110,10 +112,14 @@ class ScriptSession(Session):
         self._lanes = lanes
         self._joint: JointStep | None = None
         self.deferred = DeferredStep(self._replica)
+        self.changes = False
+        """Whether the script changes parameters after its steps by itself, such as to clip them."""
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""
 
     def __enter__(self) -> "ScriptSession":
+        if self.changes and not self._replica.unservable:
+            self._replica.unservable = CHANGED
         super().__enter__()
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
@@ -124,6 +130,12 @@ class ScriptSession(Session):
         """A GradScaler is about to look at the gradients of the step that is due."""
         if self._accumulation.due and not self._worker.left:
             self._exchange.before_scaler([p for g in optimizer.param_groups for p in g["params"] if p.requires_grad])
+
+    def drop_skipped(self) -> bool:
+        """A GradScaler looks at gradients of data that the script reads itself; whether they belong to a new step."""
+        if self._joint is None:
+            self._accumulation.end()
+        return not self.has_batch
 
     def finish_step(self) -> None:
         """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""

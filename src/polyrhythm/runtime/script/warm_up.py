@@ -42,6 +42,7 @@ class WarmUpStep:
         self._fresh = self._has_read = True
         self.stepped_at = self._first_at = ""
         self._before: dict[Parameter, Tensor] = {}
+        self._after: dict[Parameter, tuple[float, float]] = {}
         self._called: dict[nn.Module, None] = {}
         self._frozen: dict[Parameter, tuple[int, int, Tensor]] = {}
         # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
@@ -68,6 +69,15 @@ class WarmUpStep:
         self.backwards = self._runs = self._given = 0
         self._before.clear()
         self.stepped_at = self.stepped_at or script_line()
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+        self._after |= {p: summary(p) for group in optimizer.param_groups for p in trainable(group["params"])}
+
+    @property
+    def changed(self) -> bool:
+        """Whether the script has changed what it trains since an optimizer has stepped, as by clipping weights."""
+        return any(summary(p) != after for p, after in self._after.items())
 
     def read(self) -> None:
         """The script gets a mini-batch of a loader."""
@@ -113,8 +123,8 @@ class WarmUpStep:
 
     def close(self) -> None:
         self._hook.remove()
-        self._called.clear()
-        self._frozen.clear()
+        for kept in self._called, self._frozen, self._after:
+            kept.clear()
 
     def _forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -174,6 +184,12 @@ def unwatched() -> Iterator[None]:
 
 def part(parameter: Parameter) -> Tensor:
     return parameter.detach().reshape(-1)[:LOOKED_AT]
+
+
+@torch.no_grad()
+def summary(parameter: Parameter) -> tuple[float, float]:
+    """Two numbers that no common change of a parameter leaves as they are."""
+    return parameter.sum().item(), parameter.norm().item()
 
 
 def looked_at(parameter: Parameter) -> tuple[int, int, Tensor]:

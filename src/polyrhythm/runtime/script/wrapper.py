@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
+from polyrhythm.runtime.collectives.attendance import Attended
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.worker.ddp_exchange import reduce_next
 
@@ -32,7 +33,7 @@ class NoMachinery:
         return lambda *_, **__: None
 
 
-class Inner(TorchDDP):
+class Inner(Attended):
     """Torch's own; its class says that it is not to be adapted."""
 
 
@@ -87,7 +88,7 @@ class Lane:
         if trains and self.inner is not None and self.reducing:
             reduce_next(self.inner, self.last and wrapper.require_backward_grad_sync)
             # Its __call__ would only look for hooks, which are the wrapper's.
-            return self.inner.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+            return self.inner.forward(*inputs, **kwargs)
         return self._alone(inputs, kwargs)
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

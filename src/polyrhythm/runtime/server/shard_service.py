@@ -37,6 +37,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Pulled,
     PushGradient,
     Rejected,
+    StateShape,
     Upload,
 )
 from polyrhythm.runtime.wire.shared_memory import SharedVector
@@ -79,6 +80,11 @@ class ShardService:
         self._optimizer: OptimizerSpec | None = None
         self._checked: GroupSettings = ()
         self.all_buffers: dict[int, WorkerBuffers] = {}
+        self._restored: tuple[StateShape, Tensor, int] | None = None
+
+    def restore(self, shape: StateShape, numbers: Tensor, version: int) -> None:
+        """Go on from what a shard before this one had; `numbers` are as of `pack_state`."""
+        self._restored = shape, numbers, version
 
     @property
     def message_bytes(self) -> int:
@@ -199,6 +205,7 @@ class ShardService:
         if self._layout is None or self._optimizer is None:
             self.shard = self._build(worker, message)
             self._layout, self._optimizer = message.layout, message.optimizer
+            self._load_restored(self.shard)
         elif difference := message.layout.difference(self._layout):
             raise UsageError(
                 f"the model of rank {worker} ('here') differs from that of the first worker ('there'): {difference}; "
@@ -209,6 +216,16 @@ class ShardService:
                 f"rank {worker} uses the optimizer {message.optimizer.kind}, the first worker "
                 f"{self._optimizer.kind}; use the same on every rank"
             )
+
+    def _load_restored(self, shard: ParameterShard) -> None:
+        if self._restored is None:
+            return
+        (shape, numbers, version), self._restored = self._restored, None
+        shard.check_state(shape)
+        if packed_elements(shape, shard.span.elements) != numbers.numel():
+            raise UsageError("the model is another one than that of the coordinator that has died")
+        parameters, state = unpack_state(shape, numbers, shard.span.elements)
+        shard.load(parameters, state, version)
 
     def _build(self, worker: int, message: Open) -> ParameterShard:
         try:

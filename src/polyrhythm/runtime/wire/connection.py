@@ -19,6 +19,8 @@ import msgspec
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode
 from polyrhythm.runtime.wire.rate_limit import pace_own
+from polyrhythm.runtime.wire.tls.sockets import TlsSocket
+from polyrhythm.runtime.wire.tls.wrapping import called
 
 MAX_QUEUED = 4096
 """Frames that wait for a peer that does not read; one more and it is given up."""
@@ -97,7 +99,8 @@ class Channel:
         self.fds: deque[int] = deque()
         self.closed = False
         self.watcher: Watcher | None = None
-        self.takes_fds = takes_fds
+        self.takes_fds = takes_fds and self.local
+        self._holds_more = sock.pending if isinstance(sock, TlsSocket) else None
         self._queue: deque[Outgoing] = deque()
         self._held: list[Any] = []
         self._reason = ""
@@ -153,6 +156,11 @@ class Channel:
                 return
 
     def readable(self) -> None:
+        self._read()
+        while self._holds_more is not None and not self.closed and self._holds_more():
+            self._read()  # which nothing else would tell of
+
+    def _read(self) -> None:
         try:
             if (count := self._receive()) == 0:
                 self.end(self._end_reason())
@@ -277,10 +285,11 @@ def listen_remedy(family: int, error: OSError) -> str:
 
 
 def connect(address: str, timeout_s: float) -> socket.socket:
-    """A connected socket.
+    """A connected socket, over TCP with TLS if this host has it.
 
     Raises:
         UnreachableError: if nobody answers.
+        UsageError: if the one who does is not believed.
     """
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -294,7 +303,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         raise UnreachableError(
             f"cannot connect to {address}: {error.strerror or error}; is the job running?"
         ) from error
-    return sock
+    return called(sock, address)
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -123,6 +123,7 @@ class Status(ControlMessage):
     dataset_samples: int = 0
     done: int = 0
     rolled_back: int = 0
+    repeated: int = 0
     loss: float | None = None
     figures: dict[str, float] = msgspec.field(default_factory=dict)
     staleness: tuple[int, ...] = ()

@@ -20,6 +20,8 @@ from polyrhythm.runtime.wire.credentials import check_user, make_nonce, prove, p
 from polyrhythm.runtime.wire.event_loop import Loop, LoopTimer
 from polyrhythm.runtime.wire.frames import ENCODER, MAX_HELLO, Payload
 from polyrhythm.runtime.wire.shard_protocol import Challenge, Hello, Proof, Rejected, Welcome
+from polyrhythm.runtime.wire.tls.sockets import TlsSocket, binding_of
+from polyrhythm.runtime.wire.tls.wrapping import accepted
 
 PATIENCE_S = 5.0
 """How long a new connection may take to say and prove who it is."""
@@ -83,6 +85,10 @@ class Acceptor:
         self._newcomers.pop(channel, None)
 
     def _accept(self, sock: socket.socket) -> None:
+        try:
+            sock = accepted(sock)
+        except OSError:  # it is gone again
+            return
         channel = Channel(sock, FROM_NEWCOMER, "an unknown peer", max_body=MAX_HELLO)
         try:
             if channel.local:
@@ -124,7 +130,8 @@ class Newcomer:
             raise FrameError(f"an unknown peer sent {type(message).__name__} out of turn")
 
     def _judge(self, hello: Hello, evidence: bytes) -> None:
-        token, said = self._acceptor.token, (ENCODER.encode(hello), self._nonce)
+        token = self._acceptor.token
+        said = ENCODER.encode(hello), self._nonce, binding_of(self._channel.socket)
         if proves(evidence, token, "join", *said):
             self._acceptor.admit(self._channel, hello, prove(token, "welcome", *said))
         else:
@@ -156,7 +163,7 @@ class Applicant:
     def received(self, message: Any) -> None:
         """Nothing but an answer can come now; what comes after a Welcome is for the handler."""
         if isinstance(message, Challenge):
-            self._said = ENCODER.encode(self._hello), message.nonce
+            self._said = ENCODER.encode(self._hello), message.nonce, binding_of(self._channel.socket)
             self._channel.send(Proof(prove(self._token, "join", *self._said)))
         elif isinstance(message, Welcome) and not self._trusts(message):
             self.answer = Rejected(WRONG_TOKEN)
@@ -224,6 +231,8 @@ def join(
     channel.close()
     kind = UsageError if applicant.answer and not applicant.gone else UnreachableError
     reason = applicant.answer.reason if applicant.answer else f"no answer within {timeout_s:g} s"
+    if applicant.gone and not (channel.local or isinstance(channel.socket, TlsSocket)):
+        reason += "; if the job has TLS, give --tls-ca or POLYRHYTHM_TLS_CA"
     raise kind(f"{hello.role} {hello.rank} cannot join job {hello.job!r} at {address}: {reason}")
 
 

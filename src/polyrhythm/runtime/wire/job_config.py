@@ -107,6 +107,9 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
             `polyrhythm.training.divergence`.
         shards: parameter servers.
         hang_after: seconds without a heartbeat after which a worker hangs.
+        max_coordinator_restarts: how often a coordinator that dies is started again; 0: the job ends with it.
+        snapshot: time between two snapshots of the servers' state, from which a new coordinator goes on, such as
+            ``5s``.
         grace: seconds that workers have after SIGTERM or Ctrl-C, and the servers with them.
         checkpoint: folder for checkpoints, from the newest of which the job goes on.
         every: time between two checkpoints, such as ``60s`` or ``5m``.
@@ -120,6 +123,9 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         metrics_port: port of the metrics for Prometheus; 0 is any that is free.
         events: file for what happens to the job, as JSON lines.
         tensorboard: folder for loss, throughput and the like as TensorBoard reads them.
+        tls_cert: certificate of this host, PEM; with `tls_key` and `tls_ca` connections between hosts have TLS.
+        tls_key: its key.
+        tls_ca: certificate of the authority that has signed those of all hosts.
         allow_policy_files: whether a running job may switch to a policy in a file or module that it has not loaded.
         token: secret of the job; required for workers on other hosts, and made where none is given.
         workers: how many workers must be ready before the first step.
@@ -158,6 +164,8 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     on_divergence: OnDivergence = "ignore"
     shards: int = 1
     hang_after: float = 10.0
+    max_coordinator_restarts: int = 5
+    snapshot: str = "5s"
     grace: float = 30.0
     checkpoint: str | None = None
     every: str = "60s"
@@ -170,6 +178,9 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     metrics_port: int | None = None
     events: str | None = None
     tensorboard: str | None = None
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
     allow_policy_files: bool = False
     token: str = ""
     workers: int = 1
@@ -187,11 +198,13 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
             self._require(name, alternatives(words), words.__contains__)
         self._require("job", JOB_NAME_WORDS, is_job_name)
         self._require("start_method", alternatives(START_METHODS), (None, *START_METHODS).__contains__)
-        self._require("every", DURATION_WORDS, lambda value: seconds(value) > 0)
+        for name in ("every", "snapshot"):
+            self._require(name, DURATION_WORDS, lambda value: seconds(value) > 0)
         for name in ("shards", "epochs", "workers", "keep"):
             self._require(name, "at least 1", lambda value: value >= 1)
         self._require("hang_after", "more than 0 seconds", lambda value: value > 0)
-        self._require("max_restarts", "at least 0", lambda value: value >= 0)
+        for name in ("max_restarts", "max_coordinator_restarts"):
+            self._require(name, "at least 0", lambda value: value >= 0)
         self._require("grace", "at least 0 seconds", lambda value: 0 <= value < math.inf)
         self._require("worker_gpus", "at least 0", lambda value: 0 <= value < math.inf)
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
@@ -299,7 +312,7 @@ def converted(name: str, value: Any, where: str, *, text: bool = False) -> Any:
         PolyrhythmError: for a value of another type.
     """
     kind = TYPES[name]
-    if name in ("nnodes", "nproc_per_node", "every") and type(value) is int:
+    if name in ("nnodes", "nproc_per_node", "every", "snapshot") and type(value) is int:
         return str(value)
     try:
         return msgspec.convert(value, kind, strict=not text)

@@ -48,7 +48,8 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class JobInfo(ControlMessage):
     """The coordinator's first words to a worker: where the other shards and the meeting point are, how the job is set,
-    and the checkpoint from which it goes on, if there is one. Of that of an unmodified `script`, as in `Ready`.
+    and the checkpoint from which it goes on, if there is one. Of that of an unmodified `script`, as in `Ready`. With
+    `recovers`, another coordinator follows one that dies.
     """
 
     shards: tuple[str, ...]
@@ -56,6 +57,7 @@ class JobInfo(ControlMessage):
     config: JobConfig
     resume: str = ""
     script: int | None = None
+    recovers: bool = False
 
 
 class Heartbeat(ControlMessage):

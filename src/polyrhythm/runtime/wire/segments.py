@@ -131,10 +131,14 @@ def joint(parts: Sequence[Tensor]) -> StateVector:
     return StateVector(torch.cat([part.reshape(-1) for part in parts]), tuple(part.shape for part in parts))
 
 
-def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
+def shape_of(state: OptimizerState) -> StateShape:
     shapes = {key: tuple(tuple(shape) for shape in vector.shapes) for key, vector in state.vectors.items()}
+    return StateShape(shapes, state.numbers)
+
+
+def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
     values = [vector.values for vector in state.vectors.values()]
-    return StateShape(shapes, state.numbers), torch.cat([parameters, *values])
+    return shape_of(state), torch.cat([parameters, *values])
 
 
 def packed_elements(shape: StateShape, elements: int) -> int:

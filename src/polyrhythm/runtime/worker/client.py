@@ -1,10 +1,12 @@
 """A worker's client of the job: the coordinator's messages in order, and the servers behind the first connection."""
 
+import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -12,36 +14,35 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import Outer
-from polyrhythm.errors import FrameError, GroupError
+from polyrhythm.errors import GroupError, ServerLostError, UnreachableError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.gloo_connections import shut_down_to
+from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.peer_sockets import know_token
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.wire.event_loop import Loop, LoopThread
-from polyrhythm.runtime.wire.handshake import join
+from polyrhythm.runtime.wire.connection import connect
+from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.protocol import (
-    Address,
-    Confirmed,
-    Cut,
-    Heartbeat,
-    JobInfo,
-    LeaveJob,
-    Propose,
-    ToCoordinator,
-    ToWorker,
-)
-from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello, Rejected
+from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
+from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.shard_client import ShardClient
 from polyrhythm.training.compression import parse_compression
 
 STORE_TIMEOUT = timedelta(seconds=30)
 """How long the job's meeting point may take to answer."""
+
+STORE_S = STORE_TIMEOUT.total_seconds()
+
+STORE_ATTEMPT = timedelta(seconds=1)
+"""How long one attempt to reach it may take."""
 
 
 FOREVER_S = 1e6
@@ -76,16 +77,11 @@ class CoordinatorClient:
         self._replica = replica
         self._on_cpu = replica.device.type == "cpu"
         self._inbox: deque[Any] = deque()
-        self._interrupted = False
+        self._interrupted = self._final = False
         self._store: TCPStore | None = None
-        self._client = ShardClient(self._loop, rank, self._inbox.append, timeout_s)
-        hello = Hello(address.job, "worker", rank, dict(arguments))
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
-        self._coordinator = self._client.connect(address.coordinator, hello, decoder, address.token)
-        self.info = self._await_info()
-        for shard in self.info.shards:
-            self._client.connect(shard, hello, decoder, address.token)
-        self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
+        self._address, self._timeout_s = address, timeout_s
+        self._hello = Hello(address.job, "worker", rank, dict(arguments))
+        self._connect()
         know_token(address.token)
         self._sums = SumThread(address, rank, self.info.shards) if self.config.averaging == "server" else None
         self._flat: Tensor | None = None
@@ -93,10 +89,50 @@ class CoordinatorClient:
         self._exchange: DDPExchange | None = None
         periods = self.config.heartbeat_s, self.config.hang_after
         self._last_cut: Cut | None = None
+        self._phase = self._losses = self._returns = 0
         self.reported = ScriptFigures()
         self._leave: Callable[[], None] | None = None
         self._asked_to_leave = False
         self._heartbeat = HeartbeatThread(address, rank, *periods, self)
+
+    def _connect(self) -> None:
+        address, hello, replica = self._address, self._hello, self._replica
+        self._client = ShardClient(self._loop, hello.rank, self._inbox.append, self._timeout_s)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
+        self._coordinator = self._client.connect(address.coordinator, hello, decoder, address.token)
+        self.info = self._await_info()
+        check_cover(parse_policy(self.config.policy))
+        for shard in self.info.shards:
+            self._client.connect(shard, hello, decoder, address.token)
+        self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
+        self._client.recovers = self.info.recovers and not self._final
+
+    @property
+    def recovers(self) -> bool:
+        """Whether another coordinator follows one that dies."""
+        return self.info.recovers
+
+    def come_back(self, returned: Returned) -> None:
+        """Meet the coordinator that takes the place of one that has died, and tell it how far this worker is.
+
+        Raises:
+            ClusterError: if there is none.
+        """
+        deadline = time.monotonic() + RETURN_S
+        while True:
+            connect(self._address.coordinator, self._timeout_s).close()  # whoever starts coordinators is still there
+            self._client.close()
+            self._inbox.clear()
+            self._store = None
+            try:
+                self._connect()
+            except (UnreachableError, ServerLostError):  # it may die, too
+                if time.monotonic() > deadline or self._final:
+                    raise
+            else:
+                self._returns += 1
+                self._coordinator.send(returned)
+                return
 
     def _await_info(self) -> JobInfo:
         """What the coordinator says about the job to every newcomer."""
@@ -126,7 +162,7 @@ class CoordinatorClient:
 
     def receive(self) -> ToWorker:
         """Wait for the coordinator's next message, as long as the coordinator lives."""
-        if not self._inbox:
+        if not self._inbox or self._client.lost:
             self._coordinator.release()
             there = lambda: self._inbox or self._interrupted  # noqa: E731
             self._client.wait(there, "while it waited for the coordinator", timeout_s=FOREVER_S)
@@ -153,6 +189,8 @@ class CoordinatorClient:
         self._loop.wake()
 
     def poll(self) -> ToWorker | None:
+        if self._client.lost:
+            return None  # what has come counts for nothing any more; `receive` tells
         if not self._inbox:
             if self._client.broken:
                 self._client.wait(lambda: True, "between two steps")
@@ -213,8 +251,8 @@ class CoordinatorClient:
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """Form the group of a phase with these members at the job's meeting point; whether they will `gather`."""
         if self._store is None:
-            host, port = self.info.store
-            self._store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
+            self._store = self._open_store()
+        self._phase = phase
         self._exchange = exchange
         if self._last_cut is not None:
             self.cut(self._last_cut)
@@ -226,6 +264,21 @@ class CoordinatorClient:
         except GroupError:
             self._store = None  # what still builds may wait at it, and lets nobody else ask meanwhile
             raise
+
+    def _open_store(self) -> TCPStore:
+        """torch tries an address at which nobody listens any more for as long as it may, so it may for a short time."""
+        address, deadline = self.info.store, time.monotonic() + STORE_S
+        while True:
+            try:
+                socket.create_connection(address, STORE_S).close()
+                store = TCPStore(*address, is_master=False, timeout=STORE_ATTEMPT)
+            except (OSError, RuntimeError) as error:
+                if isinstance(error, OSError) or time.monotonic() > deadline:
+                    what = "the meeting point of the job cannot be reached"
+                    raise GroupError(f"{what}: {first_line(error)}") from None
+            else:
+                store.set_timeout(STORE_TIMEOUT)
+                return store
 
     def close(self) -> None:
         self._heartbeat.stop()
@@ -240,8 +293,18 @@ class CoordinatorClient:
         if self._exchange is not None:
             self._exchange.cut(phase_name(message.phase), message.reason, message.after)
 
-    def lose(self, reason: str) -> None:
-        """In the heartbeat's thread: whatever the worker waits for, it waits no more."""
+    def lose(self, reason: str, final: bool) -> None:
+        """In the heartbeat's thread: whatever the worker waits for, it waits no more.
+
+        If another coordinator follows, all connections end by themselves. An exchange in which all take part comes to
+        its end, and who stands tells those who wait for it: so none succeeds for some only.
+        """
+        self._losses += 1
+        if self._exchange is not None and self._returns < self._losses:
+            self._exchange.stop_building(phase_name(self._phase), reason)
+        if not final:
+            return
+        self._final, self._client.recovers = True, False
         self._coordinator.give_up(reason)
         shut_down_to(*self.info.store)
         if self._exchange is not None:
@@ -251,117 +314,6 @@ class CoordinatorClient:
         if self._flat is None:
             self._flat = torch.empty(self._replica.layout.size, device=self._replica.device)
         return self._flat
-
-
-class Silence:
-    """How long the other side has been silent, as far as this process could hear it.
-
-    Args:
-        period_s: seconds between two looks.
-        limit_s: seconds of silence that are too many.
-        now_s: the time.
-
-    Example:
-        >>> silence = Silence(period_s=1.0, limit_s=3.0, now_s=0.0)
-        >>> [silence.is_too_long(now_s) for now_s in (1.0, 2.0, 3.0, 4.0)]
-        [False, False, False, True]
-    """
-
-    def __init__(self, period_s: float, limit_s: float, now_s: float) -> None:
-        self._period_s, self._limit_s = period_s, limit_s
-        self._heard_s = self._looked_s = now_s
-
-    def hear(self, now_s: float) -> None:
-        self._heard_s = now_s
-
-    def is_too_long(self, now_s: float) -> bool:
-        if now_s - self._looked_s > 2 * self._period_s:  # this process itself was stopped, such as by Ctrl-Z
-            self._heard_s = now_s
-        self._looked_s = now_s
-        return now_s - self._heard_s > self._limit_s
-
-
-class HeartbeatOwner(Protocol):
-    """Whose heartbeat it is; all but `reported` is called in the heartbeat's thread."""
-
-    reported: ScriptFigures
-
-    def cut(self, message: Cut) -> None:
-        """A collective will never end."""
-
-    def ask_to_leave(self) -> None:
-        """Somebody outside wants this worker to leave the job."""
-
-    def lose(self, reason: str) -> None:
-        """The coordinator does not answer any more."""
-
-
-class HeartbeatThread(LoopThread):
-    """Tells the coordinator that this process is running, also while it computes, and hears the same of it.
-
-    A stopped process misses its heartbeats. One that was stopped itself cannot tell, and listens once more.
-
-    Args:
-        address: of the coordinator.
-        rank: of this worker.
-        period_s: seconds between two heartbeats.
-        limit_s: seconds of silence after which the coordinator is given up.
-        owner: told, in this thread, what the coordinator says; what its script has reported goes with the heartbeats.
-    """
-
-    def __init__(
-        self,
-        address: Address,
-        rank: int,
-        period_s: float,
-        limit_s: float,
-        owner: HeartbeatOwner,
-    ) -> None:
-        super().__init__("polyrhythm-heartbeat")
-        self._period_s, self._limit_s = period_s, limit_s
-        self._owner = owner
-        hello = Hello(address.job, "heartbeat", rank)
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Rejected | Cut | LeaveJob | Propose | Heartbeat)
-        self._channel = join(self.loop, address.coordinator, hello, decoder, self, token=address.token)
-        self._silence = Silence(period_s, limit_s, self.loop.clock())
-        self.loop.call_later(0.0, self._beat)
-        self.start()
-
-    def tell(self, message: Saved) -> None:
-        """From any thread."""
-        self.loop.call_from_thread(lambda: self._channel.send(message))
-
-    def received(self, message: Any) -> None:
-        self._silence.hear(self.loop.clock())
-        if isinstance(message, Cut):
-            self._owner.cut(message)
-        elif isinstance(message, Propose):
-            self._channel.send(Confirmed(message.number, refusal_of(message.policy)))
-        elif isinstance(message, LeaveJob):
-            self._owner.ask_to_leave()
-
-    def destination(self, message: Any, payload: Any) -> memoryview:
-        raise FrameError("the coordinator sent numbers to a heartbeat")
-
-    def lost(self, reason: str) -> None:
-        self.end()
-        self._owner.lose(reason)
-
-    def _beat(self) -> None:
-        if self._silence.is_too_long(self.loop.clock()):
-            self._channel.end(f"the coordinator has not answered for {self._limit_s:g} s; see --hang-after")
-            return
-        self._channel.send(Heartbeat(self._owner.reported.take()))
-        self.loop.call_later(self._period_s, self._beat)
-
-
-def refusal_of(policy: str) -> str:
-    """Why this process cannot run a policy; its file or module may do anything when it is loaded."""
-    try:
-        parse_policy(policy)
-    except (Exception, SystemExit) as error:
-        return str(error) or repr(error)
-    return ""
 
 
 def phase_name(number: int) -> str:

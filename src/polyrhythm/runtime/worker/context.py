@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import CoordinatorLostError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.protocol import CollectiveFailed, Phase, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
@@ -30,6 +32,9 @@ class JobClient(Protocol):
     def receive(self) -> ToWorker: ...
 
     def poll(self) -> ToWorker | None: ...
+
+    def come_back(self, returned: Returned) -> None:
+        """Meet the coordinator that takes the place of one that has died, and tell it how far this worker is."""
 
     def interrupt(self) -> None:
         """From a signal's handler: `receive` raises `SystemExit` where it would wait, now or later."""
@@ -103,12 +108,15 @@ class WorkerContext:
         exchange: the model's side of collectives.
         clock: seconds, for durations only.
         follow: do what a message of the coordinator says.
+        come_back: stand, and meet the coordinator that takes the place of one that has died; raises the error if there
+            is none.
         steering: what the policy sets for the script's optimizer.
 
     `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
     `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it.
     `collective_failed` says that an exchange has failed, so that only a new phase concerns this worker. `leaving` says
-    that this worker was asked to end. Mini-batches that were drawn in another `generation` are void.
+    that this worker was asked to end. `told_statistics` says that it was said what unequal mini-batches mean for batch
+    norm. Mini-batches that were drawn in another `generation` are void.
     """
 
     rank: int
@@ -117,6 +125,7 @@ class WorkerContext:
     exchange: DDPExchange
     clock: Callable[[], float]
     follow: Callable[[ToWorker], None]
+    come_back: Callable[[CoordinatorLostError], None]
     steering: StepSettings
     tally: Tally = field(default_factory=Tally)
     losses: Losses = field(default_factory=Losses)
@@ -134,13 +143,17 @@ class WorkerContext:
     started_s: float = 0.0
     computed_s: float = 0.0
     exchanged_s: float = 0.0
+    told_statistics: bool = False
 
     def wait(self) -> None:
         self.may_step = self.over = False
         start = self.clock()
         while not (self.may_step or self.over or self.done):
             self.leave_if_asked()
-            self.follow(self.pending.popleft() if self.pending else self.client.receive())
+            try:
+                self.follow(self.pending.popleft() if self.pending else self.client.receive())
+            except CoordinatorLostError as error:
+                self.come_back(error)
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
 
@@ -179,6 +192,9 @@ class StepMode(Protocol):
         """The next mini-batch that may be fetched; None when there is none for now."""
 
     def follow(self, message: ToWorker) -> None: ...
+
+    def standing(self) -> Returned:
+        """How far it has come in this phase, for a coordinator that takes the place of one that has died."""
 
     def before_step(self, samples: int) -> None:
         """The gradients are there; the optimizer has not used them yet."""

@@ -16,11 +16,14 @@ from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.core import Outer
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.collectives.attendance import Attended, attend, is_nothing
 from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.collectives.replica_check import check_equal
+from polyrhythm.runtime.collectives.scaling import unscale
 from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors, share_bytes
 from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
 from polyrhythm.runtime.wire.protocol import MeasuredStep
@@ -67,7 +70,7 @@ class DDPExchange:
         self._timeout = timeout
         self._model = replica.model
         self._core, self._own_forward = Core(replica.model), replica.model.__dict__.get("forward")
-        self._ddp: DistributedDataParallel | None = None
+        self._ddp: Attended | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
         self.reduces = self.by_hand = False
@@ -102,7 +105,14 @@ class DDPExchange:
         self._cut = (name, reason, after)
         self._end_if_cut()
 
+    def stop_building(self, name: str, reason: str) -> None:
+        """From any thread: nobody meets in the phase of that name any more; who has met goes on."""
+        if self.group is not None:
+            self.group.stop_building(reason, name)
+
     def complete(self, steps: int) -> None:
+        for model in self._attended:
+            model.stepped()
         if self.group is not None:
             self.group.step()
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
@@ -136,7 +146,7 @@ class DDPExchange:
         wanted = wanted and not self.by_hand
         self.reduces = wanted
         if wanted and self._ddp is None:
-            self._ddp = DistributedDataParallel(self._core, process_group=self.group, init_sync=False)
+            self._ddp = Attended(self._core, process_group=self.group, init_sync=False)
         if wanted:
             self._model.forward = self._through_ddp
         else:
@@ -187,7 +197,7 @@ class DDPExchange:
         if self.state_treatment == "average":
             state = self._mean_state(weight.share, self.generation.members.index(sync.workers[0]))
             if weight.adopts:
-                self._replica.import_state(state)
+                self._replica.import_state(state, grouped=False)
         elif self.state_treatment == "reset" and weight.adopts:
             self._replica.optimizer.state.clear()
 
@@ -226,16 +236,33 @@ class DDPExchange:
     def attend(self) -> bool:
         """This worker's script makes no step, and has no gradients: take part in what the others do before theirs.
 
-        Whether somebody makes one; then the gradients are those of that step. In a DistributedDataParallel they were
-        exchanged with the backward pass, and what is wrong with them is wrong for all.
+        Whether somebody makes one; then the gradients are those of that step. Where this worker's backward pass has
+        exchanged them, what is wrong with them is wrong for all.
 
         Raises:
             GroupError: when a member is lost.
+            UsageError: if it cannot be done without the script.
         """
-        if not self.by_hand:
-            return False
-        self.reduce_by_hand()
-        return self._has_gradients
+        if self.by_hand:
+            self.reduce_by_hand()
+            return self._has_gradients
+        return self.reduces and self._attend_passes() and unscale(self._replica.parameters)
+
+    def _attend_passes(self) -> bool:
+        if why := attend(self._attended):
+            raise self._refuse(
+                f"rank {self._worker} has made no backward pass with its mini-batch of step {self._completed + 1}, in "
+                f"which the others wait for it, and it cannot be made up for: {why}; make one with every mini-batch"
+            )
+        return self._has_gradients and not is_nothing([p.grad for p in self._replica.parameters])
+
+    @property
+    def _attended(self) -> Sequence[Attended]:
+        """What exchanges gradients with the backward pass."""
+        return [] if self._ddp is None else [self._ddp]
+
+    def _refuse(self, why: str) -> UsageError:
+        return UsageError(why)
 
     @property
     def _has_gradients(self) -> bool:
@@ -274,7 +301,7 @@ class DDPExchange:
         velocity = self._shared_velocity(source)
         self._make_averager(None).mean(self.generation, share)
         if not self._replica.unservable:
-            self._replica.import_state(state)
+            self._replica.import_state(state, grouped=False)
         if velocity is not None or self._averager is not None:
             self.averager.velocity = velocity
 
@@ -286,7 +313,7 @@ class DDPExchange:
 
     def _mean_state(self, share: float, source: int) -> OptimizerState:
         """Mean of the optimizers' states in the shape of that of the member of rank `source`; others count as zero."""
-        shape, vectors = pack_state(torch.empty(0), self._replica.export_state())
+        shape, vectors = pack_state(torch.empty(0), self._replica.export_state(grouped=False))
         encoded = share_bytes(self.generation, msgspec.msgpack.encode(shape), source)
         agreed = msgspec.msgpack.decode(encoded, type=StateShape)
         kind = self._replica.layout.dtype

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import GroupError
+from polyrhythm.errors import CoordinatorLostError, GroupError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import (
     Accepted,
@@ -25,8 +26,9 @@ from polyrhythm.runtime.wire.protocol import (
     TookPart,
     ToWorker,
 )
-from polyrhythm.runtime.worker.context import WorkerContext
+from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.parameter_server import Granted
+from polyrhythm.runtime.worker.presence.seen import SeenRanges
 
 
 class LocalStepMode(Granted):
@@ -37,7 +39,7 @@ class LocalStepMode(Granted):
     """
 
     def __init__(self, context: WorkerContext, policy: Policy[Any]) -> None:
-        super().__init__(context)
+        super().__init__(context, policy.traits.cancels)
         self._asks_first = policy.traits.cancels
         self._needs_norm = "grad_sq_norm" in policy.traits.needs
         self._steps = 0
@@ -46,7 +48,21 @@ class LocalStepMode(Granted):
         self._query_s = 0.0
         self._exchange_s = 0.0
         self._transfer_s = 0.0
+        self._seen = SeenRanges(context.rank)
         context.exchange.averager.start()
+
+    def draw(self) -> DrawnBatch | None:
+        drawn = super().draw()
+        if drawn is not None:
+            self._seen.draw(drawn.sample_ranges[0])
+        return drawn
+
+    def standing(self) -> Returned:
+        return self._seen.told
+
+    def skip_step(self, samples: int) -> None:
+        self._seen.step(self._go is not None)
+        super().skip_step(samples)
 
     def before_step(self, samples: int) -> None:
         if self._asks_first and not self._accepted(samples):
@@ -54,6 +70,7 @@ class LocalStepMode(Granted):
             self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
+        self._seen.step(not self._context.void)
         if not self._context.void:
             if not self._asks_first:
                 self._report(samples)
@@ -76,7 +93,7 @@ class LocalStepMode(Granted):
     def _report(self, samples: int) -> int:
         context, go = self._context, self._go
         assert go is not None, "a step was granted"
-        self._go = None
+        self._take_go()
         self._asked_s = context.clock()
         norm = context.replica.grad_sq_norm() if self._needs_norm else None
         figures = context.computed_s, self._transfer_s, context.loss, norm
@@ -88,7 +105,11 @@ class LocalStepMode(Granted):
         context = self._context
         number = self._report(samples)
         while True:
-            match message := context.client.receive():
+            try:
+                message = context.client.receive()
+            except CoordinatorLostError:  # nobody has said that it came in time
+                return False
+            match message:
                 case Accepted(number=found) if found == number:
                     self._query_s = context.clock() - (self._asked_s or 0.0)
                     self._asked_s = None
@@ -112,6 +133,7 @@ class LocalStepMode(Granted):
         context = self._context
         start = context.clock()
         self._merges.append((merge.number, self._steps + merge.sync.delay))
+        self._seen.offer(merge)
         try:
             context.exchange.combine(ContributionWeight.of(merge.sync, context.rank), self._steps)
         except GroupError as error:
@@ -129,6 +151,7 @@ class LocalStepMode(Granted):
             context.report_failed_collective(1, str(error))
             return
         while self._merges and self._merges[0][1] <= self._steps:
+            self._seen.merge(self._merges[0][0])
             context.client.send(TookPart(self._merges.popleft()[0]))
 
 
@@ -146,6 +169,7 @@ class AheadMode(LocalStepMode):
             self._context.replica.hide_gradients()
 
     def after_step(self, samples: int) -> None:
+        self._seen.step(self._go is not None)
         if self._go is not None:
             go = self._go
             self._report(samples)
@@ -156,6 +180,7 @@ class AheadMode(LocalStepMode):
 
     def skip_step(self, samples: int) -> None:
         self._hear()
+        self._seen.step(self._go is not None)
         if self._go is not None:
             self._context.client.send(Skipped(self._go.number, samples))
             self._next(self._go)
@@ -215,4 +240,6 @@ class AheadMode(LocalStepMode):
         self._context.client.send(Halted(self._go.number))
         self._go, self._asked_s, self._left = None, None, 0
         self._sample_ranges.clear()
+        self._drawn.clear()
+        self._seen.halt()
         self._context.generation += 1

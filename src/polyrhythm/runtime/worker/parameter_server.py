@@ -6,48 +6,93 @@ Also what it has in common with workers that step on replicas: the coordinator g
 from collections import deque
 from typing import ClassVar
 
-from polyrhythm.core import Settings
+from polyrhythm.core import Settings, Traits
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import CoordinatorLostError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Skipped, ToWorker
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 
+WITHOUT = Traits()
+VOID = -1
+"""A generation that never is."""
+
 
 class Granted:
-    """Every step needs a `Go`, which also grants what the worker may draw."""
+    """Every step needs a `Go`, which also grants what the worker may draw.
+
+    Args:
+        context: the worker's.
+        cancels: whether the policy cancels steps.
+    """
 
     together: ClassVar[bool] = False
     on_servers: ClassVar[bool] = False
 
-    def __init__(self, context: WorkerContext) -> None:
-        self._context = context
+    def __init__(self, context: WorkerContext, cancels: bool = False) -> None:
+        self._context, self._cancels = context, cancels
         self._go: Go | None = None
         self._sample_ranges: deque[SampleRange] = deque()
+        self._drawn: deque[DrawnBatch] = deque()
+        """What the loader has drawn for steps that are not over."""
 
     def draw(self) -> DrawnBatch | None:
         if not self._sample_ranges:
             return None
         sample_range = self._sample_ranges.popleft()
-        return DrawnBatch((sample_range,), sample_range.start, 1, largest=sample_range.stop - sample_range.start)
+        drawn = DrawnBatch((sample_range,), sample_range.start, 1, largest=sample_range.stop - sample_range.start)
+        self._drawn.append(drawn)
+        return drawn
 
     def follow(self, message: ToWorker) -> None:
         match message:
             case Go():
                 if message.settings is not None:
                     self._context.steering.settings = Settings(**message.settings)  # type: ignore[arg-type]
-                self._start_step(message)
                 self._sample_ranges.extend(message.sample_ranges)
+                if self._cancels and self._is_cancelled(message):
+                    self._leave_out()
+                    return
+                self._start_step(message)
                 self._go, self._context.may_step = message, True
             case Cancelled(number=number) if self._go is not None and self._go.number == number:
                 self._go = None
             case Over():
                 self._context.over = True
 
+    def standing(self) -> Returned:
+        """Where the servers make the steps, they have all that counts."""
+        return Returned()
+
     def skip_step(self, samples: int) -> None:
         """Say so, and wait for the next `Go`; of a cancelled step the coordinator knows."""
         if self._go is not None:
             self._context.client.send(Skipped(self._go.number, samples))
-            self._go = None
+            self._take_go()
             self._context.wait()
+
+    def _take_go(self) -> Go | None:
+        """The step is over, and its mini-batch with it."""
+        go, self._go = self._go, None
+        if self._drawn:
+            self._drawn.popleft()
+        return go
+
+    def _is_cancelled(self, go: Go) -> bool:
+        """Whether a step is over before it has begun, as for a worker that the others have left behind."""
+        context = self._context
+        message = None if context.pending else context.client.poll()
+        if message is None or (isinstance(message, Cancelled) and message.number == go.number):
+            return message is not None
+        context.pending.append(message)
+        return False
+
+    def _leave_out(self) -> None:
+        """The mini-batch of a step that is not made is void, whether the loader has it already or not."""
+        if self._drawn:
+            self._drawn.popleft().generation = VOID
+        elif self._sample_ranges:
+            self._sample_ranges.popleft()
 
     def _start_step(self, go: Go) -> None:
         pass
@@ -58,15 +103,15 @@ class ParameterServerMode(Granted):
 
     Args:
         context: the worker's.
-        swaps: whether the parameters of the next step come while the gradients of this one go. They are without them,
-            and the coordinator is told which version they are.
+        traits: of the policy. If it reads early, the parameters of the next step come while the gradients of this one
+            go. They are without them, and the coordinator is told which version they are.
     """
 
     on_servers: ClassVar[bool] = True
 
-    def __init__(self, context: WorkerContext, swaps: bool = False) -> None:
-        super().__init__(context)
-        self._swaps = swaps
+    def __init__(self, context: WorkerContext, traits: Traits = WITHOUT) -> None:
+        super().__init__(context, traits.cancels)
+        self._swaps = traits.reads_early and context.client.full_duplex
         self._swapped: int | None = None
         self._pulled_s = 0.0
 
@@ -87,22 +132,30 @@ class ParameterServerMode(Granted):
 
     def _push(self, samples: int) -> None:
         context = self._context
-        while self._go is not None and (message := context.client.poll()) is not None:
+        while self._go is not None and (message := self._heard()) is not None:
             context.follow(message)
-        go, self._go = self._go, None
+        go = self._take_go()
         if go is None:  # cancelled; the Go after it waits until the step is over
             context.void = True
             return
         start = context.clock()
-        if self._swaps:
-            self._swapped = context.client.swap(go.number)
-        else:
-            context.client.push(go.number)
+        try:
+            if self._swaps:
+                self._swapped = context.client.swap(go.number)
+            else:
+                context.client.push(go.number)
+        except CoordinatorLostError:  # as soon as the worker waits it meets the next one
+            context.void = True
+            return
         transfer_s = self._pulled_s + context.clock() - start
         settings, read = context.replica.settings(), context.version if self._swaps else None
         context.client.send(
             Pushed(go.number, samples, context.computed_s, transfer_s, context.loss, settings=settings, read=read)
         )
+
+    def _heard(self) -> ToWorker | None:
+        pending = self._context.pending
+        return pending.popleft() if pending else self._context.client.poll()
 
     def _start_step(self, go: Go) -> None:
         context = self._context

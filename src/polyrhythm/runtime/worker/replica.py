@@ -206,9 +206,9 @@ class ScriptReplica:
             parameter.grad = gradient
         self._gradients = []
 
-    def step(self) -> None:
+    def step(self, parts: Sequence[Optimizer] | None = None) -> None:
         """Make the step that the script has not, and let nobody hear of it who listens to the optimizer."""
-        for part in parts_of(self.optimizer):
+        for part in parts_of(self.optimizer) if parts is None else parts:
             made = type(part).step
             getattr(made, "__wrapped__", made)(part)
 
@@ -245,12 +245,12 @@ class ScriptReplica:
             return False
         return checked(self._kinds[0], plain_options(*self._rows()[0]))
 
-    def export_state(self) -> OptimizerState:
-        """The optimizer's state as the servers hold it."""
+    def export_state(self, grouped: bool = True) -> OptimizerState:
+        """The optimizer's state as the servers hold it, or by parameters, which may have made unequal steps."""
         vectors: dict[str, StateVector] = {}
         numbers: dict[str, tuple[float, ...]] = {}
         for key in self._state_keys():
-            pieces = [piece for group in self._groups for piece in self._pieces(group, key)]
+            pieces = [piece for group in self._groups for piece in self._pieces(group, key, grouped)]
             if all(isinstance(piece, Tensor) for piece in pieces):
                 tensors = [piece.detach().to("cpu", self.layout.dtype) for piece in pieces]
                 joint = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -259,7 +259,7 @@ class ScriptReplica:
                 numbers[key] = tuple(float(piece) for piece in pieces)
         return OptimizerState(vectors, numbers)
 
-    def import_state(self, state: OptimizerState) -> None:
+    def import_state(self, state: OptimizerState, grouped: bool = True) -> None:
         self._types = {
             (p, key): value.dtype
             for p, own in self.optimizer.state.items()
@@ -268,20 +268,20 @@ class ScriptReplica:
         }
         self.optimizer.state.clear()
         for key, vector in state.vectors.items():
-            for parameter, piece in self._spread(vector.pieces()):
+            for parameter, piece in self._spread(vector.pieces(), grouped):
                 kind = parameter.dtype if piece.dim() else torch.float32
                 self.optimizer.state[parameter][key] = piece.to(self._types.get((parameter, key), kind))
         for key, values in state.numbers.items():
-            for parameter, value in self._spread(list(values)):
+            for parameter, value in self._spread(list(values), grouped):
                 self.optimizer.state[parameter][key] = value
 
     def _state_keys(self) -> list[str]:
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         return list(dict.fromkeys(key for state in states for key, value in state.items() if value is not None))
 
-    def _pieces(self, group: list[nn.Parameter], key: str) -> list[Any]:
+    def _pieces(self, group: list[nn.Parameter], key: str, grouped: bool) -> list[Any]:
         values = [self._value(parameter, key) for parameter in group]
-        if not self.elementwise:
+        if not (grouped and self.elementwise):
             return values
         if not isinstance(values[0], Tensor) or values[0].dim() == 0:
             return [max(values)]  # a step count, equal over the group
@@ -296,8 +296,8 @@ class ScriptReplica:
         scalar = not isinstance(other, Tensor) or other.dim() == 0
         return other * 0 if scalar else torch.zeros_like(parameter)
 
-    def _spread(self, pieces: list[Any]) -> list[tuple[nn.Parameter, Any]]:
-        if not self.elementwise:
+    def _spread(self, pieces: list[Any], grouped: bool) -> list[tuple[nn.Parameter, Any]]:
+        if not (grouped and self.elementwise):
             return [(p, self._local(p, piece)) for p, piece in zip(self.parameters, pieces, strict=True)]
         pairs = []
         for group, piece in zip(self._groups, pieces, strict=True):

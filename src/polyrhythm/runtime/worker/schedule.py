@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Driver, Exchange, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
+from polyrhythm.core import Cluster, Driver, Exchange, Left, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
-from polyrhythm.core.policy_state import decode_state
+from polyrhythm.core.policy_state import decode_state, encode_state
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 
@@ -54,6 +54,21 @@ class LocalSchedule:
     @property
     def done(self) -> bool:
         return self.plan is None or self.step >= self.plan.steps
+
+    @property
+    def rested(self) -> str:
+        """The policy's state as text, as if all members had left; nothing if there is none to be kept."""
+        driver = self._driver
+        if self._steady is not None:
+            return ""
+        try:
+            state = driver.state
+            for worker, account in driver.ledger.accounts.items():
+                left = Left(worker, float(account.clock), account.clock, "finished")
+                state, _ = driver.policy.decide(state, left)
+            return encode_state(state)
+        except Exception:  # of a policy that may be none of ours: it begins anew
+            return ""
 
     def batch(self, step: int) -> tuple[SampleRange, ...]:
         """This rank's mini-batch in a step whose shares are known."""

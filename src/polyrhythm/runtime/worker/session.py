@@ -29,6 +29,7 @@ from polyrhythm.errors import DivergedError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
+from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
 from polyrhythm.runtime.launch.restarts import tell_joined
@@ -74,6 +75,7 @@ class Session:
 
     def __enter__(self) -> "Session":
         tie_forks()
+        EAR.listen()
         self.rank, address, arguments = find_coordinator(self._arguments)
         self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
         tell_joined(self.rank)

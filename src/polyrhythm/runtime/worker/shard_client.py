@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import BrokenPolicyError, JobError, ServerLostError, UsageError
+from polyrhythm.errors import BrokenPolicyError, CoordinatorLostError, JobError, ServerLostError, UsageError
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import join
@@ -54,6 +54,7 @@ class ShardClient:
 
     Attributes:
         broken: whether a server has refused this worker or is gone.
+        recovers: whether another coordinator follows one that dies.
 
     Every call raises `ServerLostError` when a server has gone or is silent for too long.
     """
@@ -69,7 +70,7 @@ class ShardClient:
         self._sizes: tuple[int, ...] = ()
         self._compressor: Compressor | None = None
         self._direct: Port | None = None
-        self.broken = False
+        self.broken = self.recovers = False
 
     def connect(self, address: str, hello: Hello, decoder: "msgspec.msgpack.Decoder[Any]", token: str = "") -> Channel:
         """Connect to the next shard; the first is the one beside the coordinator.
@@ -259,13 +260,21 @@ class ShardClient:
                 kind = UsageError if port.opened is None else JobError
                 raise kind(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
             if port.reason is not None:
-                raise ServerLostError(
+                lost = CoordinatorLostError if self.recovers else ServerLostError
+                raise lost(
                     f"rank {self.rank} lost server {number} {phase}: {port.reason}; see the server's log, and start "
                     "the job again from its last checkpoint"
                 )
         raise ServerLostError(
             f"rank {self.rank} got no answer within {limit:g} s {phase}; a server hangs or is overloaded"
         )
+
+    @property
+    def lost(self) -> bool:
+        """Whether the coordinator has died and another one follows."""
+        if not (self.broken and self.recovers):
+            return False
+        return not any(port.broken is not None or port.refusal is not None for port in self._ports)
 
     @property
     def shared(self) -> bool:

@@ -6,18 +6,23 @@ members tell each other what they have measured once their gradients are there, 
 the mean gradient can take the place of a rank's own.
 """
 
+import logging
 from collections import deque
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.token_window import PERIOD_S
-from polyrhythm.errors import GroupError, PolicyError
+from polyrhythm.errors import CoordinatorLostError, GroupError, PolicyError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
+from polyrhythm.training.flat import uneven_statistics
+
+log = logging.getLogger(__name__)
 
 FAILED = "the gradients' exchange failed"
 
@@ -47,6 +52,34 @@ class SynchronousMode:
         self._broken = False
         self._told_s = 0.0
         self._owes_word = False
+        self._run = 0
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._completed = self._exchanged = 0
+        self._shared: list[int] = []
+        self._skipped: list[int] = []
+
+    def standing(self) -> Returned:
+        """The policy's state is that of this rank, which has shown it all steps that it has completed."""
+        shares = self._schedule.shares
+        changes = zip(shares.since[1:], shares.shares[1:], strict=True) if shares is not None else ()
+        return Returned(
+            run=self._run,
+            completed=self._completed,
+            exchanged=self._exchanged,
+            shared=tuple(self._shared),
+            skipped=tuple(self._skipped),
+            shares=tuple(changes),
+            state=self._schedule.rested,
+        )
+
+    def _note(self, step: int, exchanged: int, shared: bool, skipped: bool) -> None:
+        self._completed, self._exchanged = step + 1, max(self._exchanged, exchanged)
+        if shared:
+            self._shared.append(step)
+        if skipped:
+            self._skipped.append(step)
 
     def draw(self) -> DrawnBatch | None:
         schedule, plan, step = self._schedule, self._schedule.plan, self._drawn
@@ -84,6 +117,8 @@ class SynchronousMode:
         replica = self._context.replica
         replica.hide_gradients()
         others_step = self._attended()
+        if self._owes_word:
+            self._keep_word()
         if self._failure is None and self._exchange_records() and self._decide() and others_step:
             self._step_with_others()
         replica.show_gradients()
@@ -102,6 +137,9 @@ class SynchronousMode:
             self._context.report_failed_collective(0, str(error), broken=True)
             return
         self._steps, self._drawn = plan.steps, 0
+        self._tell_statistics(message.shares)
+        self._run += 1
+        self._begin_run()
         self._records = b""
         self._tokens.clear()
         self._context.exchange.complete(0)
@@ -112,6 +150,16 @@ class SynchronousMode:
         assert since >= self._drawn, f"shares change from step {since} on, but {self._drawn} mini-batches are drawn"
         assert self._schedule.shares is not None, "a token follows the steps"
         self._schedule.shares.change(since, shares)
+        self._tell_statistics(shares)
+
+    def _tell_statistics(self, shares: tuple[int, ...]) -> None:
+        """Say once what unequal mini-batches mean for the model's statistics."""
+        context = self._context
+        if not shares or context.told_statistics:
+            return
+        context.told_statistics = True
+        if context.rank == min(self._members) and (line := uneven_statistics(context.replica.model)):
+            log.warning("%s", line)
 
     def _prepare(self, from_gradients: bool) -> None:
         self._context.steering.settings = self._schedule.settings
@@ -205,29 +253,34 @@ class SynchronousMode:
     def _complete(self, samples: int, skipped: bool) -> None:
         context = self._context
         if self._failure is not None:
+            self._completed = self._failure[0]
             context.report_failed_collective(*self._failure, records=self._records, broken=self._broken)
             context.wait()
             return
         assert self._decided is not None, "a step is decided before it is complete"
         step, gradients, sync = self._decided
-        last = step + 1 >= self._steps
-        token = None if last else self._token(step)
-        stop = token is not None and token.stop and token.step == step
+        last, token, stop = step + 1 >= self._steps, None, False
         shared = not gradients and sync is not None and sync.what == "gradients"
         waited_from = context.clock()
         try:
+            if not last:
+                token = self._token(step)
+                stop = token.stop and token.step == step
+                waited_from = context.clock()
             if not gradients:
                 self._combine(step, sync, stop or last)
             elif self._stay_equal and (last or (step + 1) % CHECKED_EVERY == 0):
                 context.exchange.check_equal()
-        except GroupError as error:
+        except (GroupError, CoordinatorLostError) as error:
             reached = self._reached(step, gradients)
+            self._note(step, reached, shared, skipped)
             context.report_failed_collective(step + 1, str(error), reached, shared, self._records)
             context.wait()
             return
         wait_s = context.exchanged_s + context.clock() - waited_from
         context.tally.waited_s += wait_s
         reached = self._reached(step, gradients)
+        self._note(step, reached, shared, skipped)
         context.exchange.complete(step + 1)
         context.started_s = context.clock()
         figures = context.computed_s, reached, shared, skipped, wait_s

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyrhythm.core import Cluster, Policy, Settings
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import DivergedError, GroupError, PolicyError, UsageError
+from polyrhythm.errors import CoordinatorLostError, DivergedError, GroupError, PolicyError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import (
@@ -37,6 +37,8 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
 from polyrhythm.runtime.worker.losses import WATCHED_S, FiniteWatch, Guard
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
+from polyrhythm.runtime.worker.presence.comeback import come_back
+from polyrhythm.runtime.worker.presence.position import EpochPosition
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.step_settings import StepSettings
 from polyrhythm.runtime.worker.synchronous import SynchronousMode
@@ -73,11 +75,11 @@ class Worker:
         self.rank, self._watched = rank, watched
         self._guard, self._checkpoints = guard or Guard(replica), checkpoints
         steering = StepSettings(replica.optimizer)
-        self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, steering)
+        self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, self._come_back, steering)
         self._side: StepMode = ParameterServerMode(self._context)
-        self._epoch, self._dataset_samples, self._position = -1, 0, 0
+        self._position, self._inside = EpochPosition(), False
+        self._ready: Ready | None = None
         self.arrivals: dict[int, Lateness] = {}
-        self._own_samples: int | None = None
         self._finite = FiniteWatch()
         self._reads = self._has_warned = self._shares = self._weighs = self._been_apart = self.left = False
         self._shown_s = -math.inf
@@ -117,34 +119,25 @@ class Worker:
         context.leave_if_asked()
         if self.left:
             return
-        if self._epoch >= 0 and not context.done:
+        if self._ready is not None and not context.done:
             self._leave_early()
         if self._guard.goes_back:
             self.fetch_state()
             self._guard.keep(ready.epoch)
-        self._epoch, self._dataset_samples, self._position = ready.epoch, ready.dataset_samples, 0
+        self._ready = ready
+        self._position.begin(ready)
         context.over = context.done = False
-        self._own_samples = 0 if ready.shards else None
         context.client.send(ready)
         context.wait()
 
     @property
     def samples(self) -> int:
-        """Samples that the job had dealt out before the mini-batch that the script has.
-
-        With a shard of its own a worker takes it that the others are as far as itself.
-        """
-        return max(self._epoch, 0) * self._dataset_samples + self._position
+        """Samples that the job had dealt out before the mini-batch that the script has."""
+        return self._position.samples
 
     def dealt(self, draw: DrawnBatch, part: float = 1.0) -> None:
         """The script gets a mini-batch, or this part of it by its weight in a step of several."""
-        if self._own_samples is None:
-            # Workers that step by themselves get returned positions, too, but the job does not go back with them.
-            self._position = max(self._position, draw.before) if self.apart else draw.before
-        else:
-            members = len(self.phase.members) if self.phase else 1
-            self._position = min(self._own_samples * members, self._dataset_samples)
-            self._own_samples += draw.samples
+        self._position.deal(draw, self.apart, len(self.phase.members) if self.phase else 1)
         self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
 
     def draw(self) -> DrawnBatch | None:
@@ -164,7 +157,7 @@ class Worker:
         early = out_of_data and context.may_step
         if early or not context.may_step:
             context.exchange.out = early and self._side.together
-            context.client.send(AtEnd(self._epoch, context.phase.number if context.phase else 0, early))
+            context.client.send(AtEnd(self._position.epoch, context.phase.number if context.phase else 0, early))
             context.wait()
         return context.done
 
@@ -175,9 +168,14 @@ class Worker:
 
     def fetch_state(self, within_epoch: bool = False) -> None:
         """Bring what the servers have into the replica: at the end of an epoch, or as it is now within one."""
-        context = self._context
-        if self._side.on_servers and context.phase is not None and (context.done or within_epoch) and not self.left:
-            context.client.download(context.version)
+        context, has_steps = self._context, self._context.phase is not None and not self.left
+        if self._side.on_servers and has_steps and (context.done or within_epoch):
+            try:
+                context.client.download(context.version)
+            except CoordinatorLostError as error:
+                self._come_back(error)
+                self._side = ParameterServerMode(context)  # a step that was granted is void
+                self.fetch_state(within_epoch)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
 
@@ -236,8 +234,7 @@ class Worker:
         if self.left:
             return
         context, self.left = self._context, True
-        self._context.generation += 1  # what was fetched in advance is void
-        context.done = True
+        context.generation, context.done = context.generation + 1, True  # what was fetched in advance is void
         context.client.send(Bye(context.client.reported.take(), early=True))
         context.exchange.abandon(f"rank {self.rank}: {reason}")
         context.exchange.part()
@@ -283,6 +280,9 @@ class Worker:
         self._listen()
         self._context.client.send(NonFiniteLoss(step, loss))
 
+    def _come_back(self, lost: CoordinatorLostError) -> None:
+        come_back(self._context, self._side.standing(), self._ready, self._inside, lost)
+
     # -- following the coordinator -----------------------------------------------------------------------------------
 
     def _follow(self, message: ToWorker) -> None:
@@ -315,7 +315,7 @@ class Worker:
         on_servers = runtime_placement(policy) == "servers"
         if context.phase is None or context.phase.policy != phase.policy:
             context.exchange.forget_velocity()
-        context.phase = phase
+        context.phase, self._inside = phase, False
         self._context.generation += 1
         self._side, context.collective_failed = ParameterServerMode(context), False
         context.steering.settings = Settings()
@@ -337,13 +337,14 @@ class Worker:
         self._move_state(phase, on_servers)
         if on_servers:
             context.exchange.part()
-            self._side = ParameterServerMode(context, swaps=policy.traits.reads_early and context.client.full_duplex)
+            self._side = ParameterServerMode(context, policy.traits)
         else:
             try:
                 self._side = self._side_of(policy, phase)
             except PolicyError as error:
                 context.report_failed_collective(0, str(error), broken=True)
                 return
+        self._inside = True
         context.client.send(Entered(phase.number, self._save(phase, on_servers)))
 
     def _save(self, phase: Phase, on_servers: bool) -> bytes:
@@ -395,5 +396,5 @@ class Worker:
     def _finish_epoch(self, message: EpochDone) -> None:
         if self._context.phase is not None:
             self._side.end_epoch(message.version)
-        self._context.done = message.epoch == self._epoch
+        self._context.done = message.epoch == self._position.epoch
         self.arrivals = message.arrivals

@@ -205,7 +205,7 @@ def calibrated(scenario: Scenario, costs: Costs) -> Scenario:
         name=f"{scenario.name}-calibrated",
         source="durations, messages, averages and ends of epochs as measured on real workers by polyrhythm calibrate",
         devices=[Device(compute_s=fmean(times), bandwidth_gbps=rate * 8e-9) for times, rate in pairs],
-        compute=Compute(distribution="measured", measured_s=costs.compute_s),
+        compute=Compute(distribution="measured", measured_s=costs.compute_s, cancelled="finishes"),
         network=network,
         epoch_end_s=costs.epoch_end_s,
     )

@@ -81,6 +81,10 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     sleep: Sleep | None = None
     """Random extra sleep; none: nobody sleeps."""
 
+    cancelled: Literal["stops", "finishes"] = "stops"
+    """What a worker does with a step that is cancelled while it computes: it stops at once, or it finishes, as real
+    workers do, and only then begins the next one."""
+
     def __post_init__(self) -> None:
         if (self.distribution == "trace") != (self.trace is not None):
             raise ScenarioError(

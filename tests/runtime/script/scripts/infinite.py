@@ -2,6 +2,7 @@
 """A script for a single process with a GradScaler, and a sample of infinities, which one of the workers gets."""
 
 import os
+import sys
 
 import torch
 from torch import nn
@@ -13,8 +14,17 @@ X[37] = float("inf")
 data, model = TensorDataset(X), nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+
+def drawn():
+    """Of the script's own, where only one of the workers has infinities."""
+    for number in range(12):
+        x = torch.randn(4, 4)
+        yield (x * float("inf") if number == 5 and os.environ.get("RANK") == "1" else x,)
+
+
 for _ in range(2):
-    for (x,) in DataLoader(data, 4):
+    for (x,) in drawn() if "drawn" in sys.argv else DataLoader(data, 4):
         optimizer.zero_grad()
         scaler.scale(model(x).square().mean()).backward()
         scaler.step(optimizer)

@@ -54,11 +54,13 @@ kind = makes.get(WHAT) or getattr(torch.optim, WHAT, torch.optim.AdamW)
 optimizer = kind(model.parameters(), lr=0.02)
 if dist.is_initialized():
     model = DistributedDataParallel(model)
-for _ in range(3):
+for epoch in range(3):
     for (x,) in loader:
         x = x.mul(3).long().clamp(0, 7) if "sparse" in WHAT else x.to(next(model.parameters()).dtype)
         optimizer.zero_grad()
         model(x).square().mean().backward()
+        if WHAT == "late" and epoch == 0:  # as DINO's last layer
+            list(model.parameters())[-1].grad = None
         optimizer.step(*[torch.zeros(1).sum] * (WHAT == "LBFGS"))
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[x for p in model.parameters() for x in p.detach().double().flatten().tolist()], file=out)

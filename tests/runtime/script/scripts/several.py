@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 WHAT = sys.argv[1]
+RANK = int(os.environ.get("RANK", 0))
 ALONE = "alone" in sys.argv
 data = TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(2)) + 1)
 if ALONE:
@@ -42,6 +43,25 @@ def gan(every):
     return [critic, maker]
 
 
+def two_scalers():
+    """Of which the second finds infinities now and then, on one of the ranks."""
+    critic, maker = wrap(nn.Linear(4, 1)), wrap(nn.Linear(4, 4))
+    of_critic, of_maker = (torch.optim.Adam(each.parameters(), lr=0.02) for each in (critic, maker))
+    scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (64.0, 1024.0)]
+    for _ in range(3):
+        for i, (x,) in enumerate(loader):
+            made, scale = maker(-x), float("inf") if RANK == i == 1 else 1.0
+            of = {of_critic: lambda made=made, x=x: (critic(x) - critic(made.detach())).square().mean()}
+            of[of_maker] = lambda made=made, scale=scale: critic(made).mean() * scale
+            for (optimizer, loss), scaler in zip(of.items(), scalers, strict=True):
+                optimizer.zero_grad()
+                scaler.scale(loss()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+    assert [scaler.get_scale() for scaler in scalers] == [64.0, 128.0], [scaler.get_scale() for scaler in scalers]
+    return [critic, maker]
+
+
 def two_kinds():
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1))
     muon = torch.optim.Muon([model[0].weight], lr=0.05)
@@ -56,6 +76,7 @@ def two_kinds():
     return [model]
 
 
-models = {"gan": lambda: gan(1), "buffers": lambda: gan(1), "critic": lambda: gan(2), "kinds": two_kinds}[WHAT]()
+ways = {"scalers": two_scalers, "kinds": two_kinds, "critic": lambda: gan(2)}
+models = {"gan": lambda: gan(1), "buffers": lambda: gan(1), **ways}[WHAT]()
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[f"{x:.9g}" for m in models for p in m.parameters() for x in p.detach().flatten().tolist()], file=out)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync, Ticket
-from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolicyError
+from polyrhythm.core.workload import SampleRange, without
+from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
@@ -66,6 +67,8 @@ class LocalStepPhase(ParameterServerPhase):
         self._closing: int | None = None
         self._lost: dict[int, LeftReason] = {}
         self._collective_failed: set[int] = set()
+        self._told: dict[int, int] = {}
+        """Exchanges that a worker says that it has completed, which a coordinator before this one had asked for."""
         self._over = False
         self._cut = ""
         self._awaited: set[int] = set()
@@ -124,6 +127,8 @@ class LocalStepPhase(ParameterServerPhase):
         if self._is_answered(message.number):
             self._open.pop(message.number, None)
             self._completed.pop(message.number)
+            if not self._broken and not self._open:
+                self._job.settled()
         self._cut_if_due()
         self._close_if_still()
 
@@ -142,6 +147,47 @@ class LocalStepPhase(ParameterServerPhase):
         self._job.members[worker].step = None
         self.request_stop()
         self._cut_if_due()
+
+    def returned(self, worker: int, message: Returned) -> None:
+        """What is in its replica nobody processes again; of some of it others may have nothing."""
+        if not self._job.workload.shared:
+            raise UsageError("its workers read shards of their own under a policy on replicas")
+        self._take(message.processed)
+        for number, sample_ranges in message.offers:
+            self._open.setdefault(number, {})[worker] = self._take(sample_ranges)
+        self._unmerged[worker] = self._take(message.alone)
+        self._merges = max(self._merges, message.merges)
+        self._told[worker] = message.merges
+        for number in self._open:
+            self._completed[number] = {other for other, merges in self._told.items() if merges >= number}
+        self._collective_failed.add(worker)
+
+    def _take(self, sample_ranges: Sequence[SampleRange]) -> list[SampleRange]:
+        """Those of these positions that were left, which count as processed from here on."""
+        left = self._job.workload.drain()
+        rest = without(left, sample_ranges)
+        self._job.give_back(rest)
+        taken = without(left, rest)
+        self._job.samples += count_samples(taken)
+        return taken
+
+    @property
+    def outstanding(self) -> tuple[SampleRange, ...]:
+        """Granted, or in the replica of one worker only, which may be lost with it."""
+        return *super().outstanding, *self._unsettled
+
+    @property
+    def unsettled_samples(self) -> int:
+        return count_samples(self._unsettled)
+
+    @property
+    def _unsettled(self) -> list[SampleRange]:
+        offered = (ranges for offers in self._open.values() for ranges in offers.values())
+        return [sample_range for ranges in (*offered, *self._unmerged.values()) for sample_range in ranges]
+
+    @property
+    def merges(self) -> int:
+        return self._merges
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
@@ -196,8 +242,18 @@ class LocalStepPhase(ParameterServerPhase):
 
     @property
     def apart(self) -> tuple[int, ...]:
-        """Live members whose replicas differ, so that the job's state is their mean."""
-        return () if self.closed else (self.sound or self.live)
+        """Live members whose replicas differ, so that the job's state is their mean.
+
+        Who has missed an exchange in which others have all that it had takes over what these have.
+        """
+        if self.closed:
+            return ()
+        if self.sound:
+            return self.sound
+        known = max((number for number in self._open if self._completed[number].intersection(self.live)), default=0)
+        ahead = tuple(worker for worker in self.live if worker in self._completed[known])
+        behind = [worker for worker in self.live if worker not in ahead]
+        return self.live if not known or any(map(self._seen_alone, behind)) else ahead
 
     def may_end(self) -> bool:
         """Once all replicas have met, or to go on with what was given back; not on the way to a new phase."""

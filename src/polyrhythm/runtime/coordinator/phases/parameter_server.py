@@ -124,6 +124,12 @@ class ParameterServerPhase(PhaseKind):
     def left(self) -> int:
         return self._job.workload.left
 
+    @property
+    def outstanding(self) -> tuple[SampleRange, ...]:
+        """Granted, or arrived and not applied."""
+        granted = (sample_range for member in self._job.members.values() for sample_range in member.sample_ranges)
+        return *granted, *(arrival.sample_range for arrival in self._arrived.values())
+
     def finish(self) -> None:
         """Apply what is pending; sample ranges that were granted ahead are void."""
         self._driver.settle()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.wire.protocol import (
     CollectiveFailed,
@@ -56,6 +57,9 @@ class PhaseDriver(Driver):
         except Exception:  # of a policy that may be none of ours: it begins anew
             return None
         return None if self._failed else state
+
+    def book_only(self) -> None:
+        self._failed = True
 
     def _show(self, event: Event, decisions: Decisions) -> None:
         if self._job.observe is not None:
@@ -154,6 +158,13 @@ class PhaseKind:
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone."""
 
+    def book_only(self) -> None:
+        """The policy is shown nothing: the coordinator that has shown it what happens in this phase has died."""
+        self._driver.book_only()
+
+    def returned(self, worker: int, message: Returned) -> None:
+        """A worker tells how far it has come, which a coordinator that has died has known; it stands."""
+
     def exhausted(self, worker: int) -> None:
         """A worker that makes steps of its own has no data left for the one that it was granted."""
 
@@ -205,6 +216,21 @@ class PhaseKind:
     def may_end(self) -> bool:
         """Whether the epoch may end, or go on with what was given back, now that everyone stands at its end."""
         return True
+
+    @property
+    def outstanding(self) -> tuple[SampleRange, ...]:
+        """Positions that are handed out and, if the servers hold the parameters, in none of these."""
+        return ()
+
+    @property
+    def unsettled_samples(self) -> int:
+        """Samples of these that are processed, by one worker only."""
+        return 0
+
+    @property
+    def merges(self) -> int:
+        """Exchanges of replicas that the coordinator has asked for in this phase."""
+        return 0
 
     # -- what of the state is where, if the members hold it --------------------------------------------------------
 

@@ -8,34 +8,21 @@ step. Ranks tell of their steps when the next token is due, not of each by itsel
 one left. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import is_built_in
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
+from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
-
-
-@dataclass(slots=True)
-class RankProgress:
-    """One rank: steps that it has completed, how far and which by themselves it has exchanged with all, those that the
-    policy has not seen yet with their times, and whether it stands still.
-    """
-
-    completed: int = 0
-    exchanged: int = 0
-    shared: set[int] = field(default_factory=set)
-    unseen: deque[tuple[float, Stepped]] = field(default_factory=deque)
-    collective_failed: bool = False
-    started: int = 0
 
 
 class SynchronousPhase(PhaseKind):
@@ -116,6 +103,20 @@ class SynchronousPhase(PhaseKind):
             progress.shared.add(message.completed - 1)
         for step in range(progress.completed, message.completed):
             self._complete(progress, self._inferred(worker, step), self._job.clock())
+        progress.collective_failed = True
+
+    def returned(self, worker: int, message: Returned) -> None:
+        """Ranks hear of shares ahead of the steps, so of those that one has made it knows all."""
+        assert self.plan is not None
+        progress = self._progress[worker]
+        if message.completed > self.plan.steps:
+            raise UsageError(f"rank {worker} tells of {message.completed} steps of {self.plan.steps}")
+        for since, shares in message.shares[len(self._shares.since) - 1 :]:
+            self._shares.change(since, shares)
+        for step in range(message.completed):
+            told = Stepped(step, self._samples(worker, step), 0.0, skipped=step in message.skipped)
+            self._complete(progress, told, self._job.clock())
+        progress.exchanged, progress.shared = message.exchanged, {*message.shared}
         progress.collective_failed = True
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:

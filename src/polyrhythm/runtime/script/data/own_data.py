@@ -26,6 +26,9 @@ EVERY_NTH = (
     "each worker takes one of every {} mini-batches that one process would read; what a worker that ends has not read "
     "is read by nobody"
 )
+LOOKED_UP = (
+    "the loop looks something up by the number of its mini-batch, so no worker takes more of them than its loader has"
+)
 DRAWN = "the script draws its data itself, on each worker its own; the job counts samples and does not know which"
 
 
@@ -167,6 +170,10 @@ class OwnReading:
                 self.data.end()
             return
         self._samples += rows(inputs)
+        self.begin()
+
+    def begin(self) -> None:
+        """The model is about to compute what a step may follow."""
         if not self.data.open:
             self.data.begin(*self._plan())
 
@@ -209,6 +216,13 @@ class OwnReading:
         runs = [each for each in self._passes.values() if not each.over]
         known = [(-(-length // width), each.steps) for each in runs if (length := length_of(each.loader)) is not None]
         return min(known, key=lambda steps: steps[0] - steps[1], default=(None, 0))
+
+
+def promise_of(run: Pass | None, split: int) -> str:
+    """What is said of data that are read in so many parts, by a loader or none."""
+    if run is None:
+        return DRAWN
+    return AS_TORCHRUN if split == 1 else EVERY_NTH.format(split)
 
 
 def length_of(loader: DataLoader[Any]) -> int | None:

@@ -14,12 +14,14 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.core.workload import even_steps
+from polyrhythm.runtime.script.data.indexed import looked_up_at
 from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source, evenly, terms_of
 from polyrhythm.runtime.worker.worker import Worker
+from polyrhythm.training.data.fingerprint import content_of
 
 
 class PassListener(Protocol):
@@ -54,6 +56,8 @@ class Pass:
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
         self.counted = False
         """Whether the script calls `next` by itself, and so knows how often: it may not ask for the end."""
+        self.looked_up = ""
+        """Where the script looks something up by the number of a mini-batch, if it does."""
 
     def iterator(self) -> "PassIterator":
         """What the script goes through; when it has dropped that, the run is over."""
@@ -102,6 +106,7 @@ class PassIterator:
     def __next__(self) -> Any:
         if not self._run.batches:
             self._run.counted = calls(sys._getframe(1))
+            self._run.looked_up = looked_up_at(sys._getframe(1))
         return self._run.next_batch()
 
 
@@ -231,6 +236,15 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
         self._draws_seed |= self.epoch > self._first_epoch
         return self._rest()
+
+    def renew(self, loader: DataLoader[Any]) -> None:
+        """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
+        if loader.dataset is not self.dataset:
+            known = terms_of(self.dataset, None)
+            self._terms = {name: word for name, word in self._terms.items() if name not in known}
+            self._terms |= terms_of(loader.dataset, None)
+            self.dataset, self._content = loader.dataset, content_of(loader.dataset)
+        self.loader = loader
 
     def again(self) -> Iterator[Any]:
         """The epoch under way, of which nothing was used, from its start; the sampler may have another order now."""

@@ -144,6 +144,19 @@ def learned(sums: StepSums, off: float, transfer_s: float, *watched: Any) -> Ste
     return StepTime(sums, off, spread, transfer_s, *sums.line(spread), *watched)
 
 
+def known_step_time(samples: int, step_s: float, spread: float, steps: int) -> StepTime:
+    """What so many equal steps would have told, if single ones deviate by this share of their time.
+
+    >>> time = known_step_time(8, 2.0, spread=0.3, steps=16)
+    >>> round(time.expected_s(8), 3), round(time.spread, 3)
+    (2.0, 0.3)
+    """
+    sums = NO_STEPS
+    for _ in range(steps):
+        sums = sums.plus(samples, step_s)
+    return learned(sums, spread**2 * (SPREAD_STEPS + sums.steps) - SPREAD_STEPS * SPREAD**2, 0.0)
+
+
 def cumulated(total: float, since: StepSums, off: float, samples: int, step_s: float) -> tuple[float, StepSums]:
     """The cumulative sum after a step that is `off` by so many deviations, and the steps since it was zero."""
     total += off - SLACK

@@ -1,6 +1,6 @@
 """What a worker makes of a coordinator that is silent."""
 
-from polyrhythm.runtime.worker.client import Silence
+from polyrhythm.runtime.worker.presence.heartbeat import Silence
 
 
 def test_who_is_heard_is_not_given_up() -> None:

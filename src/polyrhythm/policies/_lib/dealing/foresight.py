@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polyrhythm.policies._lib.shares import better_shares
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.shares import better_shares
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 
 FORESEEN = 24
 """Latest rounds with unequal shares that count."""

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.policies._lib.shares import better_shares, least_s, slowest_s, split
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.shares import better_shares, least_s, slowest_s, split
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 
 quiet = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 times = st.builds(

@@ -4,7 +4,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 
 PAYS = 0.03
 """By how much a step must become shorter for a change to pay."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.policies._lib.step_time import StepTime
+from polyrhythm.policies._lib.dealing.step_time import StepTime
 
 quiet = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 parts = st.floats(0.001, 10.0)

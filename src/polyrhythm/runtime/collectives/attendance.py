@@ -1,0 +1,132 @@
+"""How a rank takes part in the exchange of a backward pass that its script does not make: nobody waits for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward  # as torch has it: scripts' own passes are listened to
+from torch.nn.parallel import DistributedDataParallel
+
+from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
+
+FORWARD, BACKWARD = "f", "b"
+
+WHY_NOT_SEVERAL = "what belongs to a step of several DistributedDataParallel is not known"
+WHY_NOT_INNER = "its SyncBatchNorm exchanges statistics in the forward pass"
+WHY_NOT_OTHER = "it has made other passes than in the step before"
+
+
+class Attended(DistributedDataParallel):
+    """A DistributedDataParallel that follows which passes a step has, and makes them with nothing.
+
+    What it contributes is -0.0, which changes no bit of a sum, and is left over only where nobody contributes more.
+    """
+
+    _attends = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._played, self._usual, self._launched = "", FORWARD + BACKWARD, 0
+        self._alone = False
+
+    @property
+    def why_not(self) -> str:
+        """Why the rest of the step's exchange cannot be made without the script; empty if it can."""
+        if any(isinstance(module, nn.SyncBatchNorm) for module in self.modules()):
+            return WHY_NOT_INNER
+        return "" if self._usual.startswith(self.played) else WHY_NOT_OTHER
+
+    @property
+    def played(self) -> str:
+        """The passes of the step under way that exchange: forward ones buffers, backward ones gradients."""
+        if self._played.endswith(FORWARD) and self._launches > self._launched:
+            self._played += BACKWARD
+        return self._played
+
+    @property
+    def _launches(self) -> int:
+        group = self.process_group
+        assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
+        return group.launches
+
+    def stepped(self) -> None:
+        """The step is over."""
+        self._usual, self._played, self._alone = self.played or self._usual, "", False
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        played = self.played
+        made = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        if self.require_backward_grad_sync and torch.is_grad_enabled():
+            self._played = played + FORWARD
+        else:
+            self._alone |= torch.is_grad_enabled()
+        self._launched = self._launches
+        return made
+
+    def attend(self) -> None:
+        """Make the passes that the step before had and this one has not yet."""
+        roots: list[Tensor] = []
+        self.require_backward_grad_sync = True  # which the script's forward pass would have said
+        with torch.enable_grad():
+            for kind in self._usual.removeprefix(self.played):
+                if kind == FORWARD:
+                    roots = self._pass_nothing()
+                else:
+                    backward(roots or self._pass_nothing(again=True))
+                    roots = []
+
+    def _pass_nothing(self, again: bool = False) -> list[Tensor]:
+        """A forward pass without the model; `again` after one of the script, whose buffers are exchanged."""
+        if again:
+            self.require_forward_param_sync = False
+        self._attends = True
+        try:
+            return list(DistributedDataParallel.forward(self, torch.zeros(1)))  # type: ignore[no-untyped-call]
+        finally:
+            self._attends = False
+
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self._attends:
+            return self._nothing()
+        return super()._run_ddp_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _nothing(self) -> list[Tensor]:
+        # A parameter without a gradient anywhere keeps none if torch looks for those that are unused. Those of a pass
+        # under no_sync it takes for used, and then each needs a gradient.
+        few = self.find_unused_parameters and not self._alone
+        used = [p for p in self.module.parameters() if p.requires_grad][-1 if few else 0 :]
+        sparse = {each.weight for each in self.module.modules() if getattr(each, "sparse", False)}
+        return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
+
+
+def nothing_of_rows(weight: Tensor) -> Tensor:
+    """Whose gradient is sparse, as an embedding's, and has no row."""
+    rows = torch.zeros(0, dtype=torch.long, device=weight.device)
+    return nn.functional.embedding(rows, weight, sparse=True).sum()
+
+
+def attend(models: Sequence[Attended]) -> str:
+    """Take part in what is left of the exchange of a step; else why that cannot be.
+
+    What some backward pass of the step has begun is left alone where there are several models.
+    """
+    if len(models) > 1:
+        return "" if any(BACKWARD in model.played for model in models) else WHY_NOT_SEVERAL
+    for model in models:
+        if model.played == model._usual:
+            return ""
+        if model.why_not:
+            return model.why_not
+        model.attend()
+    return ""
+
+
+def is_nothing(gradients: Sequence[Tensor | None]) -> bool:
+    """Whether these are what all ranks have contributed nothing to.
+
+    >>> is_nothing([torch.tensor([-0.0]), None]), is_nothing([torch.tensor([0.0])])
+    (True, False)
+    """
+    dense = [each.coalesce().values() if each.is_sparse else each for each in gradients if each is not None]
+    return all(bool(((each == 0) & torch.signbit(each)).all()) for each in dense)

@@ -1,0 +1,80 @@
+"""The script's loaders: where each was made, and which of them the steps draw from."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from torch.utils.data import DataLoader
+
+from polyrhythm.runtime.script.notices import script_line, script_lines
+
+
+class Loaders:
+    """Those that the script's own code has made.
+
+    Attributes:
+        training: the one that steps are made from, once that has shown.
+        read: how torch begins to read one.
+    """
+
+    def __init__(self) -> None:
+        self.training: DataLoader[Any] | None = None
+        self.read: Callable[[DataLoader[Any]], Iterator[Any]] = iter
+        self._other: DataLoader[Any] | None = None
+        self._places: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
+        self._origins: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
+        self._later: WeakSet[DataLoader[Any]] = WeakSet()
+        """Those that were made since steps are made from another."""
+
+    def __contains__(self, loader: DataLoader[Any]) -> bool:
+        return loader in self._places
+
+    def made(self, loader: DataLoader[Any]) -> None:
+        self._places[loader], self._origins[loader] = script_line(), script_lines()
+        if self.training is not None:
+            self._later.add(loader)
+
+    def place(self, loader: DataLoader[Any]) -> str:
+        """The script's line that has made it."""
+        return self._places[loader]
+
+    def origin(self, loader: DataLoader[Any]) -> str:
+        """All lines that have."""
+        return self._origins[loader]
+
+    def trains_on(self, loader: DataLoader[Any]) -> bool:
+        """Whether it is the training loader, or one that the script has made in its place for another epoch."""
+        known = self.training
+        if known is None or loader is known:
+            return loader is known
+        if loader.batch_size != known.batch_size or self._places[loader] != self._places[known]:
+            return False
+        return loader.dataset is known.dataset or (self._renews(loader) and lengths(loader) == lengths(known))
+
+    def _renews(self, loader: DataLoader[Any]) -> bool:
+        """Whether it was made as the training loader was, but since steps are made from that."""
+        known = self.training
+        return known is not None and loader in self._later and self._origins[loader] == self._origins[known]
+
+    def pass_over(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """The script reads one that is not the training loader."""
+        self._other = loader
+        return self.read(loader)
+
+    def other(self) -> str:
+        """Why the latest of these is not the training loader although it looks like one; or nothing."""
+        loader = self._other
+        if loader is None or self.training is None or not self._renews(loader):
+            return ""
+        return (
+            "the data set of another epoch must be as long as the first, so that the job can deal it out: "
+            f"{lengths(loader)} samples and {lengths(self.training)}"
+        )
+
+
+def lengths(loader: DataLoader[Any]) -> int:
+    """Samples of its data set; 0 if that does not say."""
+    try:
+        return len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return 0

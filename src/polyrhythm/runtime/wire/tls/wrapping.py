@@ -1,0 +1,34 @@
+"""Where connections become TLS: those over TCP, if the environment of this process names an authority."""
+
+import os
+import socket
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.wire.tls.files import files_of, reason_of
+
+
+def called(sock: socket.socket, address: str) -> socket.socket:
+    """A connection that this process has opened, after the handshake.
+
+    Raises:
+        UsageError: if the server is not believed, or does not speak TLS.
+    """
+    files = files_of(os.environ)
+    if sock.family == socket.AF_UNIX or not files.ca:
+        return sock
+    try:
+        return files.client().wrap_socket(sock)
+    except OSError as error:
+        sock.close()
+        raise UsageError(
+            f"no TLS with {address}: {reason_of(error)}; give every host of the job --tls-cert, --tls-key and --tls-ca "
+            "of one authority"
+        ) from None
+
+
+def accepted(sock: socket.socket) -> socket.socket:
+    """A connection that has come to this process; the handshake is made when it is read for the first time."""
+    files = files_of(os.environ)
+    if sock.family == socket.AF_UNIX or not files.cert:
+        return sock
+    return files.server().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

@@ -1,0 +1,1 @@
+"""How a worker is there for its coordinator, and for the next one."""

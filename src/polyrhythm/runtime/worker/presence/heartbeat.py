@@ -1,0 +1,169 @@
+"""Signs of life in both directions, in a thread of their own, and what must reach who stands in a collective."""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from polyrhythm.errors import FrameError, PolyrhythmError
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.wire.connection import Channel, connect
+from polyrhythm.runtime.wire.event_loop import LoopThread
+from polyrhythm.runtime.wire.handshake import join
+from polyrhythm.runtime.wire.protocol import Address, Confirmed, Cut, Heartbeat, LeaveJob, Propose
+from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected
+from polyrhythm.runtime.worker.losses import ScriptFigures
+
+RETURN_S = 30.0
+"""How long a coordinator may take to follow one that has died."""
+
+
+class Silence:
+    """How long the other side has been silent, as far as this process could hear it.
+
+    Args:
+        period_s: seconds between two looks.
+        limit_s: seconds of silence that are too many.
+        now_s: the time.
+
+    Example:
+        >>> silence = Silence(period_s=1.0, limit_s=3.0, now_s=0.0)
+        >>> [silence.is_too_long(now_s) for now_s in (1.0, 2.0, 3.0, 4.0)]
+        [False, False, False, True]
+    """
+
+    def __init__(self, period_s: float, limit_s: float, now_s: float) -> None:
+        self._period_s, self._limit_s = period_s, limit_s
+        self._heard_s = self._looked_s = now_s
+
+    def hear(self, now_s: float) -> None:
+        self._heard_s = now_s
+
+    def is_too_long(self, now_s: float) -> bool:
+        if now_s - self._looked_s > 2 * self._period_s:  # this process itself was stopped, such as by Ctrl-Z
+            self._heard_s = now_s
+        self._looked_s = now_s
+        return now_s - self._heard_s > self._limit_s
+
+
+class HeartbeatOwner(Protocol):
+    """Whose heartbeat it is; all but `reported` is called in the heartbeat's thread."""
+
+    reported: ScriptFigures
+
+    def cut(self, message: Cut) -> None:
+        """A collective will never end."""
+
+    def ask_to_leave(self) -> None:
+        """Somebody outside wants this worker to leave the job."""
+
+    def lose(self, reason: str, final: bool) -> None:
+        """The coordinator does not answer any more, or, unless that is final, another one will take its place."""
+
+    @property
+    def recovers(self) -> bool:
+        """Whether another coordinator follows one that dies."""
+
+
+class HeartbeatThread(LoopThread):
+    """Tells the coordinator that this process is running, also while it computes, and hears the same of it.
+
+    A stopped process misses its heartbeats. One that was stopped itself cannot tell, and listens once more. When the
+    coordinator dies and another one follows, this thread meets it by itself, however long a step of the worker takes.
+
+    Args:
+        address: of the coordinator.
+        rank: of this worker.
+        period_s: seconds between two heartbeats.
+        limit_s: seconds of silence after which the coordinator is given up.
+        owner: told, in this thread, what the coordinator says; what its script has reported goes with the heartbeats.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        rank: int,
+        period_s: float,
+        limit_s: float,
+        owner: HeartbeatOwner,
+    ) -> None:
+        super().__init__("polyrhythm-heartbeat")
+        self._period_s, self._limit_s = period_s, limit_s
+        self._owner = owner
+        self._address, self._hello = address, Hello(address.job, "heartbeat", rank)
+        self._silent = self._gone = False
+        self._channel = self._join()
+        self._silence = Silence(period_s, limit_s, self.loop.clock())
+        self.loop.call_later(0.0, self._beat)
+        self.start()
+
+    def _join(self) -> Channel:
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Rejected | Cut | LeaveJob | Propose | Heartbeat)
+        address = self._address
+        return join(self.loop, address.coordinator, self._hello, decoder, self, token=address.token)
+
+    def run(self) -> None:
+        while not self._stopping:
+            self.loop.step()
+            if self._gone and not self._stopping:
+                self._join_next()
+
+    def _join_next(self) -> None:
+        """Meet the next coordinator, which may die, too."""
+        deadline = self.loop.clock() + RETURN_S
+        while self._gone and not self._stopping:
+            try:
+                connect(self._address.coordinator, RETURN_S).close()  # whoever starts coordinators is still there
+            except PolyrhythmError as error:
+                self._give_up(str(error))
+                return
+            try:
+                self._channel, self._gone = self._join(), False
+            except PolyrhythmError as error:
+                if self.loop.clock() > deadline:
+                    self._give_up(str(error))
+                    return
+            self._silence.hear(self.loop.clock())
+
+    def _give_up(self, reason: str) -> None:
+        self.end()
+        self._owner.lose(reason, final=True)
+
+    def tell(self, message: Saved) -> None:
+        """From any thread."""
+        self.loop.call_from_thread(lambda: self._channel.send(message))
+
+    def received(self, message: Any) -> None:
+        self._silence.hear(self.loop.clock())
+        if isinstance(message, Cut):
+            self._owner.cut(message)
+        elif isinstance(message, Propose):
+            self._channel.send(Confirmed(message.number, refusal_of(message.policy)))
+        elif isinstance(message, LeaveJob):
+            self._owner.ask_to_leave()
+
+    def destination(self, message: Any, payload: Any) -> memoryview:
+        raise FrameError("the coordinator sent numbers to a heartbeat")
+
+    def lost(self, reason: str) -> None:
+        self._gone = self._owner.recovers and not self._silent
+        if not self._gone:
+            self.end()
+        self._owner.lose(reason, final=not self._gone)
+
+    def _beat(self) -> None:
+        if self._silence.is_too_long(self.loop.clock()) and not self._gone:
+            self._silent = True
+            self._channel.end(f"the coordinator has not answered for {self._limit_s:g} s; see --hang-after")
+            return
+        self._channel.send(Heartbeat(self._owner.reported.take()))
+        self.loop.call_later(self._period_s, self._beat)
+
+
+def refusal_of(policy: str) -> str:
+    """Why this process cannot run a policy; its file or module may do anything when it is loaded."""
+    try:
+        parse_policy(policy)
+    except (Exception, SystemExit) as error:
+        return str(error) or repr(error)
+    return ""

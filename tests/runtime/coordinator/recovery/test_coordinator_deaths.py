@@ -1,0 +1,59 @@
+"""Real jobs whose coordinator is killed: they go on, and their parameters say that each sample counts once."""
+
+import os
+import signal
+import uuid
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.chaos import play as chaos
+from tests.chaos.scripts import FaultScript
+from tests.runtime.coordinates import await_samples, train, trouble
+from tests.runtime.jobs import job
+
+EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 480, 4, 0.003
+
+
+def run(policy: str, workers: int, kills: tuple[int, ...], **others: Any) -> list[Tensor]:
+    """A job whose coordinator is killed at these counts of samples; the workers' parameters."""
+    settings = {"policy": policy, "epochs": EPOCHS, "max_coordinator_restarts": 9, **others}
+    with job(train, workers, EPOCHS, SAMPLES, BATCH, COMPUTE_S, **settings) as running:
+        for samples in kills:
+            assert await_samples(running, samples), "it has ended before"
+            os.kill(running.serving, signal.SIGKILL)
+        outcomes = running.join()
+    assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
+    return [outcome.value for outcome in outcomes]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:8", "selsync:0.05"])
+def test_a_job_on_its_workers_goes_on_without_its_coordinator(policy: str) -> None:
+    weights = run(policy, 3, (100, 300, SAMPLES + 100))
+    assert trouble(weights, [3]) == ""
+
+
+@pytest.mark.parametrize("policy", ["esync", "esync:blocking=false"])
+def test_workers_that_step_by_themselves_know_what_they_have_done(policy: str) -> None:
+    """Here a sample's part depends on who meets with whom, so each attempt at it moves a parameter of its own."""
+    name = f"deaths-{uuid.uuid4().hex}"
+    settings: dict[str, Any] = {"name": name, "policy": policy, "max_coordinator_restarts": 9}
+    with job(chaos.train, 3, name, **settings) as running:
+        for samples in (200, 700, chaos.SAMPLES + 200):
+            assert await_samples(running, samples), "it has ended before"
+            os.kill(running.serving, signal.SIGKILL)
+        outcomes = running.join()
+    assert chaos.trouble(outcomes, FaultScript(0, policy, 3, ())) == ""
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:3", "k-sync:2"])
+def test_the_servers_go_on_from_their_last_snapshot(policy: str) -> None:
+    weights = run(policy, 3, (100, 300, SAMPLES + 100), snapshot="0.1s")
+    assert trouble(weights, [3]) == ""
+
+
+def test_under_bsp_every_bit_is_that_of_an_undisturbed_run() -> None:
+    disturbed, quiet = run("bsp", 2, (50, 200, SAMPLES + 50)), run("bsp", 2, ())
+    assert all(torch.equal(one, other) for one, other in zip(disturbed, quiet, strict=True))

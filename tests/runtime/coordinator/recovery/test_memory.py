@@ -1,0 +1,61 @@
+"""What a coordinator has written is whole for the next one, wherever the first was killed."""
+
+import os
+import signal
+
+from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
+
+
+def test_nothing_is_there_at_first() -> None:
+    memory = RecoveryMemory.create()
+    assert memory.read() is None
+    assert (memory.samples, memory.deaths) == (0, 0)
+
+
+def test_the_newest_of_many_records_is_read() -> None:
+    memory = RecoveryMemory.create()
+    for number in range(1, 8):
+        memory.write(b"x" * number, [memoryview(b"ab"), memoryview(bytes(number))])
+        kept = RecoveryMemory(memory.descriptors).read()
+        assert kept is not None
+        assert kept == (number, b"x" * number, bytearray(b"ab" + bytes(number)))
+
+
+def test_who_is_killed_while_it_writes_leaves_the_record_before() -> None:
+    """At each call of the kernel that a record takes: its place is void, the parts, its head."""
+    for calls in range(5):
+        memory = RecoveryMemory.create()
+        memory.write(b"first")
+        memory.write(b"second")
+        child = os.fork()
+        if not child:
+            write_and_die(memory, calls)
+        os.waitpid(child, 0)
+        kept = memory.read()
+        assert kept is not None
+        assert kept.record == (b"second" if calls < 4 else b"third")
+
+
+def write_and_die(memory: RecoveryMemory, calls: int) -> None:
+    """In a process of its own: write one more, and die after so many calls."""
+    write, left = os.pwrite, calls
+
+    def counted(*arguments: object) -> int:
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return write(*arguments)  # type: ignore[arg-type]
+
+    os.pwrite = counted
+    memory.write(b"third", [memoryview(b"numbers")])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_counts_are_kept_beside_the_records() -> None:
+    memory = RecoveryMemory.create()
+    memory.count(17)
+    assert memory.count_death() == 1
+    memory.count(19)
+    memory.write(b"record")
+    assert (memory.samples, memory.deaths) == (19, 1)

@@ -1,0 +1,193 @@
+"""Several hosts on one machine: a launcher each, over TCP on loopback."""
+
+import socket
+from collections.abc import Callable
+from signal import SIGTERM
+from subprocess import Popen, TimeoutExpired
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from polyrhythm.cli.app import app
+from polyrhythm.errors import PolicyError, RefusalError
+from polyrhythm.runtime.launch.gathering import HOSTS
+from polyrhythm.runtime.launch.torchrun import read_command
+from polyrhythm.runtime.script.patches import refuse_restarts, refuse_uncovered
+from polyrhythm.runtime.wire.tls.cover import covered
+from polyrhythm.runtime.wire.tls.files import CA, CERT, KEY, TlsFiles
+from tests.runtime.places import LIMIT_S, Place
+from tests.runtime.wire.tls.certificates import make_files
+
+TRAINS = """
+with polyrhythm.session(model, optimizer) as session:
+    for _ in range(2):
+        for x, y in session.loader(data, batch_size=2):
+            step(x, y)
+    print("samples", session.metrics["samples"])
+"""
+
+
+COUNTED = """
+import time
+from polyrhythm.testing.coordinates import SampleNumbers
+
+EPOCHS, SAMPLES = 2, 240
+
+
+class Coordinates(torch.nn.Linear):
+    def forward(self, epoch, indices):
+        return -self.weight[epoch, indices].sum()
+
+
+model = Coordinates(SAMPLES, EPOCHS, bias=False)
+torch.nn.init.zeros_(model.weight)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(EPOCHS):
+        for indices in session.loader(SampleNumbers(SAMPLES), batch_size=2):
+            optimizer.zero_grad()
+            model(epoch, indices).backward()
+            time.sleep(0.15)
+            optimizer.step()
+            print("step", epoch, flush=True)
+torch.save(model.weight.detach(), f"weights.{rank}")
+"""
+
+
+def free_port() -> int:
+    """One after which another one is free, too: torch's store is there."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token; what a command makes of its flags goes with the test."""
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    for name in (CERT, KEY, CA):
+        monkeypatch.setenv(name, "")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_files(tmp_path_factory.mktemp("certificates"))
+
+
+def with_tls(files: TlsFiles) -> list[str]:
+    return [f"--tls-cert={files.cert}", f"--tls-key={files.key}", f"--tls-ca={files.ca}"]
+
+
+def outcome(host: "Popen[str]") -> tuple[int, str]:
+    """Exit status, and what was said."""
+    with host:
+        try:
+            out, err = host.communicate(timeout=LIMIT_S)
+        except TimeoutExpired:
+            host.kill()
+            raise
+    return host.returncode, out + err
+
+
+def start(place: Place, script: str, *flags: list[str]) -> list["Popen[str]"]:
+    """A host for each list of its own flags."""
+    where = ["--nnodes", str(len(flags)), "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", place.mark]
+    return [place.start(script, *where, "--node-rank", str(rank), *own) for rank, own in enumerate(flags)]
+
+
+def test_a_job_with_tls_trains_and_says_what_is_not_covered(place: Place, files: TlsFiles) -> None:
+    flags = [*with_tls(files), "--policy", "asp"]
+    (first, said), (second, also) = map(outcome, start(place, TRAINS, flags, flags))
+    assert (first, second) == (0, 0), said + also
+    samples = [int(line.split()[1]) for line in (said + also).splitlines() if line.startswith("samples")]
+    assert sum(samples) == 80
+    assert len(samples) == 2
+    for text in (said, also):
+        assert text.count("polyrhythm: TLS covers the coordinator, the servers and ctl; torch's store") == 1
+
+
+def test_a_host_without_it_is_told_so(place: Place, files: TlsFiles) -> None:
+    first, second = start(place, TRAINS, [*with_tls(files), "--policy", "asp"], ["--policy", "asp"])
+    code, said = outcome(second)
+    assert code, said
+    assert "if the job has TLS, give --tls-ca or POLYRHYTHM_TLS_CA" in said
+    first.send_signal(SIGTERM)
+    outcome(first)
+
+
+def test_a_policy_whose_exchanges_are_not_covered_is_refused_before_anything_starts(files: TlsFiles) -> None:
+    where = ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:4000", *with_tls(files)]
+    with pytest.raises(PolicyError, match=r"policy selsync:0\.3 exchanges from worker to worker over gloo or NCCL"):
+        read_command([*where, "--policy", "selsync:0.3", "train.py"])
+    read_command([*where, "--policy", "asp", "train.py"])
+
+
+def test_so_is_that_which_the_script_has_chosen(place: Place, files: TlsFiles) -> None:
+    (code, said), (other, _) = map(outcome, start(place, TRAINS, with_tls(files), with_tls(files)))
+    assert code
+    assert other
+    assert "policy bsp exchanges from worker to worker over gloo or NCCL, which TLS does not cover; use one" in said
+
+
+def test_on_one_host_nothing_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TLS_CA", "none.pem")
+    read_command(["--policy", "bsp", "train.py"])
+    assert not covered()
+
+
+def first_line(host: "Popen[str]", beginning: str) -> None:
+    """Until a host has said so."""
+    assert host.stdout is not None
+    for line in host.stdout:
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"nobody has said {beginning!r}")
+
+
+def drain(host: "Popen[str]", port: int, job: str) -> None:
+    """All workers of the host that has come over TCP."""
+    done = CliRunner().invoke(app, ["ctl", job, "drain", "127.0.0.1", "--at", f"tcp:127.0.0.1:{port}"])
+    assert done.exit_code == 0, done.output
+
+
+def terminate(host: "Popen[str]", port: int, job: str) -> None:
+    host.send_signal(SIGTERM)
+
+
+@pytest.mark.parametrize(("policy", "parts", "leave"), [("asp", {0.5}, drain), ("bsp", {0.5, 1.0}, terminate)])
+def test_a_host_comes_in_the_middle_and_leaves_and_every_sample_is_made_once(
+    place: Place, policy: str, parts: set[float], leave: Callable[["Popen[str]", int, str], None]
+) -> None:
+    port = free_port()
+    where = ["--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={place.mark}", "--policy", policy]
+    first = place.start(COUNTED, *where, "--node-rank=0")
+    first_line(first, "step 0")
+    second = place.start(COUNTED, *where, "--node-rank=1")
+    first_line(second, "step")
+    leave(second, port, place.mark)
+    left, said = outcome(second)
+    through, also = outcome(first)
+    assert (left, through) == (143, 0), said + also
+    assert "host 1 is not there; the job begins without it, and it may come at any time" in also
+    weight = torch.load(place.folder / "work" / "weights.0")
+    assert {*weight.flatten().tolist()} == parts
+
+
+def test_a_group_of_all_ranks_is_refused_where_ranks_come_and_go_or_it_is_in_the_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_restarts()
+    refuse_uncovered()
+    monkeypatch.setenv(HOSTS, "1:2")
+    with pytest.raises(RefusalError, match="--nnodes 1:2, and init_process_group forms a group of all ranks"):
+        refuse_restarts()
+    monkeypatch.setenv(CA, "ca.pem")
+    with pytest.raises(RefusalError, match="over gloo or NCCL, which TLS does not cover"):
+        refuse_uncovered()
