@@ -218,14 +218,14 @@ class FakeJob:
             if worker.phase is not None and worker.alive and not worker.finished:
                 message = control.Diverged(worker.phase.number, "is nan", rollback=True)
                 self.coordinator.receive(worker.rank, message)
-        elif what == "join":
+        elif what == "join" and int(argument) not in self.coordinator.job.members:
             self.coordinator.connect(int(argument))
             self.workers.pop(int(argument), None)  # of one that was there before under this rank
             newcomer = FakeWorker(self, int(argument), self.ahead)
             newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)
             self.mail.clear()
             self.workers[newcomer.rank] = newcomer
-        elif self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
+        elif what == "kill" and self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
             self._kill(self.workers[int(argument)])
 
     def _kill(self, w: FakeWorker) -> None:

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core import Proceed, replay
+from polyrhythm.core.placement import runtime_placement
 from polyrhythm.policies import parse_policy
 from tests.runtime.fake_job import FakeJob, at_ticks
 
@@ -161,6 +162,25 @@ def test_newcomers_take_their_part(
     events = at_ticks("switch", switches)
     events |= {tick: f"kill {rank}" for tick, rank in kills.items() if rank < workers}
     job.run(events | {tick: f"join {workers + number}" for number, tick in enumerate(joins)})
+    processed_once(job)
+
+
+@given(
+    seed=seeds,
+    workers=st.integers(2, 4),
+    samples=st.integers(20, 60),
+    first=st.sampled_from([policy for policy in POLICIES if runtime_placement(parse_policy(policy)) == "servers"]),
+    ahead=st.integers(0, 2),
+    kill=st.integers(1, 150),
+    pause=st.integers(1, 80),
+)
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_one_that_has_died_comes_back(
+    seed: int, workers: int, samples: int, first: str, ahead: int, kill: int, pause: int
+) -> None:
+    """Also as the others stand before the next epoch: under its old rank, and not in the phase in which it died."""
+    job = FakeJob(first, workers, samples, 3, EPOCHS, seed, ahead)
+    job.run({kill: "kill 1", kill + pause: "join 1"})
     processed_once(job)
 
 

@@ -1,5 +1,6 @@
 """Scripts that are left alone, and scripts that end in other ways."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,11 @@ def test_another_number_of_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     with pytest.raises(UsageError, match=r"starts 4 workers a host, but the job has 1; .*--nproc-per-node 4"):
         within_launcher(["-m", "torch.distributed.launch", "--nproc-per-node", "4", "train.py"])
+
+
+def test_ctrl_c_in_code_that_torch_calls_is_ctrl_c_all_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text('raise RuntimeError("Cannot extract tensors from value: KeyboardInterrupt: <EMPTY MESSAGE>")')
+    run = try_adapted(tmp_path, str(script), ranks=1, stand_in=False)
+    assert run.codes == [128 + signal.SIGINT]
+    assert "Traceback" not in run.stderr()

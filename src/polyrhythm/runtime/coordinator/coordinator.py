@@ -23,7 +23,7 @@ from polyrhythm.policies import BSP
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.coordinator.checks import check_upload, counts
-from polyrhythm.runtime.coordinator.job import CoordinatorEffects, Job, Member, Ranks, Stand, flow_of
+from polyrhythm.runtime.coordinator.job import GONE, CoordinatorEffects, Job, Member, Ranks, Stand, flow_of
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
@@ -153,12 +153,12 @@ class Coordinator:
         check_upload(worker, version, self.job, self._entry)
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        member = self.job.members.get(worker)
-        if member is None:
+        if worker not in self.job.members:
             return
         self.job.tell_loss(worker, reason, f"in phase {self.phase} ({self.policy.spec})")
         was_present = worker in self.job.present
-        del self.job.members[worker]
+        member = self.job.members.pop(worker)
+        self._phase_members = tuple(GONE if w == worker else w for w in self._phase_members)
         self.choice.lost(worker)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,9 @@ Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
 
 Ranks: TypeAlias = tuple[int, ...]
+
+GONE: Final = -1
+"""In the place of a member that a phase has lost: its rank may come back, and is no member then."""
 
 Stand: TypeAlias = Literal["entering", "stepping", "between"]
 """Where a job can stand: on the way into a phase, in the steps of an epoch, or at its end."""

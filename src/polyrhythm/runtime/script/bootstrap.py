@@ -48,11 +48,11 @@ def main(arguments: Sequence[str]) -> int:
         say_once(error)
         script.close(type(error), error)
         return status_of(error)
-    except KeyboardInterrupt as error:  # the launcher says so for all ranks
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        script.close(type(error), error)
-        return INTERRUPTED
     except BaseException as error:
+        if is_interrupt(error):  # the launcher says so for all ranks
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            script.close(type(error), error)
+            return INTERRUPTED
         failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
         script.close(*((type(error), error) if failed else ()))
         raise
@@ -60,6 +60,15 @@ def main(arguments: Sequence[str]) -> int:
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C is why; torch makes a RuntimeError of what a hook of a backward pass raises.
+
+    >>> is_interrupt(RuntimeError("Cannot extract tensors from value: KeyboardInterrupt: <EMPTY MESSAGE>"))
+    True
+    """
+    return isinstance(error, KeyboardInterrupt) or (type(error) is RuntimeError and "KeyboardInterrupt" in str(error))
 
 
 def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
