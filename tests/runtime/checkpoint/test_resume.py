@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.runtime.coordinates import await_samples, kill_everything, train, trouble
 from tests.runtime.jobs import job
 
-EPOCHS, SAMPLES, BATCH, COMPUTE_S = 3, 480, 4, 0.003
+EPOCHS, SAMPLES, BATCH, COMPUTE_S = 3, 480, 4, 0.01
 
 
 def settings(policy: str, folder: Path, **others: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def settings(policy: str, folder: Path, **others: Any) -> dict[str, Any]:
         "name": f"kept-{uuid.uuid4().hex}",
         "policy": policy,
         "checkpoint": str(folder),
-        "every": "0.25s",
+        "every": "0.05s",
         "epochs": EPOCHS,
         **others,
     }
