@@ -83,19 +83,12 @@ def evidence_of(
     own_s = np.maximum(0.0, arrivals[:, follows + 1] - starts - other_s)
     exchange_s = ends[:, follows + 1] - starts - own_s
     communication_s = np.broadcast_to(exchange_s.min(axis=0), exchange_s.shape)
-    loading_s = np.minimum(loading_s, own_s)
-    pause_s = np.minimum(pause_s, own_s - loading_s)
-    parts: dict[StepPart, StepTimes] = {
-        "computing": own_s - loading_s - pause_s,
-        "data loading": loading_s,
-        "pause": pause_s,
-    }
     return Evidence(
         source,
         tuple(rank.rank for rank in ordered),
         tuple(rank.host for rank in ordered),
         starts + shifts[:, follows],
-        parts,
+        parts_of(own_s, loading_s, pause_s),
         exchange_s - communication_s,
         np.array(communication_s),
         batch_size,
@@ -104,6 +97,13 @@ def evidence_of(
         wall_s=float((ends[:, -1] - ends[:, 0]).mean()),
         notes=notes,
     )
+
+
+def parts_of(own_s: StepTimes, loading_s: StepTimes, pause_s: StepTimes) -> dict[StepPart, StepTimes]:
+    """What each rank did before it stood at the exchange; parts that were stamped take no more than there was."""
+    loading_s = np.minimum(loading_s, own_s)
+    pause_s = np.minimum(pause_s, own_s - loading_s)
+    return {"computing": own_s - loading_s - pause_s, "data loading": loading_s, "pause": pause_s}
 
 
 def check_ranks(source: str, ranks: list[int], world: int | None) -> None:

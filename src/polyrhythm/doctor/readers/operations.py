@@ -3,7 +3,7 @@
 A folder, or a ``trace-NAME.parquet``, with ``meta-NAME.yaml`` beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -184,30 +184,20 @@ def arranged(source: str, columns: Columns, notes: tuple[str, ...], sizes: Mappi
     shape = len(names), int(replica.max()) + 1, len(steps)
     index = np.ravel_multi_index((operation.ravel(), replica, step), shape)
     seen = np.bincount(index, minlength=int(np.prod(shape))).reshape(shape)
-    if (seen > 1).any():
-        first = np.argwhere(seen > 1)[0]
-        raise TraceError(
-            f"{source} has {kinds[names[first[0]][0]]} {names[first[0]][1]} of stage {names[first[0]][2]} and replica "
-            f"{first[1]} twice in step {steps[first[2]]}; is it of two jobs?"
-        )
+    operations = [Operation(str(kinds[a]), int(b), int(c)) for a, b, c in names]
+    check_once(source, seen, operations, steps)
     whole = usual(seen.astype(bool))
     if not whole.any():
         raise TraceError(f"{source} has no step of which every replica has the same operations; give whole steps")
     kept = seen[:, :, whole].any(axis=(1, 2))
     chosen = np.ix_(kept, np.ones(shape[1], bool), whole)
-
-    def spread(name: str) -> Lanes:
-        full = np.zeros(shape)
-        full.ravel()[index] = columns[name]
-        return np.asarray(full[chosen])
-
-    start_s, duration_s = spread("start_ts"), spread("duration")
+    start_s, duration_s = (spread(columns[name], index, shape)[chosen] for name in ("start_ts", "duration"))
     if not (np.isfinite(start_s).all() and np.isfinite(duration_s).all() and (duration_s >= 0).all()):
         raise TraceError(f"{source} has times that are not finite or negative; give a whole trace")
     left_out = int((~whole).sum())
     return Operations(
         source,
-        tuple(Operation(str(kinds[a]), int(b), int(c)) for a, b, c in names[kept]),
+        tuple(operations[place] for place in np.flatnonzero(kept)),
         tuple(int(number) for number in steps[whole]),
         start_s,
         duration_s,
@@ -217,6 +207,23 @@ def arranged(source: str, columns: Columns, notes: tuple[str, ...], sizes: Mappi
         ranks_of(columns),
         (*notes, *([f"{left_out} steps of which some operations are missing were left out"] if left_out else [])),
     )
+
+
+def check_once(source: str, seen: NDArray[np.int64], operations: Sequence[Operation], steps: NDArray[np.int64]) -> None:
+    """Every operation at most once by replica and step."""
+    for operation, replica, step in np.argwhere(seen > 1)[:1]:
+        kind, number, stage = operations[operation]
+        raise TraceError(
+            f"{source} has {kind} {number} of stage {stage} and replica {replica} twice in step {steps[step]}; "
+            "is it of two jobs?"
+        )
+
+
+def spread(column: NDArray[Any], index: NDArray[np.int64], shape: tuple[int, int, int]) -> Lanes:
+    """Values of a column by operation, replica and step."""
+    full = np.zeros(shape)
+    full.ravel()[index] = column
+    return full
 
 
 def usual(seen: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -251,26 +251,17 @@ class SynchronousMode:
         return self._tokens[0]
 
     def _complete(self, samples: int, skipped: bool) -> None:
-        context = self._context
         if self._failure is not None:
-            self._completed = self._failure[0]
-            context.report_failed_collective(*self._failure, records=self._records, broken=self._broken)
-            context.wait()
+            self._give_up(*self._failure)
             return
         assert self._decided is not None, "a step is decided before it is complete"
         step, gradients, sync = self._decided
-        last, token, stop = step + 1 >= self._steps, None, False
+        context, last = self._context, step + 1 >= self._steps
         shared = not gradients and sync is not None and sync.what == "gradients"
-        waited_from = context.clock()
         try:
-            if not last:
-                token = self._token(step)
-                stop = token.stop and token.step == step
-                waited_from = context.clock()
-            if not gradients:
-                self._combine(step, sync, stop or last)
-            elif self._stay_equal and (last or (step + 1) % CHECKED_EVERY == 0):
-                context.exchange.check_equal()
+            token = None if last else self._token(step)
+            waited_from, stop = context.clock(), token is not None and token.stop and token.step == step
+            self._exchange_replicas(step, gradients, sync, stop or last)
         except (GroupError, CoordinatorLostError) as error:
             reached = self._reached(step, gradients)
             self._note(step, reached, shared, skipped)
@@ -290,6 +281,19 @@ class SynchronousMode:
             context.wait()
         elif last:
             context.may_step = False
+
+    def _give_up(self, completed: int, why: str) -> None:
+        """An exchange of the step has failed, or its decision: stand until there is another phase."""
+        self._completed = completed
+        self._context.report_failed_collective(completed, why, records=self._records, broken=self._broken)
+        self._context.wait()
+
+    def _exchange_replicas(self, step: int, gradients: bool, sync: Sync | None, closing: bool) -> None:
+        """What is exchanged after a step; where gradients are, parameters are compared now and then."""
+        if not gradients:
+            self._combine(step, sync, closing)
+        elif self._stay_equal and (step + 1 >= self._steps or (step + 1) % CHECKED_EVERY == 0):
+            self._context.exchange.check_equal()
 
     def _reached(self, step: int, gradients: bool) -> int:
         return step + 1 if gradients else self._context.exchange.averager.reached
