@@ -144,7 +144,7 @@ def test_a_diverged_run_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch)
                 raise DivergedError("the loss is\nnan")
             return Evaluation(0.5, 1.0)
 
-    monkeypatch.setattr(run_module, "build_numerics", lambda scenario, seed: Diverging())
+    monkeypatch.setattr(run_module, "build_numerics", lambda scenario, seed, threads: Diverging())
     training = TrainingConfig(batch_size=10, epochs=1, eval_every_samples=20)
     result = simulate(Scenario(devices=load_scenario("uniform").devices, training=training), parse_policy("asp"))
     assert (result.status, result.message) == ("diverged", "the loss is nan")

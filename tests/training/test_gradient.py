@@ -8,7 +8,14 @@ from torch import nn
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.data.task import Split, Task
 from polyrhythm.training.flat import FlatModel
-from polyrhythm.training.gradient import GradientRequest, PlainGradients, StackedGradients, fastest
+from polyrhythm.training.gradient import (
+    GradientRequest,
+    PlainGradients,
+    StackedGradients,
+    ThreadedGradients,
+    fastest,
+    one_thread,
+)
 
 Build = Callable[[], nn.Module]
 
@@ -141,3 +148,27 @@ def test_quality_is_that_of_the_model_with_these_parameters(build: Build) -> Non
     accuracy, loss = fastest(task, model).evaluate(request.parameters, request.buffers)
     model.load(request.parameters, request.buffers.vector, request.buffers.counters)
     assert (accuracy, loss) == pytest.approx(task.evaluate(model.module), rel=1e-5)
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Dropout(0.5), nn.Linear(8, 5))
+
+
+def test_threads_change_no_bit() -> None:
+    task, model = task_and_model(with_tanh)
+    batch = requests(model, 3)
+    with one_thread():
+        threaded = fastest(task, model, threads=3)
+        assert isinstance(threaded, ThreadedGradients)
+        for _ in range(20):
+            for ours, theirs in zip(threaded.compute(batch), PlainGradients(task, model).compute(batch), strict=True):
+                assert torch.equal(ours.vector, theirs.vector)
+                assert (ours.loss, ours.sq_norm) == (theirs.loss, theirs.sq_norm)
+
+
+@pytest.mark.parametrize("build", [with_dropout, normalised])
+def test_what_depends_on_the_order_has_no_threads(build: Build) -> None:
+    task, model = task_and_model(build)
+    before = torch.get_rng_state()
+    assert type(fastest(task, model, threads=3)) is PlainGradients
+    assert torch.equal(torch.get_rng_state(), before)

@@ -6,13 +6,13 @@ from statistics import fmean
 
 import joblib
 import numpy as np
-import torch
 
 from polyrhythm.core import TraceWriter
 from polyrhythm.policies import parse_policy
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
 from polyrhythm.telemetry import RunResult
+from polyrhythm.training.gradient import one_thread
 
 HELD_OUT_SEED = 1_000_000
 """Seeds from here on are held out: no training and no validation uses them."""
@@ -79,12 +79,8 @@ def instances(family: str, count: int, seed: int = HELD_OUT_SEED) -> list[Instan
 
 
 def measure(instance: Instance, spec: str, folder: str | None = None, writer: TraceWriter | None = None) -> RunResult:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         episode = Episode(instance, parse_policy(spec_for(spec, instance.workers)), folder, writer=writer).run()
-    finally:
-        torch.set_num_threads(threads)
     result = episode.result()
     result.duration_s = episode.time_s
     return result

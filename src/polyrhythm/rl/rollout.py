@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import joblib
 import numpy as np
-import torch
 
 from polyrhythm.policies import parse_policy
 from polyrhythm.policies.rlp.network import ValueNetwork
@@ -14,6 +13,7 @@ from polyrhythm.rl.acting import WINDOW, Acting, Agent, Watched, blank
 from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance
+from polyrhythm.training.gradient import one_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,8 @@ def play(rollout: Rollout) -> Played:
 
 def run_recorded(recorder: RolloutRecorder, episode: Episode) -> Played:
     recorder.episode = episode
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         episode.run()
-    finally:
-        torch.set_num_threads(threads)
     recorder.played.end_s, recorder.played.reached = episode.time_s, episode.reached
     return recorder.played
 

@@ -19,13 +19,13 @@ from polyrhythm.sim.numerics import Numerics, TimingOnly
 from polyrhythm.telemetry import RunResult
 
 
-def build_numerics(scenario: Scenario, seed: int) -> Numerics:
+def build_numerics(scenario: Scenario, seed: int, threads: int = 1) -> Numerics:
     """What computes the gradients; torch is imported only if there are any."""
     if scenario.training is None:
         return TimingOnly()
     from polyrhythm.sim import gradients
 
-    numerics: Numerics = gradients.build_numerics(scenario.training, scenario.workers, seed)
+    numerics: Numerics = gradients.build_numerics(scenario.training, scenario.workers, seed, threads)
     return numerics
 
 

@@ -116,9 +116,10 @@ class TrainedNumerics:
         config: optimizer, rates, schedule; its task fields are not read.
         workers: number of workers that are planned.
         seed: of the model's parameters and, unless the configuration has another, of the order of the samples.
+        threads: cores that gradients may be computed on, which changes no bit.
     """
 
-    def __init__(self, task: Task, config: TrainingConfig, workers: int, seed: int) -> None:
+    def __init__(self, task: Task, config: TrainingConfig, workers: int, seed: int, threads: int = 1) -> None:
         self.task, self.config = task, config
         self.train_samples = len(task.train)
         self.planned, self.seed = workers, seed
@@ -128,7 +129,7 @@ class TrainedNumerics:
         self.shards, self.injected_bytes = self.feed.order.shards, self.feed.injected_bytes
         self.model = FlatModel(task.build(seed))
         self.server = server_of(config, self.model)
-        self.gradients = fastest(task, self.model)
+        self.gradients = fastest(task, self.model, threads)
         self.schedule = schedule_of(config, config.workload_samples(self.train_samples))
         self.workers: dict[int, ComputingWorker] = {}
         self.gone: set[int] = set()
@@ -379,16 +380,17 @@ def diverged(what: str, samples: int) -> DivergedError:
     return DivergedError(f"{what} after {samples} samples; lower training.learning_rate")
 
 
-def build_numerics(config: TrainingConfig, workers: int, seed: int) -> TrainedNumerics:
+def build_numerics(config: TrainingConfig, workers: int, seed: int, threads: int = 1) -> TrainedNumerics:
     """Numerics of a configuration, with its data loaded.
 
     Args:
         config: what is trained and how.
         workers: number of workers that are planned.
         seed: of the run.
+        threads: cores that gradients may be computed on.
 
     Raises:
         DataError: if the data are missing or not as expected.
         ScenarioError: if the optimizer refuses its options.
     """
-    return TrainedNumerics(build_task(config), config, workers, seed)
+    return TrainedNumerics(build_task(config), config, workers, seed, threads)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,25 @@ def simulate(
     if scenario.training is not None and scenario.training.rollback and trace is None:
         from polyrhythm.sim.rollback import rolled_back
 
-        return rolled_back(scenario, policy, seed, target)
-    numerics = build_numerics(scenario, seed)
+        with one_thread(scenario):
+            return rolled_back(scenario, policy, seed, target)
+    with one_thread(scenario) as threads:
+        result = run(scenario, policy, seed, target, trace, progress, threads)
+    result.wall_s = time.perf_counter() - started
+    return result
+
+
+def run(
+    scenario: Scenario,
+    policy: Policy[Any],
+    seed: int,
+    target: float | None,
+    trace: str | Path | None,
+    progress: Callable[[float], None] | None,
+    threads: int,
+) -> RunResult:
+    """One run to its end; arguments are as of `simulate`, and how many cores gradients may be computed on."""
+    numerics = build_numerics(scenario, seed, threads)
     job = build_job(scenario, policy, numerics, seed)
     training = scenario.training
     meter = Meter(target if target is not None or training is None else training.target_accuracy)
@@ -73,7 +90,6 @@ def simulate(
             result.status, result.message = "diverged", one_line(error)
     meter.finish(result, engine.ledger, engine.calendar.now_s)
     numerics.finish(result)
-    result.wall_s = time.perf_counter() - started
     return result
 
 
@@ -107,8 +123,9 @@ def sweep(
     >>> [(result.policy, result.seed) for result in results]
     [('bsp', 0), ('bsp', 1), ('asp', 0), ('asp', 1)]
     """
+    alone = len(policies) * len(seeds) == 1
     runs = [
-        joblib.delayed(run_one)(index, scenario, policy, seed, target, trace_dir)
+        joblib.delayed(run_one)(index, scenario, policy, seed, target, trace_dir, alone)
         for index, (policy, seed) in enumerate((policy, seed) for policy in policies for seed in seeds)
     ]
     results: list[RunResult | None] = [None] * len(runs)
@@ -176,12 +193,13 @@ def run_one(
     seed: int,
     target: float | None,
     trace_dir: str | Path | None,
+    alone: bool,
 ) -> tuple[int, RunResult]:
-    """One run of a sweep; a failure becomes a result."""
+    """One run of a sweep, on one core unless it is the only one; a failure becomes a result."""
     try:
         policy = parse_policy(policy) if isinstance(policy, str) else policy
         trace = None if trace_dir is None else Path(trace_dir) / trace_name(policy, seed)
-        with one_thread(scenario):
+        with nullcontext() if alone else one_thread(scenario):
             return index, simulate(scenario, policy, seed=seed, target=target, trace=trace)
     except PolyrhythmError as error:
         spec = policy if isinstance(policy, str) else policy.spec
@@ -189,19 +207,15 @@ def run_one(
 
 
 @contextmanager
-def one_thread(scenario: Scenario) -> Iterator[None]:
-    """Keep torch, if it is needed, to one thread: every core has a run of its own."""
+def one_thread(scenario: Scenario) -> Iterator[int]:
+    """Keep torch, if it is needed, to one thread; gives how many it had."""
     if scenario.training is None:
-        yield
+        yield 1
         return
-    import torch
+    from polyrhythm.training import gradient
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with gradient.one_thread() as threads:
+        yield threads
 
 
 def trace_name(policy: Policy[Any], seed: int) -> str:

@@ -2,10 +2,14 @@
 
 A copy of the parameters is fixed once it is read, so gradients of steps that are still in flight may be computed
 together with the one that is due. `StackedGradients` does so for stacks of linear layers, where one batched matrix
-product replaces many small ones; `PlainGradients` goes through autograd, one by one.
+product replaces many small ones; `PlainGradients` goes through autograd, one by one; `ThreadedGradients` does the same
+on several cores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
@@ -88,6 +92,43 @@ class PlainGradients:
         vector = torch.cat([part.reshape(-1) for part in parts])
         self.model.save_buffers(request.buffers.vector, request.buffers.counters)
         return Gradient(vector, loss.item(), torch.dot(vector, vector).item() if self.norms else None)
+
+
+class ThreadedGradients(PlainGradients):
+    """The same bits as `PlainGradients` under one thread of torch, several requests at once, each on a core of its own.
+
+    For models without buffers, which advance with a step and not ahead of it, and without random numbers, whose order
+    would be that of the threads.
+
+    Args:
+        task: data and loss.
+        model: of the thread that calls; the others have copies.
+        threads: requests at once.
+    """
+
+    def __init__(self, task: Task, model: FlatModel, threads: int) -> None:
+        super().__init__(task, model)
+        self.rows = threads
+        self._others = [PlainGradients(task, FlatModel(deepcopy(model.module))) for _ in range(threads - 1)]
+        self._pool = ThreadPoolExecutor(threads - 1, "polyrhythm-gradients")
+
+    @staticmethod
+    def supports(task: Task, model: FlatModel) -> bool:
+        """Whether a gradient depends on parameters and samples alone; the model is on the CPU."""
+        if model.parameters.device.type != "cpu" or model.counters or model.buffers.numel():
+            return False
+        before = torch.get_rng_state()
+        inputs, targets = task.batch(torch.zeros(1, dtype=torch.int64))
+        task.loss(model.module(inputs), targets)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        return torch.equal(before, after)
+
+    def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
+        """The gradient of each request; at most `rows` come at once."""
+        others = zip(self._others, requests[1:], strict=False)
+        started = [self._pool.submit(other._one, request) for other, request in others]
+        return [self._one(requests[0]), *[future.result() for future in started]]
 
 
 class StackedGradients:
@@ -198,6 +239,26 @@ def minus_ones(shape: torch.Size) -> Tensor:
     return torch.full(shape, -1.0)
 
 
-def fastest(task: Task, model: FlatModel) -> Gradients:
-    """Stacked gradients for models that can, plain ones for all others."""
-    return StackedGradients(task, model) if StackedGradients.supports(task, model) else PlainGradients(task, model)
+def fastest(task: Task, model: FlatModel, threads: int = 1) -> Gradients:
+    """Stacked gradients for models that can; for others plain ones, on so many threads where that changes nothing."""
+    if StackedGradients.supports(task, model):
+        return StackedGradients(task, model)
+    if threads > 1 and ThreadedGradients.supports(task, model):
+        return ThreadedGradients(task, model, threads)
+    return PlainGradients(task, model)
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Keep torch to one thread in the block, so that no result depends on the machine's cores; gives how many it had.
+
+    >>> with one_thread() as before:
+    ...     torch.get_num_threads(), before >= 1
+    (1, True)
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
