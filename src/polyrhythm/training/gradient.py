@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -25,6 +26,8 @@ STACK_BYTES = 3 << 19
 """Parameters that one stack holds: beyond that they leave the cache and stacking no longer pays."""
 STACK_ROWS = 32
 """Most gradients in one stack."""
+THREAD_ROWS = 4
+"""Gradients that a thread computes at once: it is woken up once for all of them."""
 
 threshold_backward = torch.ops.aten.threshold_backward.default
 """Derivative of the rectifier; a product with a mask takes three times as long."""
@@ -103,12 +106,12 @@ class ThreadedGradients(PlainGradients):
     Args:
         task: data and loss.
         model: of the thread that calls; the others have copies.
-        threads: requests at once.
+        threads: how many compute at once.
     """
 
     def __init__(self, task: Task, model: FlatModel, threads: int) -> None:
         super().__init__(task, model)
-        self.rows = threads
+        self.rows = threads * THREAD_ROWS
         self._others = [PlainGradients(task, FlatModel(deepcopy(model.module))) for _ in range(threads - 1)]
         self._pool = ThreadPoolExecutor(threads - 1, "polyrhythm-gradients")
 
@@ -126,9 +129,13 @@ class ThreadedGradients(PlainGradients):
 
     def compute(self, requests: Sequence[GradientRequest]) -> list[Gradient]:
         """The gradient of each request; at most `rows` come at once."""
-        others = zip(self._others, requests[1:], strict=False)
-        started = [self._pool.submit(other._one, request) for other, request in others]
-        return [self._one(requests[0]), *[future.result() for future in started]]
+        threads, results = 1 + len(self._others), list[Gradient]()
+        parts = [requests[thread::threads] for thread in range(threads)]
+        started = [self._pool.submit(other.compute, part) for other, part in zip(self._others, parts[1:], strict=True)]
+        made = [PlainGradients.compute(self, parts[0]), *[future.result() for future in started]]
+        for row in zip_longest(*made):
+            results += [gradient for gradient in row if gradient is not None]
+        return results
 
 
 class StackedGradients:
