@@ -77,9 +77,10 @@ def add_up(rank: int, size: int, head: str, rounds: int, first: bool) -> None:
     if first:
         print(f"marks {json.dumps(marks)}", flush=True)
     store.add("through", 1)
-    while store.add("through", 0) < size:  # rank 0 has the store
+    while store.add("through", 0) < size:  # whoever goes is a death for those who still add up
         time.sleep(0.05)
-    time.sleep(0.2 if rank == 0 else 0.0)
+    generation.close()
+    time.sleep(1.0 if rank == 0 else 0.0)  # it has the store
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ def launch(way: str, shape: Shape, number: int, host: Host, head: Host) -> "Pope
     if way == "torchrun":
         where = ("--master-addr", head.address, "--master-port", PORT)
         return python(host, "-m", "torch.distributed.run", *numbers, *where, *script, GLOO_SOCKET_IFNAME="eth0")
-    where = ("--rdzv-endpoint", f"{head.address}:{PORT}", "--rdzv-id", "bench", "--policy", "bsp")
-    return python(host, "-m", "polyrhythm", "run", *numbers, *where, *script, **settings(way))
+    endpoint = ("--rdzv-endpoint", f"{head.address}:{PORT}", "--rdzv-id", "bench", "--policy", "bsp")
+    return python(host, "-m", "polyrhythm", "run", *numbers, *endpoint, *script, **settings(way))
 
 
 def add_up(way: str, shape: Shape, rate_mbit: int) -> Measured:

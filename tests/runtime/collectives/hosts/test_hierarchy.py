@@ -80,7 +80,7 @@ def broadcasts_worker(rank: int, port: int, hosts: tuple[int, ...]) -> list[list
         short, long = torch.full((2, 2), float(rank)), torch.full((3 * CHUNK,), float(rank))
         broadcast(generation, short, source)
         broadcast(generation, long, source)
-        found.append([*short.unique().tolist(), *long.unique().tolist()])
+        found.append([value for vector in (short, long) for value in sorted({*vector.view(-1).tolist()})])
     return found
 
 

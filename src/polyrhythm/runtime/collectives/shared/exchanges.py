@@ -26,7 +26,7 @@ MemberExchange: TypeAlias = Callable[[Meanwhile], None]
 """What is done with all members' tensors, in the place of this one's."""
 
 
-class Buffers(Protocol):
+class MemberBuffers(Protocol):
     """One member's view of all: `SharedBuffers` on one host, a `Hierarchy` on several."""
 
     def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None) -> None: ...
@@ -68,7 +68,7 @@ class SharedExchanges:
         health: told of a failure; it ends what is under way when the generation fails.
     """
 
-    def __init__(self, buffers: Buffers, health: GroupHealth) -> None:
+    def __init__(self, buffers: MemberBuffers, health: GroupHealth) -> None:
         self._buffers, self._health = buffers, health
         self._started: Queue[SharedWork | None] = Queue()
         self._thread: threading.Thread | None = None
