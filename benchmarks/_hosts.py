@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.network.namespaces import Host, network  # noqa: E402
 
-__all__ = ["Host", "network", "python", "result", "started"]
+__all__ = ["Host", "network", "outputs", "python", "result", "started"]
 
 LIMIT_S = 600.0
 """No program takes so long."""
@@ -21,10 +21,11 @@ LIMIT_S = 600.0
 PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
 
 
-def python(host: Host, *arguments: str) -> "subprocess.Popen[str]":
-    """Start Python on a host, with one thread and the job's secret."""
-    settings = ("env", f"PYTHONPATH={PATHS}", "OMP_NUM_THREADS=1", "POLYRHYTHM_TOKEN=bench")
-    return host.start([*settings, sys.executable, *arguments])
+def python(host: Host, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    """Start Python on a host, with one thread, the job's secret and further variables."""
+    variables |= {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "POLYRHYTHM_TOKEN": "bench"}
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    return host.start(["env", *settings, sys.executable, *arguments])
 
 
 def started(process: "subprocess.Popen[str]") -> None:
@@ -36,8 +37,13 @@ def started(process: "subprocess.Popen[str]") -> None:
 
 def result(processes: Sequence["subprocess.Popen[str]"]) -> Any:
     """What the first one's last line says, as JSON, once all have ended well."""
-    outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
+    return json.loads(outputs(processes)[0].splitlines()[-1])
+
+
+def outputs(processes: Sequence["subprocess.Popen[str]"]) -> list[str]:
+    """What each has printed, once all have ended well."""
+    found = [process.communicate(timeout=LIMIT_S) for process in processes]
+    for process, (_, errors) in zip(processes, found, strict=True):
         if process.returncode:
             raise RuntimeError(f"a program on a host has failed: {errors}")
-    return json.loads(outputs[0][0].splitlines()[-1])
+    return [printed for printed, _ in found]

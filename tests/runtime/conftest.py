@@ -6,17 +6,8 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.runtime.server.shard import warm_up
-from polyrhythm.runtime.wire.connection import ADDRESS
-from polyrhythm.runtime.wire.rate_limit import RATE
 from tests.runtime.places import Place, place_in
 from tests.runtime.shard_bench import Bench, MakeBench
-
-
-@pytest.fixture
-def one_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job on several hosts, and no thin links, whatever is around the tests."""
-    for name in (ADDRESS, RATE):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import polyrhythm
-from polyrhythm.runtime.collectives import membership, peer_sockets
+from polyrhythm.runtime.collectives import gloo_connections, membership, peer_sockets
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.launch import control_client as steer
@@ -37,9 +37,9 @@ SAMPLES = 400
 
 POINTS: dict[str, tuple[Any, str]] = {
     "told of the phase": (CoordinatorClient, "meet"),
-    "before gloo": (membership, "find_devices"),
+    "before gloo": (gloo_connections, "find_devices"),
     "connected by gloo": (GlooSockets, "meet"),
-    "before the shared memory": (membership, "form_shared_buffers"),
+    "before the shared memory": (membership, "form_exchanges"),
     "with its address known": (peer_sockets, "call"),
     "before it agrees": (DDPExchange, "agree"),
     "before it uploads": (CoordinatorClient, "upload"),

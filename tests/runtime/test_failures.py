@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from polyrhythm.runtime.wire.connection import connect
 from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.protocol import Address
 from tests.runtime.jobs import COORDINATOR_PID, LIMIT_S, Numbered, flat, job, make_model, make_optimizer, step
+from tests.runtime.pretended_hosts import live_on
 
 SAMPLES = 60
 EPOCHS = 2
@@ -77,6 +79,28 @@ def test_the_others_finish(policy: str, what: str) -> None:
     assert isinstance(state, Status)
     assert (state.samples, state.skipped) == (EPOCHS * SAMPLES, 0)
     assert Counter(ours + theirs) == Counter(range(SAMPLES)), "the survivors have the last epoch to themselves"
+
+
+def train_on_two_hosts(rank: int, *arguments: Any) -> Any:
+    """As `train`, where the one who comes to grief sums up for another one."""
+    live_on(rank // 2)
+    return train(rank, *arguments)
+
+
+@pytest.mark.parametrize("what", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("policy", ["bsp", "local:4"])
+def test_the_others_finish_on_several_hosts(policy: str, what: str) -> None:
+    name = f"failing-{os.getpid()}-hosts-{policy.replace(':', '-')}-{what}"
+    settings: dict[str, Any] = {"name": name, "policy": policy, "hang_after": 0.8, "heartbeat_s": 0.2}
+    with job(train_on_two_hosts, 4, name, what, LOCKSTEP, **settings) as running:
+        left = [outcome for outcome in running.join() if outcome.rank != 2]
+    assert [outcome.traceback for outcome in left] == [""] * 3
+    seen, parameters, states = zip(*(outcome.value for outcome in left), strict=True)
+    assert all(torch.equal(parameters[0], other) for other in parameters)
+    assert (states[0].samples, states[0].skipped) == (EPOCHS * SAMPLES, 0)
+    assert Counter(chain.from_iterable(seen)) == Counter(range(SAMPLES)), (
+        "the survivors have the last epoch to themselves"
+    )
 
 
 def join(rank: int, mistakes: dict[int, str]) -> int:

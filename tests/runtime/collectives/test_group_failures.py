@@ -20,6 +20,7 @@ from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import ProcessOutcome, run_workers, workers
 from tests.runtime.ddp_models import Trainer, digest, network
+from tests.runtime.pretended_hosts import live_on
 
 LOST_AT = 3
 LIMIT = timedelta(seconds=25)
@@ -65,7 +66,11 @@ def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
     hand_over_tensors(generation, tensors, int(steps.argmax()))
 
 
-def lost_worker(rank: int, port: int, how: str, batch_norm: bool, told: bool) -> dict[str, Any]:
+def lost_worker(
+    rank: int, port: int, how: str, batch_norm: bool, told: bool, hosts: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    if hosts:
+        live_on(hosts[rank])
     store, group = connect(rank, 4, port)
     trainer = Trainer(group, rank, network(batch_norm), gradient_as_bucket_view=batch_norm)
     for _ in range(LOST_AT):
@@ -109,7 +114,17 @@ def survivors(function: Any, *args: Any) -> list[ProcessOutcome]:
 )
 def test_survivors_of_a_lockstep_step_go_on_together(store: TCPStore, how: str, batch_norm: bool, told: bool) -> None:
     """Also if the group is told where steps end, and waits for the last collective of each as it is launched."""
-    outcomes = survivors(lost_worker, store.port, how, batch_norm, told)
+    check_survivors(survivors(lost_worker, store.port, how, batch_norm, told))
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 1, 0)], ids=["leader", "member", "alone"])
+@pytest.mark.parametrize(("how", "told"), [("die", False), ("hang", True)])
+def test_so_do_those_on_several_hosts(store: TCPStore, how: str, told: bool, hosts: tuple[int, ...]) -> None:
+    """Whoever is lost: the leader of a host, one that it leads, or one that is alone there."""
+    check_survivors(survivors(lost_worker, store.port, how, True, told, hosts))
+
+
+def check_survivors(outcomes: list[ProcessOutcome]) -> None:
     assert [outcome.traceback for outcome in outcomes] == ["", "", ""]
     values = [outcome.value for outcome in outcomes]
     assert [value["dropped"] for value in values] == [1, 1, 1]

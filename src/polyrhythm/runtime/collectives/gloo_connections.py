@@ -8,8 +8,10 @@ peers. Linux only; elsewhere nothing is found, and an operation ends with its ti
 import fcntl
 import os
 import socket
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -21,6 +23,9 @@ from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import pace_own
 
 DESCRIPTORS = Path("/proc/self/fd")
+
+GLOO_THREADS = 2
+"""torch's own default: two collectives of a group progress at a time."""
 
 Ends: TypeAlias = frozenset[str]
 """Addresses of both ends of a connection."""
@@ -115,6 +120,34 @@ def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.D
     if address:
         return [dist.ProcessGroupGloo.create_device(hostname=address)]
     return [dist.ProcessGroupGloo.create_default_device()]
+
+
+def build_gloo(
+    store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta
+) -> tuple[dist.ProcessGroupGloo, GlooSockets]:
+    """A group of the members that meet at this store, and its connections.
+
+    Raises:
+        RuntimeError: if they do not meet.
+    """
+    devices, listeners = find_devices()
+    sockets = GlooSockets(listeners)
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices, options._threads, options._timeout = devices, GLOO_THREADS, connect_timeout
+    group = dist.ProcessGroupGloo(store, rank, size, options)
+    group._set_default_timeout(timeout)
+    sockets.meet(store, rank, size)
+    return group, sockets
+
+
+def destroy(groups: list[dist.ProcessGroupGloo | None], at_once: bool) -> None:
+    """Drop the last references to groups; after a failure gloo's destructor may wait for an operation until its limit,
+    and does so in a thread.
+    """
+    if at_once:
+        groups.clear()
+    else:
+        threading.Thread(target=groups.clear, daemon=True).start()
 
 
 def shut_down_to(host: str, port: int) -> None:

@@ -19,10 +19,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import GroupError, PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
-from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, find_devices, leave_devices
+from polyrhythm.runtime.collectives.gloo_connections import build_gloo, destroy, leave_devices
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
+from polyrhythm.runtime.collectives.hosts.hierarchy import form_exchanges
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
-from polyrhythm.runtime.collectives.shared.buffers import form_shared_buffers
 from polyrhythm.runtime.collectives.shared.exchanges import Offer, SharedExchanges
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
@@ -32,10 +32,6 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
 """Limit for the members of a generation to meet."""
-
-
-GLOO_THREADS = 2
-"""torch's own default: two collectives of a group progress at a time."""
 
 
 class Generation:
@@ -136,10 +132,9 @@ class Generation:
         if self._peer_sockets is not None:
             self.health.end(self._peer_sockets)
             self._peer_sockets.close()
-        deferred_destroy, self._gloo = [self._gloo], None
+        groups, self._gloo = [self._gloo], None
         self._nccl = None
-        if self.failure is not None:
-            threading.Thread(target=deferred_destroy.clear, daemon=True).start()
+        destroy(groups, at_once=self.failure is None)
 
     def _meet(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
         try:
@@ -151,14 +146,8 @@ class Generation:
             ) from None
 
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
-        devices, listeners = find_devices()
-        sockets = GlooSockets(listeners)
+        group, sockets = build_gloo(self._store, self.rank, self.size, connect_timeout, self._timeout)
         self.health = GroupHealth(sockets)
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices, options._threads, options._timeout = devices, GLOO_THREADS, connect_timeout
-        group = dist.ProcessGroupGloo(self._store, self.rank, self.size, options)
-        group._set_default_timeout(self._timeout)
-        sockets.meet(self._store, self.rank, self.size)
         self._watch = DeathWatch(sockets, self._store, self.health.fail)
         self._stop_watch = weakref.finalize(self, self._watch.stop)
         _connected.add(self._watch)
@@ -166,8 +155,9 @@ class Generation:
 
     def _share_memory(self, connect_timeout: timedelta) -> SharedExchanges | None:
         # Members on one host need no gloo to sum up.
+        limits = connect_timeout, self._timeout
         try:
-            buffers = form_shared_buffers(self._store, self.rank, self.size, connect_timeout, self._timeout)
+            buffers = form_exchanges(self._store, self.rank, self.size, *limits, self.health)
         except (RuntimeError, OSError, PolyrhythmError) as error:
             self._give_up(f"no memory could be shared: {first_line(error)}")
         if buffers is None:

@@ -40,6 +40,7 @@ class PeerSockets:
         rank: of this member.
         size: number of members.
         timeout: limit for all to meet.
+        on_one_host: whether all are on one host: then over Unix sockets, also in a job on several.
 
     Attributes:
         peers: the connections to all others, by their ranks.
@@ -50,9 +51,9 @@ class PeerSockets:
         UsageError: if a stranger is in the place of one.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, on_one_host: bool = False) -> None:
         self._rank = rank
-        self.peers = meet(store, rank, size, timeout)
+        self.peers = meet(store, rank, size, timeout, "" if on_one_host else os.environ.get(ADDRESS, ""))
 
     def gather(self, record: bytes) -> list[bytes]:
         """Everyone's record, by rank; all of the same length, and few bytes: they have to fit into the sockets.
@@ -85,12 +86,13 @@ def know_token(token: str) -> None:
     _token = token
 
 
-def meet(store: Store, rank: int, size: int, timeout: timedelta) -> dict[int, socket.socket]:
+def meet(store: Store, rank: int, size: int, timeout: timedelta, host: str = "") -> dict[int, socket.socket]:
     """Connections to all other members: each calls those of lower rank, whose addresses are on the store.
+
+    `host` is where others reach this one over TCP; empty for Unix sockets.
 
     Anybody may read the store, so both sides show who they are: see `polyrhythm.runtime.wire.credentials`.
     """
-    host = os.environ.get(ADDRESS, "")
     own = f"tcp:{host}:0" if host else f"unix:@polyrhythm-peers-{os.urandom(8).hex()}"
     with listen(own) as acceptor:
         acceptor.settimeout(timeout.total_seconds())

@@ -13,31 +13,20 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.collectives.shared import buffers as buffers_module
 from polyrhythm.runtime.collectives.shared import peer_memory
-from polyrhythm.runtime.collectives.shared.buffers import LONG, SHORT, WINDOW, SharedBuffers, form_shared_buffers
+from polyrhythm.runtime.collectives.shared.buffers import LONG, SHORT, WINDOW, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind, call_of, is_vector, kind_of
 from polyrhythm.runtime.collectives.shared.parts import whole
 from polyrhythm.runtime.collectives.shared.words import AWAITED, SLOTS
-from polyrhythm.runtime.wire.connection import ADDRESS
-from polyrhythm.runtime.wire.rate_limit import RATE
 from tests.runtime.members import together
 
 LIMIT = timedelta(seconds=20)
 FLOATS = KINDS[torch.float32, "sum"]
 
-pytestmark = pytest.mark.usefixtures("one_host")
-
-
-def formed(size: int = 2) -> list[SharedBuffers | None]:
-    store = HashStore()
-    return together(lambda rank: form_shared_buffers(store, rank, size, LIMIT, LIMIT), size)
-
 
 def buffers(size: int = 2) -> list[SharedBuffers]:
-    found = [side for side in formed(size) if side is not None]
-    assert len(found) == size
-    return found
+    store = HashStore()
+    return together(lambda rank: SharedBuffers(store, rank, size, LIMIT, LIMIT), size)
 
 
 def close(sides: list[SharedBuffers]) -> None:
@@ -231,18 +220,6 @@ def test_different_exchanges_are_named() -> None:
     assert first.startswith("a sum of 4 float32 here, a broadcast of 16 bytes from rank 0 there; all members")
     assert second.startswith("a broadcast of 16 bytes from rank 0 here, a sum of 4 float32 there; all members")
     close(sides)
-
-
-@pytest.mark.parametrize(("name", "value"), [(ADDRESS, "127.0.0.1"), (RATE, "1e6")])
-def test_no_memory_is_shared_where_numbers_travel(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    assert formed() == [None, None]
-
-
-def test_no_memory_is_shared_across_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_buffers = iter(["here", "there"])
-    monkeypatch.setattr(buffers_module, "common_ground", lambda: next(all_buffers))
-    assert formed() == [None, None]
 
 
 def test_what_can_be_added() -> None:

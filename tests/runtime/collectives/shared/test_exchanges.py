@@ -11,8 +11,6 @@ from polyrhythm.runtime.collectives.shared.exchanges import Offer, SharedExchang
 from tests.runtime.collectives.shared.test_buffers import buffers
 from tests.runtime.members import together
 
-pytestmark = pytest.mark.usefixtures("one_host")
-
 
 def sums() -> list[SharedExchanges]:
     return [SharedExchanges(side, GroupHealth(GlooSockets(()))) for side in buffers()]

@@ -6,17 +6,15 @@ the sum has the bits of gloo's, and all take the sums of the others. A short vec
 a wait. Long vectors of two members, and long broadcasts, are read where they are, if that is not forbidden.
 """
 
-import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
 from polyrhythm.runtime.collectives.shared.kinds import BROADCAST, Kind, call_of
@@ -33,9 +31,7 @@ from polyrhythm.runtime.collectives.shared.words import (
     WORDS,
     SharedWords,
 )
-from polyrhythm.runtime.wire.connection import ADDRESS as HOST
-from polyrhythm.runtime.wire.rate_limit import RATE
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector, fence
+from polyrhythm.runtime.wire.shared_memory import SharedVector, fence
 
 WINDOW: Final = 2**21
 """Bytes that are shown at a time: with fewer members wait more often, with more the caches do not hold them."""
@@ -66,7 +62,7 @@ class SharedBuffers:
     def __init__(self, store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta) -> None:
         self._rank, self._size = rank, size
         self._timeout_s = timeout.total_seconds()
-        self._peer_sockets = PeerSockets(store, rank, size, connect_timeout)
+        self._peer_sockets = PeerSockets(store, rank, size, connect_timeout, on_one_host=True)
         self._sockets = self._peer_sockets.peers
         for connection in self._sockets.values():
             connection.settimeout(self._timeout_s)
@@ -114,6 +110,8 @@ class SharedBuffers:
     def close(self) -> None:
         """Let go of the connections; what was shown can still be taken."""
         self._peer_sockets.close()
+
+    forget_in_child = close
 
     # -- the memory ----------------------------------------------------------------------------------------------------
 
@@ -306,34 +304,3 @@ def receive_memory(connection: socket.socket, elements: int) -> SharedVector:
     if not descriptors:
         raise ConnectionResetError(GONE)
     return SharedVector(descriptors[0], elements, sparse=True)
-
-
-def form_shared_buffers(
-    store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta
-) -> SharedBuffers | None:
-    """Memory of the members that meet at this store, if they can share some.
-
-    Raises:
-        RuntimeError, OSError: if they do not meet.
-    """
-    all_members = [f"memory/{member}" for member in range(size)]
-    store.set(all_members[rank], common_ground())
-    grounds = set(store.multi_get(all_members))
-    if len(grounds) > 1 or not grounds.pop():
-        return None
-    return SharedBuffers(PrefixStore("buffers", store), rank, size, connect_timeout, timeout)
-
-
-def common_ground() -> str:
-    """What this process has in common with those that it can share memory with; empty if it should not.
-
-    A host is where sockets without an address reach: a container with its own network is another one. In a job on
-    several hosts, or with emulated links, numbers travel.
-    """
-    if not AVAILABLE or os.environ.get(HOST) or os.environ.get(RATE):
-        return ""
-    try:
-        boot, network = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/net").stat()
-        return f"{boot.strip()} {network.st_ino}"
-    except OSError:
-        return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from queue import Queue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,14 +16,24 @@ from torch.distributed.distributed_c10d import ReduceOp
 
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, QuietWork
-from polyrhythm.runtime.collectives.shared.buffers import Meanwhile, SharedBuffers
-from polyrhythm.runtime.collectives.shared.kinds import is_vector, kind_of
+from polyrhythm.runtime.collectives.shared.buffers import Meanwhile
+from polyrhythm.runtime.collectives.shared.kinds import Kind, is_vector, kind_of
 
 if TYPE_CHECKING:
     Tensors = torch.futures.Future[list[Tensor]]
 
 MemberExchange: TypeAlias = Callable[[Meanwhile], None]
 """What is done with all members' tensors, in the place of this one's."""
+
+
+class MemberBuffers(Protocol):
+    """One member's view of all: `SharedBuffers` on one host, a `Hierarchy` on several."""
+
+    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None) -> None: ...
+    def spread(self, vector: Tensor, source: int, meanwhile: Meanwhile = None) -> None: ...
+    def end(self) -> None: ...
+    def close(self) -> None: ...
+    def forget_in_child(self) -> None: ...
 
 
 class SharedWork(QuietWork):
@@ -58,7 +68,7 @@ class SharedExchanges:
         health: told of a failure; it ends what is under way when the generation fails.
     """
 
-    def __init__(self, buffers: SharedBuffers, health: GroupHealth) -> None:
+    def __init__(self, buffers: MemberBuffers, health: GroupHealth) -> None:
         self._buffers, self._health = buffers, health
         self._started: Queue[SharedWork | None] = Queue()
         self._thread: threading.Thread | None = None
@@ -109,7 +119,7 @@ class SharedExchanges:
     def forget_in_child(self) -> None:
         """After a fork: close the child's copies of the connections, which would hide the parent's death."""
         self._thread = None
-        self._buffers.close()
+        self._buffers.forget_in_child()
 
     def _run(self) -> None:
         while (started := self._started.get()) is not None:
