@@ -98,21 +98,14 @@ class Snapshots:
     def decoded_for(self, policy: str) -> Any:
         """The same as a value; None if there is none, or if it cannot be read."""
         text = self.state_for(policy)
-        try:
-            return decode_state(text) if text else None
-        except UsageError as error:
-            log.warning("policy %s begins anew: %s", policy, error)
+        state = decoded(policy, text)
+        if text and state is None:
             self._rested = ("", "")
-            return None
+        return state
 
     def known_of(self, policy: str) -> Any:
         """What a policy that watches the job knew, if it goes on; None if that is nothing, or cannot be read."""
-        text = self.resumed.known if self.resumed is not None and self.resumed.policy == policy else ""
-        try:
-            return decode_state(text) if text else None
-        except UsageError as error:
-            log.warning("policy %s begins anew: %s", policy, error)
-            return None
+        return decoded(policy, self.resumed.known if self.resumed is not None and self.resumed.policy == policy else "")
 
     def complete(self, message: Phase, worker: int, saves: int) -> Phase:
         """What a worker is told of a phase, with what it begins with."""
@@ -180,15 +173,24 @@ def tell_script(now: Position, kept: Position) -> None:
     )
 
 
-def encoded(policy: str, state: Any) -> str:
-    """The state as text; nothing, and a line, if it cannot be kept."""
+def encoded(policy: str, state: Any, level: int = logging.WARNING) -> str:
+    """The state as text; nothing, and a line of this level, if it cannot be kept."""
     if state is None:
         return ""
     try:
         return encode_state(state)
     except UsageError as error:
-        log.warning("policy %s begins anew after a checkpoint: %s", policy, error)
+        log.log(level, "policy %s will begin anew: %s", policy, error)
         return ""
+
+
+def decoded(policy: str, text: str) -> Any:
+    """The state of a text; nothing, and a line, if it cannot be read here."""
+    try:
+        return decode_state(text) if text else None
+    except UsageError as error:
+        log.warning("policy %s begins anew: %s", policy, error)
+        return None
 
 
 def other_data(own: Ready, kept: Ready) -> str:

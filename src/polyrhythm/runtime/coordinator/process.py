@@ -13,10 +13,10 @@ import torch
 
 from polyrhythm.errors import BROKEN
 from polyrhythm.runtime.coordinator.recovery.keeper import CoordinatorKeeper
-from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 
 
@@ -26,8 +26,7 @@ def keep_serving(config: JobConfig, listeners: Sequence[socket.socket], memory: 
     if not config.max_coordinator_restarts or not AVAILABLE:
         return serve(config, listeners)
     memory = memory or RecoveryMemory.create()
-    if memory.read() is not None:  # of a process like this one, which was killed together with its coordinator
-        memory.count_death()
+    memory.begin()
     warm_up()
     try:
         return CoordinatorKeeper(partial(serve, config, listeners), config.max_coordinator_restarts, memory).run()

@@ -28,7 +28,6 @@ from polyrhythm.runtime.coordinator.heartbeats import HeartbeatConnection, Heart
 from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
 from polyrhythm.runtime.coordinator.pushes import PushMatcher
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
-from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.coordinator.stages import SwitchAnswer, nobody, read_policy
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
@@ -52,6 +51,7 @@ from polyrhythm.runtime.wire.protocol import (
     ToCoordinator,
     ToWorker,
 )
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.shard_protocol import (
     Add,
     Apply,
@@ -303,7 +303,7 @@ class CoordinatorServer:
         # on another host, where it has reached the coordinator
         here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        also = *self._checkpoints.for_newcomer, self._recovery.recovers(self.config)
+        also = *self._checkpoints.for_newcomer, self._recovery.promise(self.config)
         info = JobInfo(shards, (here, self._store.port), self.config.public, *also)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerAcceptor(self, hello.rank, channel)

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN, read_hosts, read_processes
+from polyrhythm.runtime.launch.process_watch import say
 from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
-from polyrhythm.runtime.launch.torchrun import launch, read_command, say
+from polyrhythm.runtime.launch.torchrun import launch, read_command
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 

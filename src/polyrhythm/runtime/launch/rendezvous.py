@@ -18,15 +18,17 @@ import msgspec
 from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.config_sources import handed_on, with_session
-from polyrhythm.runtime.wire.connection import ADDRESS, connect, listen
+from polyrhythm.runtime.wire.connection import ADDRESS, listen, reach
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import JobConfig, check_job_name, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
+from polyrhythm.runtime.wire.tls.wrapping import called
 
 SAID = "POLYRHYTHM_SAID"
 """Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
@@ -39,6 +41,10 @@ TORCHRUN_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUN
 
 PATIENCE_S = 60.0
 """How long workers that torchrun has started wait for the coordinator that the first of them starts."""
+
+
+ATTEMPTS = 5
+"""So many connections that end in the handshake are no accident."""
 
 
 class Found(NamedTuple):
@@ -132,20 +138,21 @@ class CoordinatorStart:
         self._config, self._bound, self._stack = config, bound, ExitStack()
         with ExitStack() as stack:
             self._listeners = [listener.fileno() for listener in open_addresses(config, stack)]
-            self._memory = [self._keep(os.memfd_create(f"polyrhythm-{part}")) for part in range(3 * AVAILABLE)]
+            self._memory = RecoveryMemory.create() if AVAILABLE else None
             self._stack.push(stack.pop_all())
-
-    def _keep(self, descriptor: int) -> int:
-        self._stack.callback(os.close, descriptor)
-        return descriptor
+        if self._memory is not None:
+            self._stack.callback(self._memory.close)
 
     def start(self) -> "subprocess.Popen[bytes]":
         """A process; it ends by itself after the last worker."""
-        memory = ",".join(map(str, self._memory))
+        memory = self._memory.descriptors if self._memory is not None else ()
         process = subprocess.Popen(
-            [sys.executable, "-m", "polyrhythm.runtime.coordinator.process", memory, *map(str, self._listeners)],
+            [
+                *(sys.executable, "-m", "polyrhythm.runtime.coordinator.process"),
+                *(",".join(map(str, memory)), *map(str, self._listeners)),
+            ],
             stdin=subprocess.PIPE,
-            pass_fds=[*self._memory, *self._listeners],
+            pass_fds=[*memory, *self._listeners],
             preexec_fn=aside(dies_with_us() if self._bound else ignore),
         )
         assert process.stdin is not None
@@ -154,8 +161,8 @@ class CoordinatorStart:
         return process
 
     def again(self) -> "subprocess.Popen[bytes] | None":
-        """Another one; none if too many have been killed."""
-        if self.made >= self.most:
+        """Another one; none if too many have been killed, or the job is lost with the first."""
+        if self.made >= self.most or (self._memory is not None and not self._memory.followed):
             return None
         self.made += 1
         return self.start()
@@ -206,12 +213,15 @@ def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
 
 
 def wait_for_coordinator(coordinator: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    """Until it answers. One that is there and ends the connection again and again does not speak as we do."""
+    deadline, attempts = time.monotonic() + PATIENCE_S, 0
     while True:
         try:
-            connect(coordinator, PATIENCE_S).close()
+            sock = reach(coordinator, PATIENCE_S)
+            attempts += 1
+            called(sock, coordinator).close()
         except UnreachableError:
-            if time.monotonic() > deadline:
+            if attempts == ATTEMPTS or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
         else:

@@ -291,6 +291,15 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         UnreachableError: if nobody answers.
         UsageError: if the one who does is not believed.
     """
+    return called(reach(address, timeout_s), address)
+
+
+def reach(address: str, timeout_s: float) -> socket.socket:
+    """A connected socket before anything is said, as to see whether anybody listens at the other end.
+
+    Raises:
+        UnreachableError: if nobody does.
+    """
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     sock.settimeout(timeout_s)
@@ -303,7 +312,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         raise UnreachableError(
             f"cannot connect to {address}: {error.strerror or error}; is the job running?"
         ) from error
-    return called(sock, address)
+    return sock
 
 
 def keep_alive(sock: socket.socket) -> None:

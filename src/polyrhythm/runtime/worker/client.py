@@ -23,7 +23,7 @@ from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.peer_sockets import know_token
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.wire.connection import connect
+from polyrhythm.runtime.wire.connection import reach
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
@@ -120,7 +120,7 @@ class CoordinatorClient:
         """
         deadline = time.monotonic() + RETURN_S
         while True:
-            connect(self._address.coordinator, self._timeout_s).close()  # whoever starts coordinators is still there
+            reach(self._address.coordinator, self._timeout_s).close()  # whoever starts coordinators is still there
             self._client.close()
             self._inbox.clear()
             self._store = None

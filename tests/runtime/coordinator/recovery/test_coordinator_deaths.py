@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.protocol import Address
 from tests.chaos import play as chaos
 from tests.chaos.scripts import FaultScript
 from tests.runtime.coordinates import await_samples, train, trouble
@@ -57,3 +59,31 @@ def test_the_servers_go_on_from_their_last_snapshot(policy: str) -> None:
 def test_under_bsp_every_bit_is_that_of_an_undisturbed_run() -> None:
     disturbed, quiet = run("bsp", 2, (50, 200, SAMPLES + 50)), run("bsp", 2, ())
     assert all(torch.equal(one, other) for one, other in zip(disturbed, quiet, strict=True))
+
+
+@pytest.mark.parametrize("never_joins", [True, False])
+def test_who_was_excused_before_the_first_phase_is_not_awaited_again(never_joins: bool) -> None:
+    """Of four planned workers one has ended, at first before it joined and then after it; another one ends later."""
+    settings: dict[str, Any] = {"policy": "bsp", "epochs": EPOCHS, "max_coordinator_restarts": 9, "workers": 4}
+    with job(train, 3, EPOCHS, SAMPLES, BATCH, COMPUTE_S, **settings) as running:
+        address = steer.at(running.settings.job)
+        await_members(address, 3)
+        if never_joins:
+            steer.absent(address, 3)
+            os.kill(running.serving, signal.SIGKILL)
+            await_members(address, 3)
+            running.ranks.kill(2, signal.SIGKILL)
+        else:
+            running.ranks.kill(2, signal.SIGKILL)
+            await_members(address, 2)
+            os.kill(running.serving, signal.SIGKILL)
+            await_members(address, 2)
+            steer.absent(address, 3)
+        outcomes = running.join(leave=(2,))
+    assert trouble([outcome.value for outcome in outcomes], [2, 3]) == ""
+
+
+def await_members(address: Address, count: int) -> None:
+    """Until so many have joined."""
+    while len(steer.status(address).workers) != count:
+        pass

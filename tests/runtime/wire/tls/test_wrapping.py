@@ -3,6 +3,8 @@
 import random
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError
 from polyrhythm.runtime.wire.connection import Channel, address_of, connect, listen
 from polyrhythm.runtime.wire.event_loop import Loop, LoopThread
 from polyrhythm.runtime.wire.frames import Payload
@@ -166,6 +168,31 @@ def test_a_channel_that_is_given_up_ends(server: Server, loop: Loop) -> None:
     channel.give_up("that is enough")
     assert loop.run_until(lambda: log.reasons, LIMIT_S)
     assert log.reasons == ["that is enough"]
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03"])
+def test_a_server_that_goes_in_the_middle_of_the_handshake_may_be_called_again(
+    said: bytes, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a coordinator that is killed: its end is a reset, or the end of what it has said."""
+    carry(monkeypatch, files)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        sock.sendall(said)
+        if said:
+            sock.recv(4096)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(UnreachableError, match=r"no TLS with tcp:"):
+        connect(address_of(listener), LIMIT_S)
+    thread.join()
+    listener.close()
 
 
 def test_a_call_outside_of_a_loop(server: Server) -> None:

@@ -12,10 +12,12 @@ from contextlib import suppress
 from types import FrameType
 
 from polyrhythm.errors import BROKEN
-from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.parent_death import die_with
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
 log = logging.getLogger(__name__)
+
+NOT_FOLLOWED = "several parameter servers, or sums on servers, die with it, and the job ends"
 
 Serve = Callable[[RecoveryMemory], int]
 """Body of a coordinator; its exit status."""
@@ -47,6 +49,9 @@ class CoordinatorKeeper:
     def _allowed(self, code: int) -> bool:
         deaths = self._memory.count_death()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+        if not self._memory.followed:
+            log.error("the coordinator %s; %s", how, NOT_FOLLOWED)
+            return False
         if deaths > self._most:
             log.error("the coordinator %s; it was started again %d times before, and the job ends", how, deaths - 1)
             return False

@@ -5,13 +5,13 @@ of it. So a worker is never further than the newest record but by steps, of whic
 """
 
 from copy import deepcopy
+from logging import DEBUG
 
 import msgspec
 
-from polyrhythm.core.policy_state import encode_state
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.manifest import Position
+from polyrhythm.runtime.checkpoint.snapshots import encoded
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Home, Ranks, Stand
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -76,7 +76,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 def record_of(coordinator: Coordinator, config: JobConfig, stand: Stand, started_s: float) -> JobRecord:
     """Where the job stands; what is handed out counts as if it had been given back."""
-    job, entry, choice = coordinator.job, coordinator._entry, coordinator.choice
+    job, entry, learned = coordinator.job, coordinator._entry, learned_of(coordinator)
     return JobRecord(
         config=config,
         stand=stand,
@@ -84,9 +84,9 @@ def record_of(coordinator: Coordinator, config: JobConfig, stand: Stand, started
         phase=coordinator.phase,
         run=coordinator.run,
         policy=coordinator.policy.spec,
-        state=text_of(coordinator._mode.resting),
-        chosen=choice.spec,
-        supervised=text_of(choice.stages.known),
+        state=learned["state"],
+        chosen=learned["chosen"],
+        supervised=learned["supervised"],
         position=position_of(coordinator),
         members={
             rank: MemberRecord(member.ready, member.out)
@@ -101,6 +101,16 @@ def record_of(coordinator: Coordinator, config: JobConfig, stand: Stand, started
         repeated=job.repeated_samples,
         merges=coordinator._mode.merges,
     )
+
+
+def learned_of(coordinator: Coordinator) -> dict[str, str]:
+    """What policies have learned, as far as it can be kept, and which one was chosen."""
+    policy, choice = coordinator.policy.spec, coordinator.choice
+    return {
+        "state": encoded(policy, coordinator._mode.resting, DEBUG),
+        "chosen": choice.spec,
+        "supervised": encoded(choice.spec, choice.stages.known, DEBUG),
+    }
 
 
 def position_of(coordinator: Coordinator) -> Position:
@@ -118,13 +128,3 @@ def holders_of(coordinator: Coordinator) -> HoldersRecord:
     state = coordinator._state
     noted = tuple((tuple(sorted(ranks)), tuple(ranges)) for ranks, ranges in state.unsynchronised.noted)
     return HoldersRecord(state.home, state._contributors, state._holders, state._others, noted)
-
-
-def text_of(state: object) -> str:
-    """A policy's state as text; nothing if it cannot be kept, so that it begins anew."""
-    if state is None:
-        return ""
-    try:
-        return encode_state(state)
-    except UsageError:
-        return ""

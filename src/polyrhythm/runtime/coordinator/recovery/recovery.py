@@ -5,13 +5,12 @@ for all, and opens the next phase, as after any loss. What is in whose parameter
 whom the state comes then follows as ever.
 """
 
-import logging
 from collections.abc import Iterable
 
-from polyrhythm.core.policy_state import decode_state
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.checkpoint.snapshots import decoded
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Member, workload_of
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
@@ -19,8 +18,6 @@ from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.recovery.record import JobRecord
 from polyrhythm.runtime.coordinator.stages import phase_of
 from polyrhythm.runtime.wire.protocol import EpochDone
-
-log = logging.getLogger(__name__)
 
 
 class Recovery:
@@ -136,7 +133,7 @@ def take_up(coordinator: Coordinator, record: JobRecord) -> None:
     coordinator.plan(parse_policy(record.chosen), record.config.epochs)
     coordinator.phase = coordinator.choice.phase = record.phase
     coordinator.policy, coordinator.run = parse_policy(record.policy), record.run
-    coordinator.choice.stages.known = decoded(record.supervised)
+    coordinator.choice.stages.resume(decoded(record.chosen, record.supervised))
     job.awaited, job.epoch = set(record.awaited), position.epoch
     job.first_epoch, job.version = position.first_epoch, position.version
     job.samples, job.skipped_samples = position.samples, position.skipped_samples
@@ -171,12 +168,3 @@ def take_up_phase(coordinator: Coordinator, record: JobRecord) -> None:
         coordinator._entry = PhaseEntry(kept.members, kept.source, mode.on_workers, kept.goes_back)
     else:
         mode.start()
-
-
-def decoded(text: str) -> object:
-    """A policy's state; none if it cannot be read here."""
-    try:
-        return decode_state(text) if text else None
-    except UsageError as error:
-        log.warning("a policy begins anew: %s", error)
-        return None

@@ -12,13 +12,13 @@ from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Stand
-from polyrhythm.runtime.coordinator.recovery.memory import Kept, RecoveryMemory
-from polyrhythm.runtime.coordinator.recovery.record import JobRecord, record_of, text_of
+from polyrhythm.runtime.coordinator.recovery.record import JobRecord, learned_of, record_of
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig, seconds
 from polyrhythm.runtime.wire.protocol import Ready, ToCoordinator
+from polyrhythm.runtime.wire.recovery.memory import Kept, RecoveryMemory
 from polyrhythm.runtime.wire.segments import shape_of
 from polyrhythm.runtime.wire.worker_buffers import as_bytes
 
@@ -104,6 +104,12 @@ class JobRecovery:
         """Whether a job of this config outlives its coordinator."""
         return self._memory is not None and config.shards == 1 and config.averaging == "ring"
 
+    def promise(self, config: JobConfig) -> bool:
+        """What a worker that joins is told of that; whoever starts coordinators must know it, too."""
+        if self._memory is not None:
+            self._memory.allow(self.recovers(config))
+        return self.recovers(config)
+
     def open(self, server: RecoveringServer) -> float:
         """Take up the job, if there is one; when its clock was 0."""
         self._server = server
@@ -114,6 +120,8 @@ class JobRecovery:
         coordinator.job.settled = self._settle
         server.loop.call_later(self._period_s, self._refresh)
         if record is None:
+            for rank in self._memory.excused:
+                coordinator.absent(rank)
             return time.monotonic()
         self._recovery = Recovery(coordinator, record)
         self._restore(record)
@@ -154,9 +162,7 @@ class JobRecovery:
         server.loop.call_later(self._period_s, self._refresh)
 
     def _refresh_policy(self, record: JobRecord, coordinator: Coordinator) -> None:
-        state, known = text_of(coordinator._mode.resting), text_of(coordinator.choice.stages.known)
-        fresh = {"state": state, "supervised": known, "chosen": coordinator.choice.spec}
-        refreshed = msgspec.structs.replace(record, **fresh)
+        refreshed = msgspec.structs.replace(record, **learned_of(coordinator))
         if refreshed != record:
             self._record = refreshed
             self._write()
@@ -218,6 +224,8 @@ class JobRecovery:
 
     def lost(self, worker: int) -> bool:
         """Whether a worker that is gone was a member that is awaited, so that nobody else need hear of it."""
+        if self._memory is not None and self._record is None:  # before the job begins nobody else remembers it
+            self._memory.excuse(worker)
         self._held = [held for held in self._held if held[0] != worker]
         self._new.discard(worker)
         if not self.awaits(worker):

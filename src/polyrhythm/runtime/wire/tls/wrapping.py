@@ -2,8 +2,9 @@
 
 import os
 import socket
+import ssl
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.wire.tls.files import files_of, reason_of
 
 
@@ -12,6 +13,7 @@ def called(sock: socket.socket, address: str) -> socket.socket:
 
     Raises:
         UsageError: if the server is not believed, or does not speak TLS.
+        UnreachableError: if it ends the connection meanwhile, as one that dies, or does not answer in time.
     """
     files = files_of(os.environ)
     if sock.family == socket.AF_UNIX or not files.ca:
@@ -20,7 +22,8 @@ def called(sock: socket.socket, address: str) -> socket.socket:
         return files.client().wrap_socket(sock)
     except OSError as error:
         sock.close()
-        raise UsageError(
+        answered = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        raise (UsageError if answered else UnreachableError)(
             f"no TLS with {address}: {reason_of(error)}; give every host of the job --tls-cert, --tls-key and --tls-ca "
             "of one authority"
         ) from None

@@ -4,10 +4,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from polyrhythm.errors import FrameError, PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
-from polyrhythm.runtime.wire.connection import Channel, connect
+from polyrhythm.runtime.wire.connection import Channel, reach
 from polyrhythm.runtime.wire.event_loop import LoopThread
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.protocol import Address, Confirmed, Cut, Heartbeat, LeaveJob, Propose
@@ -16,6 +16,9 @@ from polyrhythm.runtime.worker.losses import ScriptFigures
 
 RETURN_S = 30.0
 """How long a coordinator may take to follow one that has died."""
+
+REFUSED_S, AGAIN_S = 2.0, 0.05
+"""How long one may refuse a heartbeat, and the pause between two attempts."""
 
 
 class Silence:
@@ -109,20 +112,22 @@ class HeartbeatThread(LoopThread):
                 self._join_next()
 
     def _join_next(self) -> None:
-        """Meet the next coordinator, which may die, too."""
-        deadline = self.loop.clock() + RETURN_S
+        """Meet the next coordinator, which may die, too; one that refuses for a while does not want this worker."""
+        begun_s = self.loop.clock()
         while self._gone and not self._stopping:
             try:
-                connect(self._address.coordinator, RETURN_S).close()  # whoever starts coordinators is still there
+                reach(self._address.coordinator, RETURN_S).close()  # whoever starts coordinators is still there
             except PolyrhythmError as error:
                 self._give_up(str(error))
                 return
             try:
                 self._channel, self._gone = self._join(), False
             except PolyrhythmError as error:
-                if self.loop.clock() > deadline:
+                limit_s = REFUSED_S if isinstance(error, UsageError) else RETURN_S
+                if self.loop.clock() > begun_s + limit_s:
                     self._give_up(str(error))
                     return
+                self.loop.run_until(lambda: self._stopping, AGAIN_S)
             self._silence.hear(self.loop.clock())
 
     def _give_up(self, reason: str) -> None:

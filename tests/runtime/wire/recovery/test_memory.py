@@ -3,7 +3,7 @@
 import os
 import signal
 
-from polyrhythm.runtime.coordinator.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
 
 def test_nothing_is_there_at_first() -> None:
@@ -59,3 +59,32 @@ def test_counts_are_kept_beside_the_records() -> None:
     memory.count(19)
     memory.write(b"record")
     assert (memory.samples, memory.deaths) == (19, 1)
+
+
+def test_a_process_that_follows_another_one_knows_of_its_death() -> None:
+    """Also where no record was written before."""
+    memory = RecoveryMemory.create()
+    memory.begin()
+    assert memory.deaths == 0
+    following = RecoveryMemory(memory.descriptors)
+    following.begin()
+    assert (following.deaths, following.read()) == (1, None)
+
+
+def test_who_is_excused_once_stays_so() -> None:
+    memory = RecoveryMemory.create()
+    memory.begin()
+    for rank in (3, 0, 3):
+        memory.excuse(rank)
+    memory.count(5)
+    assert RecoveryMemory(memory.descriptors).excused == (3, 0)
+
+
+def test_a_coordinator_says_whether_another_one_can_follow() -> None:
+    """In a process of its own, of which the keeper's knows nothing else."""
+    memory = RecoveryMemory.create()
+    memory.begin()
+    before = memory.followed
+    RecoveryMemory(memory.descriptors).allow(False)
+    assert memory.count_death() == 1
+    assert (before, memory.followed) == (True, False)

@@ -12,8 +12,11 @@ from typing import NamedTuple
 HEAD = Struct("<QQQ")
 """Number of the record, 0 if it is void; bytes of the record, and of what comes with it."""
 
-COUNT = Struct("<QQ")
-"""Samples of the job that were made at last, and deaths of its coordinators."""
+COUNT = Struct("<QQQ")
+"""Samples of the job that were made at last, deaths of its coordinators, and 1 if nobody can follow the next one."""
+
+RANK = Struct("<Q")
+"""Behind the counts: a rank that nobody waits for."""
 
 
 class Kept(NamedTuple):
@@ -42,11 +45,16 @@ class RecoveryMemory:
         self.descriptors = tuple(descriptors)
         *places, self._counts = self.descriptors
         self._places = tuple(places)
-        self._deaths = self.deaths
+        _, self._deaths, self._last = self._counted()
 
     @classmethod
     def create(cls) -> "RecoveryMemory":
         return cls([os.memfd_create(f"polyrhythm-recovery-{part}") for part in range(3)])
+
+    def close(self) -> None:
+        """This process needs it no more; others may have it still."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
     def write(self, record: bytes, numbers: Sequence[memoryview] = ()) -> None:
         """Keep a record in place of the older of the two, which is void first."""
@@ -67,9 +75,14 @@ class RecoveryMemory:
             return None
         return Kept(number, bytes(read_all(place, length, HEAD.size)), read_all(place, others, HEAD.size + length))
 
+    def begin(self) -> None:
+        """A process begins that starts coordinators; if there was one, it was killed together with its coordinator."""
+        self._deaths += os.fstat(self._counts).st_size > 0
+        self.count(self.samples)
+
     def count(self, samples: int) -> None:
         """So many samples of the job are made."""
-        os.pwrite(self._counts, COUNT.pack(samples, self._deaths), 0)
+        os.pwrite(self._counts, COUNT.pack(samples, self._deaths, self._last), 0)
 
     @property
     def samples(self) -> int:
@@ -83,13 +96,35 @@ class RecoveryMemory:
 
     def count_death(self) -> int:
         """One more is gone; how many are."""
+        _, self._deaths, self._last = self._counted()
         self._deaths += 1
         self.count(self.samples)
         return self._deaths
 
-    def _counted(self) -> tuple[int, int]:
-        samples, deaths = COUNT.unpack(os.pread(self._counts, COUNT.size, 0).ljust(COUNT.size, b"\0"))
-        return samples, deaths
+    def allow(self, followed: bool) -> None:
+        """Whether another coordinator can go on with the job."""
+        self._last = int(not followed)
+        self.count(self.samples)
+
+    @property
+    def followed(self) -> bool:
+        """What the last coordinator has said of that; at first it can."""
+        return not self._counted()[2]
+
+    def excuse(self, rank: int) -> None:
+        """Nobody waits for this rank: it has ended before the job has begun."""
+        if rank not in self.excused:
+            os.pwrite(self._counts, RANK.pack(rank), COUNT.size + RANK.size * len(self.excused))
+
+    @property
+    def excused(self) -> tuple[int, ...]:
+        """Ranks that nobody waits for."""
+        data = os.pread(self._counts, os.fstat(self._counts).st_size, COUNT.size)
+        return tuple(rank for (rank,) in RANK.iter_unpack(data[: len(data) // RANK.size * RANK.size]))
+
+    def _counted(self) -> tuple[int, int, int]:
+        samples, deaths, last = COUNT.unpack(os.pread(self._counts, COUNT.size, 0).ljust(COUNT.size, b"\0"))
+        return samples, deaths, last
 
     def _head(self, place: int) -> tuple[int, int, int]:
         number, length, others = HEAD.unpack(os.pread(place, HEAD.size, 0).ljust(HEAD.size, b"\0"))

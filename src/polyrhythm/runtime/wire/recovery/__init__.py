@@ -1,0 +1,1 @@
+"""What a job leaves behind for its next coordinator, whoever starts that."""

@@ -1,0 +1,31 @@
+"""A coordinator that takes up what another one has left, in memory."""
+
+from unittest.mock import patch
+
+from polyrhythm.core import Decisions, Event
+from polyrhythm.core.policy_state import decode_state
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.recovery.record import JobRecord, record_of
+from polyrhythm.runtime.coordinator.recovery.recovery import take_up
+from polyrhythm.runtime.wire.job_config import JobConfig
+from tests.runtime.fake_job import FakeJob
+
+
+def test_nobody_books_the_time_without_a_coordinator() -> None:
+    """What a policy has measured goes on; the stretch of time that was under way does not."""
+    job, records = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2), list[JobRecord]()
+    config = JobConfig(job="job", workers=3, policy="auto", epochs=2)
+
+    def see(event: Event, decisions: Decisions) -> None:
+        if job.coordinator.choice.stages.known.mind.window is not None:
+            records.append(record_of(job.coordinator, config, "between", 0.0))
+
+    with patch.object(job, "record", see):
+        job.run({})
+    before = decode_state(records[0].supervised).mind
+    following = Coordinator(parse_policy("auto"), 3, job, lambda: 0.0, 2)
+    take_up(following, records[0])
+    mind = following.choice.stages.known.mind
+    assert mind.window is None
+    assert (mind.account, mind.evidence.processed) == (before.account, before.evidence.processed)

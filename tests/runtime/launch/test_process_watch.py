@@ -1,0 +1,58 @@
+"""The launcher follows its coordinator for as long as anybody needs one."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.runtime.launch.test_hosts import first_line, free_port, outcome
+from tests.runtime.places import Place
+
+LEAVES_FIRST = """
+with polyrhythm.session(model, optimizer) as session:
+    for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+        step(x, y)
+        if rank == 0:
+            session.leave()
+        elif number == 3:
+            os.open("goes-on", os.O_RDONLY)
+    print("samples", session.metrics["samples"])
+"""
+
+
+def children(pid: int) -> Iterator[tuple[int, str]]:
+    """Processes that a process has started, with their command lines."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+        yield int(child), Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8")
+
+
+def keeper_of(host: "Popen[str]") -> int:
+    """The process that forks coordinators, once the worker of this host is gone."""
+    while True:
+        try:
+            found = dict(children(host.pid))
+        except OSError:  # one has ended meanwhile
+            continue
+        if len(found) == 1 and "coordinator.process" in (*found.values(),)[0]:
+            return (*found,)[0]
+
+
+def test_a_coordinator_is_followed_after_the_last_worker_of_its_host(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host's goes on."""
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    where = ["--nnodes=2", endpoint, f"--rdzv-id={place.mark}", "--policy=bsp"]
+    os.mkfifo(place.folder / "work" / "goes-on")
+    first, second = (place.start(LEAVES_FIRST, *where, f"--node-rank={host}") for host in range(2))
+    first_line(first, "samples")
+    os.kill(keeper_of(first), signal.SIGKILL)
+    with (place.folder / "work" / "goes-on").open("w"):
+        made, said = outcome(second)
+    through, also = outcome(first)
+    assert (through, made) == (0, 0), also + said
+    assert "the coordinator was killed by SIGKILL; it is started again (1 of 5)" in also
