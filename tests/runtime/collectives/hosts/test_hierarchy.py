@@ -34,6 +34,13 @@ def generation_of(rank: int, port: int, hosts: tuple[int, ...]) -> Generation:
     return Generation(TCPStore("127.0.0.1", port, is_master=False), "all", range(len(hosts)), rank)
 
 
+def leave_together(generation: Generation) -> None:
+    """Whoever ends first ends what others are still in."""
+    through = [f"through/{member}" for member in range(generation.size)]
+    generation._store.set(through[generation.rank], "")
+    generation._store.wait(through)
+
+
 def own_vectors(rank: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(rank)
     return [(100 * torch.randn(length, generator=generator)).to(dtype) for dtype in TYPES for length in LENGTHS]
@@ -62,7 +69,7 @@ def sums_worker(rank: int, port: int, hosts: tuple[int, ...]) -> tuple[str, bool
     assert generation.failure is None
     assert largest.tolist() == [len(hosts) - 1, 0]
     digest = sha256(b"".join(total.view(torch.uint8).numpy().tobytes() for total, _ in under_way)).hexdigest()
-    all_reduce(generation, largest)  # nobody leaves while others compare
+    leave_together(generation)
     return digest, good
 
 
@@ -81,6 +88,7 @@ def broadcasts_worker(rank: int, port: int, hosts: tuple[int, ...]) -> list[list
         broadcast(generation, short, source)
         broadcast(generation, long, source)
         found.append([value for vector in (short, long) for value in sorted({*vector.view(-1).tolist()})])
+    leave_together(generation)
     return found
 
 
@@ -102,6 +110,7 @@ def forking_worker(rank: int, port: int, hosts: tuple[int, ...]) -> tuple[int, i
     total = torch.ones(1)
     all_reduce(generation, total)
     assert total.item() == len(hosts)
+    leave_together(generation)
     return held, os.read(read, 1)[0]
 
 

@@ -48,6 +48,6 @@ def test_one_that_cannot_be_followed_is_not_started_again(caplog: pytest.LogCapt
     memory.begin()
     assert CoordinatorKeeper(die_with_shards, 2, memory).run() == 128 + signal.SIGKILL
     assert [record.message for record in caplog.records] == [
-        "the coordinator was killed by SIGKILL; several parameter servers, or sums on servers, die with it, and the job "
-        "ends"
+        "the coordinator was killed by SIGKILL; several parameter servers, or sums on servers, die with it, and the "
+        "job ends"
     ]
