@@ -111,7 +111,7 @@ RUN = {
     *("--compensation", "--compress", "--full-duplex", "--averaging", "--averaged-state", "--delta-rate"),
     *("--on-divergence", "--shards", "--hang-after", "--max-coordinator-restarts", "--snapshot", "--grace"),
     *("--trace", "--allow-policy-files", "--tls-cert", "--tls-key", "--tls-ca"),
-    *("--checkpoint", "--every", "--keep"),
+    *("--checkpoint", "--every", "--keep", "--partition", "--injection"),
     *("--no-ui", "--ui", "--ui-host", "--ui-port", "--report", "--metrics-port", "--events", "--tensorboard"),
 }
 """Flags of ``polyrhythm run`` beside torchrun's."""

@@ -19,6 +19,7 @@ from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.server.shard import warm_up
+from polyrhythm.runtime.wire.config_sources import told_early
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.protocol import Address
@@ -98,6 +99,7 @@ def take_part(
         "RANK": str(rank),
         COORDINATOR: msgspec.json.encode(address).decode(),
         COORDINATOR_PID: str(coordinator),
+        **told_early(settings),
     }
     return script(rank, *args)
 

@@ -7,7 +7,7 @@ whoever reads them. A worker passes through its shard again and again, each pass
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -104,6 +104,11 @@ class ShardedWorkload(Workload):
     def join(self, workers: Iterable[int]) -> None:
         """These workers read their own shards from now on."""
         self._present.update(workers)
+
+    def open(self, read: Sequence[int]) -> None:
+        """So many samples of its own shard were read by each worker before the job was there."""
+        self.join(self._next)
+        super().open(read)
 
     def leave(self, worker: int) -> None:
         """The others see to its shard until it comes back."""

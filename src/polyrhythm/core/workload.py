@@ -158,6 +158,11 @@ class Workload:
     def leave(self, worker: int) -> None:
         """A worker is gone; what it held is given back one by one."""
 
+    def open(self, read: Sequence[int]) -> None:
+        """So many samples were read by each worker before the job was there."""
+        for worker, samples in enumerate(read):
+            self.gather(samples, worker)
+
     def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` for a worker, or None when everything is handed out."""
         if self.cut:

@@ -255,6 +255,13 @@ def test_the_ranks_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.items() >= wanted.items()
 
 
+def test_workers_know_who_reads_what_before_they_meet_the_coordinator() -> None:
+    plan = read_command(["--partition", "seldp", "--nproc-per-node", "2", "train.py"])
+    environment = worker_environment(plan.config, plan.processes, 0, 4001, plan.node)
+    assert environment["POLYRHYTHM_PARTITION"] == "seldp"
+    assert "POLYRHYTHM_INJECTION" not in environment
+
+
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = read_command(["--nproc-per-node", "2", "train.py"])
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -62,6 +62,12 @@ def test_each_setting_is_documented() -> None:
         ({"on_divergence": "stop"}, "on_divergence must be ignore, end or rollback but got 'stop'"),
         ({"policy": "spp:3"}, "unknown policy 'spp': did you mean ssp?"),
         ({"compress": "int4"}, "int4"),
+        (
+            {"partition": "seldpp", "given": {"partition": "--partition"}},
+            "^--partition: unknown partition 'seldpp': did you mean seldp?",
+        ),
+        ({"injection": "0.5", "given": {"injection": "a.toml"}}, "^injection in a.toml must be none or two shares"),
+        ({"injection": "0.5,2"}, "injection must be none or two shares in"),
         ({"compensation": "dc-asgd", "full_duplex": True}, "full_duplex and compensation dc-asgd exclude each other"),
     ],
 )

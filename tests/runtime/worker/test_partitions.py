@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.worker.loader import dealt_to, labels_of
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.worker.loader import asked_data, dealt_to, labels_of
 from polyrhythm.training.data.partition import deal, parse_partition
 from tests.runtime.jobs import Numbered, make_model, make_optimizer, run_job, step
 
@@ -84,8 +85,22 @@ class Bare(Dataset[int]):
 
 
 def test_missing_labels_and_a_worker_without_a_shard_are_one_clear_line() -> None:
-    with pytest.raises(PolyrhythmError, match=r"reads one label a sample, and Bare .* loader\(labels=\.\.\.\)"):
+    with pytest.raises(PolyrhythmError, match=r"reads one label a sample, and Bare .*\.loader\(labels=\.\.\.\)"):
         dealt_to("labels:1", Bare(), None, 0, 2, 0)
     with pytest.raises(PolyrhythmError, match="rank 2 has no shard: partition 'seldp' deals one to each of 2"):
         dealt_to("seldp", Bare(), None, 2, 2, 0)
     assert dealt_to("shared", Bare(), None, 2, 2, 0) is None
+
+
+def test_the_call_holds_over_the_loader(capsys: pytest.CaptureFixture[str]) -> None:
+    config = JobConfig(partition="seldp", injection="0.5,1", given={"partition": "--partition"})
+    assert asked_data(config, 0, "defdp", (0.5, 0.5)) == ("seldp", (0.5, 0.5))
+    assert capsys.readouterr().err == "polyrhythm: --partition seldp holds; defdp of session.loader is overruled\n"
+    assert asked_data(config, 1, "defdp", None) == ("seldp", None)
+    assert asked_data(JobConfig(), 0, None, None) == ("shared", None)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_subset_has_the_labels_of_its_data_set() -> None:
+    data = TensorDataset(torch.zeros(4, 2), torch.tensor([3, 2, 1, 0]))
+    assert labels_of(parse_partition("sorted"), Subset(data, [2, 0]), None).tolist() == [1, 3]

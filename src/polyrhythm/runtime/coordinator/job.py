@@ -247,8 +247,8 @@ class Job:
             self.first_epoch = ready.epoch  # which is not 0 if the job was resumed
             self.workload = workload_of(ready)
             if ready.processed:
-                self.workload.hand_out(ready.processed)
-                self.samples += ready.processed
+                self.workload.open(ready.processed)
+                self.samples += sum(ready.processed)
         elif ready.own:
             self.workload = workload_of(ready)
         else:

@@ -48,6 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
     ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
     ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
     ours.add_argument("--full-duplex", action="store_true", help="pull while pushing, between hosts; see the guide")
+    ours.add_argument("--partition", default="shared", metavar="SPEC", help="who reads which samples, as in seldp")
+    ours.add_argument("--injection", default="none", metavar="A,B", help="data injection: its shares alpha and beta")
     ours.add_argument(
         "--averaging", choices=get_args(Averaging), default="ring", help="where averages of replicas are summed up"
     )

@@ -25,7 +25,7 @@ from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_fil
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.runtime.launch.secure import take_up_tls
 from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
-from polyrhythm.runtime.wire.config_sources import VARIABLES
+from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
@@ -206,7 +206,7 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     world |= {"ROLE_RANK": rank, "ROLE_WORLD_SIZE": config.workers, "GROUP_WORLD_SIZE": node.count}
     world |= {COUNT: 0, MOST: config.max_restarts}
     place = {"GROUP_RANK": node.rank, "MASTER_ADDR": node.host or "127.0.0.1", "MASTER_PORT": port}
-    ours = {COORDINATOR: msgspec.json.encode(address).decode()}
+    ours = {COORDINATOR: msgspec.json.encode(address).decode(), **told_early(config)}
     if node.count > 1:
         ours[ADDRESS] = node.address
     if node.changing:

@@ -1,5 +1,6 @@
 """What is known of the script that runs in this process, and when a session takes over from torch."""
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -9,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.children import Children
-from polyrhythm.runtime.script.data.alone import every_nth, keep_quiet, warm_up_source
+from polyrhythm.runtime.script.data.alone import keep_quiet
+from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.order import deals_out
 from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, length_of, promise_of
@@ -70,6 +72,7 @@ class AdaptedScript:
         self._epoch = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.loaders = Loaders()
+        self._dealing = Dealing(os.environ, rank, workers)
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
@@ -96,10 +99,7 @@ class AdaptedScript:
         if self.session is not None:
             trains = self.loaders.trains_on(loader)
             return Pass(self, loader, None).iterator() if trains else self.loaders.pass_over(loader)
-        if self.distributed or isinstance(loader.dataset, IterableDataset):
-            return Pass(self, loader, original(loader)).iterator()
-        source = warm_up_source(loader) if deals_out(loader, False) else every_nth(loader, original, 0, 0, 1)
-        return Pass(self, loader, source).iterator()
+        return Pass(self, loader, self._dealing.opening(loader, self.distributed, original)).iterator()
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if self.session is not None:
@@ -338,20 +338,15 @@ class AdaptedScript:
         if not self._deals:
             self._begin_own(run)
             return
-        assert run.loader.batch_size is not None, "it deals out"
+        place = self.loaders.place(run.loader)
+        self._dealing.check_begin(batches, place)
         run.source = None
         self.session = self._open_session()
         first, counted_from = self.session.place_of(self._epoch, loop_number())
-        self._loader = self.session.take_over(
-            run.loader,
-            workers=self.workers,
-            ranks=self.workers if self.distributed else 1,
-            parts=self._parts,
-            first_epoch=first,
-            counted_from=counted_from,
-            processed=batches * run.loader.batch_size * (self.workers if self.distributed else 1),
-        )
-        tell("the training loader's samples are dealt out by the job", self.loaders.place(run.loader))
+        how = self._dealing, place, batches, self.distributed
+        where = {"first_epoch": first, "counted_from": counted_from}
+        self._loader = self.session.take_over(run.loader, *how, self._parts, where)
+        tell("the training loader's samples are dealt out by the job", place)
         self.session.at_end = self.schedules.follow
         self._opened_at = self._loader.steps_to(first, batches // self._parts)
         self.schedules.settle(stretched=self.workers > 1 and not self.distributed)
@@ -375,8 +370,9 @@ class AdaptedScript:
 
     def _begin_own(self, run: Pass | None) -> OwnReading:
         """Start the session of a script whose data the job does not deal out."""
-        self.session = self._open_session()
         place = self.warm_up.stepped_at if run is None else self.loaders.place(run.loader)
+        self._dealing.check_own(place)
+        self.session = self._open_session()
         if self.session.joint and run is None:
             raise refuse("several optimizers and no loader: nobody knows which of their steps belong together", place)
         if self.session.counts_shares and (run is None or length_of(run.loader) is None):

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.script.data.dealing import Dealing
+from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import ScriptLoader
 from polyrhythm.runtime.script.joint_step import JointStep
@@ -16,6 +19,7 @@ from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.loader import data_terms
 from polyrhythm.runtime.worker.losses import WriterEar
 from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
@@ -24,6 +28,18 @@ CHANGED = "the script changes the parameters by itself after a step, such as to 
 
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
+
+
+def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
+    """The same injector; what it refuses is said with the script's line."""
+
+    def call(batch: Any, epoch: int) -> Any:
+        try:
+            return inject(batch, epoch)
+        except UsageError as error:
+            raise refuse(str(error), place) from None
+
+    return call
 
 
 class DeferredStep:
@@ -147,9 +163,38 @@ class ScriptSession(Session):
         if self._joint is not None:
             self._joint.drop()
 
-    def take_over(self, loader: DataLoader[Any], **where: int) -> ScriptLoader:
-        made = ScriptLoader(loader, self._worker, self._accumulation, at_end=self._end_epoch, **where)
-        made._terms |= self._replica.terms
+    def take_over(
+        self,
+        loader: DataLoader[Any],
+        dealing: Dealing,
+        place: str,
+        batches: int,
+        distributed: bool,
+        parts: int,
+        where: Mapping[str, int],
+    ) -> ScriptLoader:
+        """The job's mini-batches in place of those of a loader, see `ScriptLoader`.
+
+        Args:
+            loader: the script's.
+            dealing: who is to read what.
+            place: where the script has made the loader.
+            batches: that each rank has read of its first epoch.
+            distributed: whether the script knows of its ranks.
+            parts: mini-batches of one step.
+            where: the numbers of the epoch; see `ScriptLoader`.
+        """
+        dealing.check_job(self._client.config, place)
+        dealing.check_parts(parts, place)
+        dealt, ranks = dealing.dealt(loader, place), dealing.workers if distributed else 1
+        data: dict[str, Any] = {"workers": dealing.workers, "ranks": ranks, "parts": parts, "dealt": dealt, **where}
+        if dealing.injection is not None:
+            assert loader.batch_size is not None, "the job deals it out"
+            data["own_batch"] = self._start_injection(dealing.injection, loader.batch_size, JOB_SEED)
+            data["inject"] = placed(self._injector, place)
+        data |= {"processed": dealing.processed(loader, batches, distributed, dealt), "at_end": self._end_epoch}
+        made = ScriptLoader(loader, self._worker, self._accumulation, **data)
+        made._terms |= data_terms(dealing.partition, dealing.injection) | self._replica.terms
         self._loader = made
         return made
 

@@ -49,6 +49,13 @@ VARIABLES = {
 """Environment variable of each setting."""
 
 
+DATA = ("partition", "injection")
+"""Settings that a worker must know before it meets the coordinator: a script reads its first mini-batches by them."""
+
+EARLY = (HANDED_ON, *(VARIABLES[name] for name in DATA))
+"""Environment variables that tell it."""
+
+
 class Choice(NamedTuple):
     """What holds, and a line for each setting about which two places differ."""
 
@@ -158,6 +165,15 @@ class Completion:
         if arguments != theirs:
             self._tell(f"rank {rank} gives its session other arguments than rank {first}, whose arguments hold")
         return False
+
+
+def told_early(config: JobConfig) -> dict[str, str]:
+    """What a launcher puts into the environment of its workers about their data.
+
+    >>> told_early(JobConfig(partition="seldp", given={"partition": "--partition"}))
+    {'POLYRHYTHM_PARTITION': 'seldp'}
+    """
+    return {VARIABLES[name]: getattr(config, name) for name in DATA if name in config.given}
 
 
 def handed_on(environment: Mapping[str, str]) -> JobConfig:

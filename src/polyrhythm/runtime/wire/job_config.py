@@ -12,11 +12,13 @@ import msgspec
 
 from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import LrConvention, StateTreatment
+from polyrhythm.training.data.injection import parse_injection
+from polyrhythm.training.data.partition import parse_partition
 from polyrhythm.training.divergence import EXPLODED, OnDivergence
 
 Averaging: TypeAlias = Literal["ring", "server"]
@@ -99,6 +101,8 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         compensation: what is done about staleness, see `polyrhythm.training.compensation`.
         compress: what gradients and replicas travel as, see `polyrhythm.training.compression`.
         full_duplex: whether workers on other hosts pull while they push, where the policy lets them.
+        partition: which worker reads which samples, such as ``seldp``; see `polyrhythm.training.data.partition`.
+        injection: shares (alpha, beta) of data injection, such as ``0.5,0.5``.
         averaging: where averages of replicas are summed up.
         averaged_state: what becomes of the optimizers' states when replicas are averaged, see
             `polyrhythm.training.config.TrainingConfig`.
@@ -158,6 +162,8 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     compensation: str = "none"
     compress: str = "none"
     full_duplex: bool = False
+    partition: str = "shared"
+    injection: str = "none"
     averaging: Averaging = "ring"
     averaged_state: StateTreatment = "keep"
     delta_rate: float = 1.0
@@ -212,6 +218,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
             self._require(name, "from 0 to 65535", lambda value: value is None or 0 <= value <= 65535)
         runnable(self.policy)
         parse_compression(self.compress)
+        self._check_data()
         compensation = parse_compensation(self.compensation)
         if self.full_duplex and compensation.needs_backup:
             raise UsageError(
@@ -219,6 +226,17 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
                 "it compares a gradient's parameters with the newest, and its worker reads the next ones before the "
                 "gradient is there; use one"
             )
+
+    def _check_data(self) -> None:
+        try:
+            parse_partition(self.partition)
+        except ScenarioError as error:
+            reason = str(error).removeprefix("training.partition: ")
+            raise UsageError(f"{self.label('partition')}: {reason}") from None
+        try:
+            parse_injection(self.injection)
+        except UsageError as error:
+            raise UsageError(str(error).replace("injection", self.label("injection"), 1)) from None
 
     def label(self, name: str) -> str:
         """How messages call a setting: by its flag or variable if one was used."""

@@ -105,7 +105,7 @@ class Bye(ControlMessage):
 class Ready(ControlMessage):
     """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance.
 
-    The first `processed` samples of the job's first epoch came before. `shards` and `rotate` are as in `Shards`;
+    Each worker has `processed` so many samples of the job's first epoch. `shards` and `rotate` are as in `Shards`;
     without, all workers read from one order. All workers of an epoch must give the same `terms`, by the name of the
     argument, and the same `content` of their data (`training.data.fingerprint`). An unmodified `script` calls the job's
     epoch 0 by this number, and adds up so many `parts` in a step. Of each worker's `own` data positions only count.
@@ -115,7 +115,7 @@ class Ready(ControlMessage):
     dataset_samples: Positive
     batch_size: Positive
     ahead: Annotated[int, msgspec.Meta(ge=0, le=MOST_AHEAD)] = 0
-    processed: Natural = 0
+    processed: tuple[Natural, ...] = ()
     shards: tuple[Positive, ...] = ()
     rotate: bool = False
     terms: dict[str, Term] = {}
@@ -125,8 +125,8 @@ class Ready(ControlMessage):
     parts: Positive = 1
 
     def __post_init__(self) -> None:
-        if self.processed > self.dataset_samples:
-            raise ValueError(f"{self.processed} of {self.dataset_samples} samples cannot have been processed")
+        if sum(self.processed) > self.dataset_samples:
+            raise ValueError(f"{sum(self.processed)} of {self.dataset_samples} samples cannot have been processed")
 
 
 class Pushed(ControlMessage):

@@ -3,6 +3,7 @@
 It also knows which of them make up an optimizer step, and which came to nothing.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -11,13 +12,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
+from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
+from polyrhythm.training.data.injection import parse_injection
 from polyrhythm.training.data.order import ShardedOrder
 from polyrhythm.training.data.partition import BY_LABEL, Dealt, Partition, deal, parse_partition
 
@@ -50,18 +54,46 @@ def dealt_to(
     return deal(chosen, labels_of(chosen, dataset, labels), workers, seed)
 
 
+def asked_data(
+    config: JobConfig, rank: int, partition: str | None, injection: tuple[float, float] | None
+) -> tuple[str, tuple[float, float] | None]:
+    """Partition and injection of a job: what was chosen outside of the script, or else the loader's arguments.
+
+    Args:
+        config: of the job.
+        rank: of this worker; the first says what is overruled.
+        partition, injection: of the loader.
+    """
+    chosen, asked = {"partition": partition, "injection": injection}, dict[str, Any]()
+    holds = {"partition": config.partition, "injection": parse_injection(config.injection)}
+    for name, value in chosen.items():
+        asked[name] = holds[name] if name in config.given else value
+        if rank == 0 and value is not None and value != asked[name]:
+            line = f"{config.label(name)} {getattr(config, name)} holds; {value} of session.loader is overruled"
+            sys.stderr.write(f"polyrhythm: {line}\n")
+    return asked["partition"] or "shared", asked["injection"]
+
+
+def data_terms(partition: str, injection: tuple[float, float] | None) -> dict[str, Term]:
+    """What all workers must say alike of who reads what."""
+    undealt = {NOT_IN_SHARES: "samples are injected; use policy bsp"} if injection else {}
+    return {"partition": partition, "injection": str(injection), **undealt}
+
+
 def labels_of(partition: Partition, dataset: Dataset[Any], labels: Any | None) -> Any:
     """One label a sample; any will do for a partition that does not read them."""
     samples = len(dataset)  # type: ignore[arg-type]
     if not isinstance(partition, BY_LABEL):
         return np.zeros(samples)
+    if labels is None and isinstance(dataset, Subset):
+        return labels_of(partition, dataset.dataset, None)[list(dataset.indices)]
     if labels is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
         labels = dataset.tensors[-1]
     labels = getattr(dataset, "targets", None) if labels is None else labels
     if labels is None or len(labels) != samples:
         raise UsageError(
             f"partition {partition.name!r} reads one label a sample, and {type(dataset).__name__} has no targets; "
-            f"give loader(labels=...) with {samples} of them"
+            f"give the data set an attribute targets, or session.loader(labels=...), with {samples} of them"
         )
     return torch.as_tensor(labels).cpu()
 
@@ -207,7 +239,7 @@ class SessionLoader(Generic[LoaderSample]):
         finally:
             self.inside = False
 
-    def _ready(self, processed: int = 0) -> Ready:
+    def _ready(self, processed: tuple[int, ...] = ()) -> Ready:
         shards = self._sharded.cut if self._sharded else None
         cut = (shards.sizes, shards.rotate) if shards else ((), False)
         own = self.epoch, self._samples, self.batch_size, self._ahead, processed

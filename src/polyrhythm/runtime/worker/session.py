@@ -37,11 +37,10 @@ from polyrhythm.runtime.wire.config_sources import SESSION, same, session_argume
 from polyrhythm.runtime.wire.job_config import JobConfig, runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
-from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, dealt_to
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
 from polyrhythm.runtime.worker.losses import Guard
 from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.worker import Worker
@@ -136,7 +135,7 @@ class Session:
         shuffle: bool = True,
         seed: int = 0,
         accumulate: int = 1,
-        partition: str = "shared",
+        partition: str | None = None,
         labels: Any | None = None,
         injection: tuple[float, float] | None = None,
         **options: Any,
@@ -151,8 +150,9 @@ class Session:
             seed: the same on every worker.
             accumulate: mini-batches whose gradients the script adds up before a step; each has
                 ``batch_size / accumulate`` samples. The script steps when `step_due` is true.
-            partition: which worker reads which samples, such as ``seldp`` or ``dirichlet:0.3``; see
-                `polyrhythm.training.data.partition`. Each planned worker has a shard, which is shuffled in every epoch.
+            partition: which worker reads which samples, such as ``seldp`` or ``dirichlet:0.3``; "shared" by default,
+                see `polyrhythm.training.data.partition`. Each planned worker has a shard, shuffled in every epoch.
+                This and `injection` yield to ``--partition`` and ``--injection`` of ``polyrhythm run``.
             labels: one a sample, for partitions by label; none: ``dataset.targets``, or the last of a TensorDataset.
             injection: shares (alpha, beta) of randomised data injection: in every step alpha of the workers send beta
                 of their mini-batch to all others, and each draws the fewer samples itself (see `own_batch`), so that
@@ -160,6 +160,7 @@ class Session:
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
         first = self._loader.epoch + 1 if self._loader else self._first_epoch
+        partition, injection = asked_data(self._client.config, self.rank, partition, injection)
         if injection is not None:
             batch_size = self._start_injection(injection, batch_size, seed)
         self._loader = SessionLoader(
@@ -172,13 +173,7 @@ class Session:
             accumulate=accumulate,
             first_epoch=first,
             dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
-            terms={
-                "partition": partition,
-                "shuffle": bool(shuffle),
-                "injection": str(injection),
-                **self._replica.terms,
-                **({NOT_IN_SHARES: "samples are injected; use policy bsp"} if injection else {}),
-            },
+            terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.terms},
             inject=self._injector if injection else None,
             **options,
         )

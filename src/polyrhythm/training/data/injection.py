@@ -69,6 +69,27 @@ def check_injection(injection: Sequence[float]) -> None:
         raise UsageError(f"injection must be two shares in (0, 1], alpha and beta, but got {tuple(injection)}")
 
 
+def parse_injection(spec: str) -> tuple[float, float] | None:
+    """The shares that a spec names, as in ``0.5,0.25`` for alpha and beta; None for ``none``.
+
+    >>> parse_injection("0.5,0.25"), parse_injection("none")
+    ((0.5, 0.25), None)
+
+    Raises:
+        UsageError: for any other text.
+    """
+    if spec == "none":
+        return None
+    try:
+        shares = tuple(float(word) for word in spec.split(","))
+        check_injection(shares)
+    except ValueError:
+        raise UsageError(
+            f"injection must be none or two shares in (0, 1], alpha and beta, as in 0.5,0.5, but got {spec!r}"
+        ) from None
+    return shares[0], shares[1]
+
+
 def own_batch(batch_size: int, alpha: float, beta: float, workers: int) -> int:
     """Samples that a worker draws itself: b' = b / (1 + alpha beta n), rounded, at least 1.
 

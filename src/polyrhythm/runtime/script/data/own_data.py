@@ -72,7 +72,7 @@ class OwnData:
         width = self._workers * self._batch_size
         samples, processed = (UNKNOWN, 0) if steps is None else (max(1, steps) * width, made * width)
         counts = self.epoch, samples, self._batch_size
-        self._worker.begin_epoch(Ready(*counts, processed=processed, script=self._counted_from, own=True))
+        self._worker.begin_epoch(Ready(*counts, processed=(processed,), script=self._counted_from, own=True))
         if self._worker.shares:
             raise refuse("the script reads its data itself, which cannot be shared out in unequal parts; use bsp")
         self.open, self.first = True, False

@@ -22,6 +22,7 @@ from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source, evenly, terms_of
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.data.fingerprint import content_of
+from polyrhythm.training.data.partition import BY_LABEL, Dealt, parse_partition
 
 
 class PassListener(Protocol):
@@ -186,7 +187,10 @@ class ScriptLoader(SessionLoader[Any]):
         parts: mini-batches of one step.
         first_epoch: number of the epoch that the next pass is.
         counted_from: what the script calls the job's epoch 0.
-        processed: samples of that epoch that the job has processed already.
+        processed: samples of that epoch that each worker has processed already.
+        dealt: see `SessionLoader`.
+        own_batch: samples that a worker draws for a step, if others are injected.
+        inject: see `SessionLoader`.
         at_end: called when all workers stand at the end of an epoch.
     """
 
@@ -201,12 +205,16 @@ class ScriptLoader(SessionLoader[Any]):
         parts: int,
         first_epoch: int,
         counted_from: int,
-        processed: int,
+        processed: tuple[int, ...],
+        dealt: Dealt | None = None,
+        own_batch: int | None = None,
+        inject: Callable[[Any, int], Any] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         assert loader.batch_size is not None, "checked before"
-        options = options_of(loader)
-        size = loader.batch_size * parts
+        options: dict[str, Any] = {"dealt": dealt, "inject": inject, **options_of(loader)}
+        self._script_batch = loader.batch_size * parts
+        size = own_batch or self._script_batch
         self._draws = Draws(worker, parts)
         source = cast(Source, self._draws)  # whose generation need not be set from outside
         super().__init__(
@@ -220,18 +228,18 @@ class ScriptLoader(SessionLoader[Any]):
         self._ended = False
         self._draws_seed = False
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
-        self._terms = terms_of(loader.dataset, None)
+        self._terms = terms_of(loader.dataset, dealt)
         if loader.drop_last:
             self._samples -= self._samples % (workers * loader.batch_size)
         if self._samples < workers:
             raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
-        self._processed = min(processed, self._samples)  # a mini-batch may be larger than the data set
+        self._processed = tuple(min(one, self._samples) for one in processed)  # a mini-batch may be larger than that
 
     def __iter__(self) -> Iterator[Any]:
         self.epoch += 1
         self._accumulation.start()
         self._terms |= sampler_terms(self.loader)  # the script may have made it anew
-        processed, self._processed = self._processed, 0
+        processed, self._processed = self._processed, ()
         ready = self._ready(processed)
         self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
         self._draws_seed |= self.epoch > self._first_epoch
@@ -240,6 +248,8 @@ class ScriptLoader(SessionLoader[Any]):
     def renew(self, loader: DataLoader[Any]) -> None:
         """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
         if loader.dataset is not self.dataset:
+            if self._sharded and isinstance(parse_partition(str(self._terms["partition"])), BY_LABEL):
+                raise refuse("the shards are cut by the labels of the first epoch's data set; keep one data set")
             known = terms_of(self.dataset, None)
             self._terms = {name: word for name, word in self._terms.items() if name not in known}
             self._terms |= terms_of(loader.dataset, None)
@@ -271,8 +281,11 @@ class ScriptLoader(SessionLoader[Any]):
 
         All who make it together know the same number.
         """
-        if self._ended:
+        drawn = self._draws.position + self._draws.together * self.batch_size
+        if self._ended or (self._inject and drawn >= self._samples):
             return self.steps_to(self.epoch + 1, 0)
+        if self._inject:
+            return self.steps_to(self.epoch, drawn // (self._ranks * self._script_batch))
         return self.steps_to(self.epoch, self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
 
     @property
@@ -282,11 +295,11 @@ class ScriptLoader(SessionLoader[Any]):
 
     @property
     def _steps_begun(self) -> int:
-        return self._draws.position // (self._ranks * self.batch_size)
+        return self._draws.position // (self._ranks * self._script_batch)
 
     def steps_to(self, epoch: int, steps: int) -> int:
         """The same to the step of that number of an epoch."""
-        whole = even_steps(self._samples, self._ranks, self.batch_size)
+        whole = even_steps(self._samples, self._ranks, self._script_batch)
         return epoch * whole + min(steps, whole)
 
     def _rest(self) -> Iterator[Any]:
@@ -303,8 +316,10 @@ class ScriptLoader(SessionLoader[Any]):
         return whole_and_rest(indices, self.batch_size // self._parts, self._parts, largest)
 
     def _order(self, epoch: int) -> list[int]:
+        if self._sharded:
+            return []
         order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
-        if not isinstance(self.loader.sampler, DistributedSampler):
+        if not isinstance(self.loader.sampler, DistributedSampler) or self._inject:
             return order
         return arrange(order[: self._samples], self._workers, self.batch_size // self._parts, self._parts)
 
