@@ -73,7 +73,7 @@ SURFACE = {
         "--token",
         "--help",
     },
-    "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--help"},
+    "reproduce": {"name", "--quick", "--seeds", "--data", "--out", "--jobs", "--on", "--help"},
     "run": {"--help"},
     "ctl": {"job", "action", "argument", "--at", "--token", "--tls-ca", "--json", "--help"},
     "top": {"job", "--at", "--token", "--tls-ca", "--help"},
@@ -95,7 +95,7 @@ SURFACE = {
     },
     "learn": {
         *("out", "--preset", "--families", "--pretraining", "--episodes", "--seed", "--data", "--jobs", "--log"),
-        *("--resume", "--ui", "--help"),
+        *("--resume", "--on", "--ui", "--help"),
     },
     "search-cost": {
         *("runs", "--setup", "--candidates", "--beta", "--runs", "--draw", "--exclude", "--draws", "--seed"),

@@ -68,6 +68,6 @@ def guess(trial: SearchTrial) -> TrialOutcome:
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PolyrhythmError, match=r"--on ray needs Ray; install it with: pip install 'polyrhythm\[ray\]'"):
         on_ray(SimulatedTrials(SCENARIO, Knob(), reuse=False), 2)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.options import On, TrialsOn, trials_on
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -30,6 +31,7 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs at a time; one a core if not given.")
     ] = None,
+    on: On = TrialsOn.HERE,
 ) -> None:
     """Run a paper's tables and figures at the size of a laptop, and write the page.
 
@@ -41,7 +43,7 @@ def reproduce(
 
     folder = out or Path(f"reproduction-{name}")
     try:
-        with long_work(f"reproduce {name}", ctx.obj) as board:
+        with trials_on(on, jobs), long_work(f"reproduce {name}", ctx.obj) as board:
             counted = Counted(board)
             request = PaperRequest(name, folder, ctx.obj, quick, seeds, data, jobs or -1, counted.tell, counted.now)
             files = write_page(request)

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,9 +24,11 @@ from polyrhythm.cli.options import (
     Target,
     TimingOnlyFlag,
     TraceDir,
+    TrialsOn,
     Ui,
     read_scenario,
     split_policies,
+    trials_on,
 )
 from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
 from polyrhythm.cli.search import search
@@ -58,6 +60,7 @@ app.command(cls=DoctorCommand)(doctor)
 class RunOn(StrEnum):
     SIM = "sim"
     LOCAL = "local"
+    RAY = "ray"
 
 
 def print_version(wanted: bool) -> None:
@@ -109,7 +112,8 @@ def compare(
         int | None, typer.Option(metavar="N", min=1, help="Simulated runs at a time; one a core if not given.")
     ] = None,
     on: Annotated[
-        RunOn, typer.Option(help="Simulate, or start real workers on this host with the scenario's delays injected.")
+        RunOn,
+        typer.Option(help="Simulate, start real workers here with the scenario's delays injected, or simulate on Ray."),
     ] = RunOn.SIM,
     time_scale: Annotated[
         float, typer.Option(metavar="X", help="Factor on the scenario's times when real workers play it.")
@@ -125,7 +129,7 @@ def compare(
     outputs = Outputs(json=json, report=report, trace=trace)
     specs = split_policies(policies)
     experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1, ui)
-    conduct(experiment, compare_policies if on is RunOn.SIM else on_workers(experiment, time_scale))
+    conduct(experiment, trials_of(experiment, on, time_scale))
 
 
 @app.command()
@@ -165,6 +169,24 @@ def export(
     """Convert a trace for another viewer."""
     check_writable("--perfetto", perfetto)
     write_perfetto(trace, perfetto)
+
+
+def trials_of(experiment: Experiment, on: RunOn, time_scale: float) -> Trials:
+    """What carries out the runs of an experiment where `on` says."""
+    if on is RunOn.SIM:
+        return compare_policies
+    return compare_on_ray(experiment) if on is RunOn.RAY else on_workers(experiment, time_scale)
+
+
+def compare_on_ray(experiment: Experiment) -> Trials:
+    if experiment.outputs.trace or experiment.outputs.need_traces:
+        raise UsageError("--trace and --report need traces, which stay on Ray's hosts; leave them or --on ray out")
+
+    def carry_out(*arguments: Any) -> None:
+        with trials_on(TrialsOn.RAY, experiment.jobs):
+            compare_policies(*arguments)
+
+    return carry_out
 
 
 def on_workers(experiment: Experiment, time_scale: float) -> Trials:

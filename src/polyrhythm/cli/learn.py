@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED, complain
-from polyrhythm.cli.options import Ui
+from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import UsageError
 
@@ -45,6 +45,7 @@ def learn(
     ] = None,
     log: Annotated[Path | None, typer.Option("--log", metavar="DIR", help="Write figures for TensorBoard.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from FILE.checkpoint.")] = False,
+    on: On = TrialsOn.HERE,
     ui: Ui = False,
 ) -> None:
     """Learn a synchronization policy from simulated jobs; it ends in one small file.
@@ -60,7 +61,7 @@ def learn(
     if resume:
         study.resume()
     try:
-        with long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui) as board:
+        with trials_on(on, jobs), long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui) as board:
             told = StudyTeller(board, study, writer(log))
             study.log, study.tell = told, told.progress
             study.run()

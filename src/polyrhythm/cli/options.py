@@ -1,6 +1,8 @@
 """What stands on command lines: options that several commands share, lists of policies, changes of a scenario."""
 
 import re
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +40,32 @@ ReportFile = Annotated[
 TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
 
 Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it goes on.")]
+
+
+class TrialsOn(StrEnum):
+    """Where simulated runs are computed."""
+
+    HERE = "here"
+    RAY = "ray"
+
+
+On = Annotated[TrialsOn, typer.Option("--on", help="Compute the runs on this host, or on a Ray cluster.")]
+
+
+def trials_on(place: TrialsOn, jobs: int | None = None) -> AbstractContextManager[None]:
+    """A block whose simulated runs are computed there, so many at a time.
+
+    Raises:
+        UsageError, UnreachableError: if they would not leave this process, and as of
+            `polyrhythm.search.ray_tasks.trials_on_ray`.
+    """
+    if place is TrialsOn.HERE:
+        return nullcontext()
+    if jobs == 1:
+        raise UsageError("--jobs 1 computes one run at a time, in this process; leave it or --on ray out")
+    from polyrhythm.search.ray_tasks import trials_on_ray
+
+    return trials_on_ray()
 
 
 def specs_like(incomplete: str) -> list[str]:

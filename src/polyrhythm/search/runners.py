@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 import joblib
 
-from polyrhythm.runtime.launch.ray_modules import ray_part
+from polyrhythm.runtime.launch.ray import connected
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
+from polyrhythm.search.ray_tasks import RayTasks
 
 Function: TypeAlias = Callable[[SearchTrial], TrialOutcome]
 
@@ -88,7 +89,7 @@ class Joblib:
 
     function: Function
     slots: int
-    backend: str = "loky"
+    backend: str | RayTasks = "loky"
 
     def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Outcomes as they are ready, or at the end where the backend cannot stream them."""
@@ -102,10 +103,10 @@ class Joblib:
 
 
 def on_ray(function: Function, slots: int) -> Joblib:
-    """Trials on the Ray cluster that this process is connected to, or on one that is started here.
+    """Trials on a Ray cluster; see `polyrhythm.search.ray_tasks.trials_on_ray`.
 
     Raises:
         UsageError: without Ray.
+        UnreachableError: without a cluster.
     """
-    ray_part("ray.util.joblib").register_ray()
-    return Joblib(function, slots, "ray")
+    return Joblib(function, slots, RayTasks(connected()))
