@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -103,6 +102,7 @@ class AdaptedScript:
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if self.session is not None:
+            self._used()  # though the model may be in evaluation mode
             self._own_values.backward(roots)
             self.session.deferred.backward(together=not self.session.apart)
         elif not self.dormant:
@@ -243,10 +243,13 @@ class AdaptedScript:
             self._begin(run, run.batches)
         elif self.session is None and self.loaders.trains_on(run.loader):
             self._begin(run, 0)
+        elif run.source is None and self._run is not None and self._run.trains and not self._unused:
+            run.look(self.loaders.read)
         elif run.source is None:
             self._start_epoch(run)
         elif run.looking and not run.used and run is self._run:
-            self._look(run)
+            run.look(self.loaders.read)
+            self._run = None  # the job's mini-batches wait for a pass that trains on them
 
     def given(self, run: Pass) -> None:
         self._stepped.clear()
@@ -281,11 +284,6 @@ class AdaptedScript:
         self._loader.renew(run.loader)
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
-
-    def _look(self, run: Pass) -> None:
-        """The script evaluates the training data: the job's mini-batches wait for a pass that trains on them."""
-        run.source = islice(self.loaders.read(run.loader), run.batches, None)
-        self._run = None
 
     def _forward(self, trains: bool, inputs: Any) -> None:
         if self._own is not None:

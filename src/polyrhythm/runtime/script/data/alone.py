@@ -20,7 +20,7 @@ from polyrhythm.runtime.script.notices import called_by_script
 from polyrhythm.runtime.worker.loader import _Sampler
 
 
-def warm_up_source(loader: DataLoader[Any]) -> Iterator[Any]:
+def warm_up_source(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
     """All mini-batches of the job's first epoch in order, the same on every rank.
 
     Only the first rank's step of the warm-up step counts: the job starts from its state, after its samples.
@@ -28,7 +28,7 @@ def warm_up_source(loader: DataLoader[Any]) -> Iterator[Any]:
     order = shared_order(loader.sampler, len(loader.dataset), 0)  # type: ignore[arg-type]
     assert loader.batch_size is not None, "the job deals it out"
     batches = BatchSampler(order, loader.batch_size, loader.drop_last)
-    return iter(DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader)))
+    return read(DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader)))
 
 
 class SharedRandom:

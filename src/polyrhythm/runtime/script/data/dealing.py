@@ -53,12 +53,12 @@ class Dealing:
         deals = deals_out(loader, distributed)
         if self.partition != "shared" and deals:
             try:
-                return self._read(loader, distributed)
+                return self._read(loader, distributed, original)
             except UsageError:  # `dealt` says so if the script trains on this one
                 pass
         if distributed or isinstance(loader.dataset, IterableDataset):
             return original(loader)
-        return warm_up_source(loader) if deals else every_nth(loader, original, 0, 0, 1)
+        return warm_up_source(loader, original) if deals else every_nth(loader, original, 0, 0, 1)
 
     def dealt(self, loader: DataLoader[Any], place: str) -> Dealt | None:
         """The shards of a loader's data; None if all workers read from one order.
@@ -147,7 +147,9 @@ class Dealing:
                 place,
             )
 
-    def _read(self, loader: DataLoader[Any], distributed: bool) -> Iterator[Any]:
+    def _read(
+        self, loader: DataLoader[Any], distributed: bool, original: Callable[[DataLoader[Any]], Iterator[Any]]
+    ) -> Iterator[Any]:
         dealt = self.dealt(loader, "")
         assert dealt is not None, "asked for"
         assert loader.batch_size is not None, "the job deals it out"
@@ -158,7 +160,7 @@ class Dealing:
             whole = (order.indices(dealt.shards.part(worker, 0)).tolist() for worker in range(self.workers))
             indices = [index for part in whole for index in part]
             batches = iter(BatchSampler(indices, loader.batch_size, loader.drop_last))
-        return iter(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
+        return original(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
 
     def _plan(self, loader: DataLoader[Any], dealt: Dealt) -> EpochPlan:
         """The first epoch of ranks that make their steps together, as the job itself would plan it."""

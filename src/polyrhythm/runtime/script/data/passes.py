@@ -5,7 +5,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import FrameType
 from typing import Any, Protocol, cast
 
@@ -69,6 +69,15 @@ class Pass:
     @property
     def inside(self) -> bool:
         return not self.over and self._held is not None and self._held() is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a loop under way that has trained: what reads the same loader within it only looks."""
+        return self.used and self.inside
+
+    def look(self, read: Callable[[DataLoader[Any]], Iterator[Any]]) -> None:
+        """The script evaluates its data: it gets what its own loader has, and the job's mini-batches wait."""
+        self.source = islice(read(self.loader), self.batches, None)
 
     def next_batch(self) -> Any:
         self._listener.before_batch(self)
