@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from polyrhythm.cli.local import emulations
+from polyrhythm.cli.local import emulations, not_played
 from polyrhythm.core import Trace
-from polyrhythm.sim import Faults, Leave, Straggler, load_scenario
+from polyrhythm.sim import Faults, Leave, Network, Straggler, load_scenario
 
 Call = Callable[..., Result]
 
@@ -113,13 +113,21 @@ def test_what_has_no_counterpart_is_one_line_and_nothing_runs(
 def test_workers_play_what_the_simulator_draws(tiny: str) -> None:
     scenario = load_scenario(tiny)
     faults = Faults(
-        stragglers=[Straggler(workers=[1], start_s=2.0, duration_s=3.0, slowdown=4.0, extra_compute_s=0.5)],
+        stragglers=[
+            Straggler(workers=[1], start_s=2.0, duration_s=3.0, slowdown=4.0, extra_compute_s=0.5, extra_latency_s=0.25)
+        ],
         leaves=[Leave(worker=0, time_s=8.0, reason="hung"), Leave(worker=1, step=7)],
     )
-    first, second = emulations(type(scenario)(devices=scenario.devices, faults=faults), 0, 3, time_scale=0.5)
+    late = type(scenario)(devices=scenario.devices, faults=faults, network=Network(latency_s=0.01))
+    first, second = emulations(late, 0, 3, time_scale=0.5)
+    assert first.latency_s == second.latency_s == 0.005
     assert (first.step_s, second.step_s) == ([0.01] * 3, [0.02] * 3)
     assert first.slow == ()
     (slow,) = second.slow
     assert (slow.start, slow.stop, slow.slowdown, slow.extra_s) == (1.0, 2.5, 4.0, 0.25)
+    assert slow.extra_latency_s == 0.125
+    (line,) = not_played(late, ["asp", "bsp", "elastic:(switch:bsp@0.5,asp)", "local:8"])
+    assert line.startswith("network.latency_s and extra_latency_s are not played under bsp, local:8, whose")
+    assert not_played(late, ["asp"]) == not_played(scenario, ["bsp"]) == []
     assert [(death.signal, death.time_s) for death in first.deaths] == [(signal.SIGSTOP, 4.0)]
     assert [(death.signal, death.step) for death in second.deaths] == [(signal.SIGKILL, 7)]

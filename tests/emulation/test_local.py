@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.core import Trace, replay
+from polyrhythm.core import Report, Trace, replay
 from polyrhythm.emulation.local import JobProcesses, LocalRun, read_figures, run_local
-from polyrhythm.emulation.pace import Death, Emulation
+from polyrhythm.emulation.pace import Death, Emulation, SlowTime
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -75,6 +75,28 @@ def test_workers_with_thin_links_talk_over_tcp(task: Task, policy: str) -> None:
     check_accounts(result)
     assert result.server_busy_s is not None
     assert result.server_busy_s > 0
+
+
+@pytest.mark.parametrize("policy", ["elastic", "greedy"])
+def test_a_worker_whose_messages_are_late_for_a_while_is_seen_to_be(task: Task, policy: str, tmp_path: Path) -> None:
+    spec = f"{policy}:(switch:bsp@0.9,asp),window=1,patience=1"
+    late = Emulation([0.001], (SlowTime(1, 3, by_step=True, extra_latency_s=0.1),))
+    result = run_local(run(spec, QUICK, QUICK, late), task, tmp_path / "trace.jsonl")
+    assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)
+    trace = Trace.load(tmp_path / "trace.jsonl")
+    list(replay(parse_policy(spec), trace))
+    events = (entry.event for entry in trace.entries)
+    reports = [event for event in events if isinstance(event, Report) and event.worker == 2]
+    assert max(report.transfer_s for report in reports) >= 0.1
+
+
+@pytest.mark.parametrize("policy", ["kbandit:window=1,every=2", "rlp"])
+def test_policies_that_learn_run_on_real_workers(task: Task, policy: str, tmp_path: Path) -> None:
+    late = Emulation([0.001], (SlowTime(2, 4, by_step=True, extra_s=0.05),))
+    result = run_local(run(policy, QUICK, QUICK, late), task, tmp_path / "trace.jsonl")
+    assert (result.status, result.samples) == ("ok", SAMPLES * EPOCHS)
+    trace = Trace.load(tmp_path / "trace.jsonl")
+    assert len(list(replay(parse_policy(policy), trace))) == len(trace.entries)
 
 
 def test_servers_sum_up_replicas_also_over_thin_links(task: Task) -> None:

@@ -45,6 +45,36 @@ def test_a_slow_time_by_time_is_settled_when_a_step_starts() -> None:
     assert Stage(Emulation([1.0], (slow,))).steps(3) == [1.0, 3.0, 1.0]
 
 
+class Servers:
+    """Notes when something arrives there, or is asked for."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self.seen_s = stage, list[float]()
+
+    def push(self, number: int) -> None:
+        self.seen_s.append(self._stage.now_s - 100.0)
+
+    def pull(self, version: int) -> None:
+        self.seen_s.append(self._stage.now_s - 100.0)
+
+    def swap(self, number: int) -> int:
+        self.seen_s.append(self._stage.now_s - 100.0)
+        return 7
+
+
+def test_messages_to_and_from_the_servers_are_late() -> None:
+    slow = SlowTime(1, 2, by_step=True, extra_latency_s=0.5)
+    stage = Stage(Emulation([1.0], (slow,), latency_s=0.25))
+    servers = Servers(stage)
+    stage.pacer.delay(servers)
+    for step in range(3):
+        servers.pull(step)
+        stage.steps(1)
+        servers.push(step)
+    assert servers.seen_s == [0.25, 1.5, 2.25, 4.0, 4.25, 5.5]
+    assert (servers.swap(3), servers.seen_s[-1]) == (7, 5.75)
+
+
 @pytest.mark.parametrize(
     ("death", "when_s"), [(Death(9, time_s=1.25), 1.25), (Death(19, step=2), 2.0), (Death(9, time_s=0.0), 0.0)]
 )

@@ -98,6 +98,10 @@ class FakeJob:
     def clock(self) -> float:
         return self.ticks * self.tick_s
 
+    def measured(self, rank: int) -> tuple[float, float, float | None]:
+        """Of the step that a worker has just made: seconds to compute and to transfer, and its loss."""
+        return 1.0, 0.0, None
+
     # -- office ----------------------------------------------------------------------------------------------------
 
     def send(self, worker: int, message: control.ToWorker) -> None:

@@ -131,7 +131,7 @@ class FakeWorker:
             self._tell(control.Skipped(go.number, sample_range.samples))
         elif not (self.inbox and isinstance(self.inbox[0], control.Cancelled)):
             self.job.pushed[self.rank, go.number] = sample_range
-            self._tell(control.Pushed(go.number, sample_range.samples, 1.0, 0.0))
+            self._tell(control.Pushed(go.number, sample_range.samples, *self.job.measured(self.rank)))
         return (yield None)
 
     def _local_step(self, go: control.Go) -> Generator[Any, Any, Any]:

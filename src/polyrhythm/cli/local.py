@@ -1,7 +1,7 @@
 """A comparison on real workers of this host: what the simulator would draw is injected into processes."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from polyrhythm.cli.experiment import Experiment
 from polyrhythm.cli.group import complain
+from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolyrhythmError, ScenarioError
 from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry.result import RunResult
@@ -38,7 +39,7 @@ def compare_on_workers(
 
     scenario = experiment.scenario
     assert scenario.training is not None, "check_playable has seen it"
-    for line in not_played(scenario):
+    for line in not_played(scenario, experiment.policies):
         complain(line)
     task = build_task(scenario.training)
     with interrupted_by_termination(), experiment.shown("real runs", at_once=1) as told:
@@ -106,19 +107,19 @@ def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -
             tuple(slow_time(slow, time_scale) for slow in faults.slow.get(worker, ())),
             tuple(death(leave, time_scale) for leave in faults.leaves if leave.worker == worker),
             scenario.bandwidths[worker] / time_scale,
+            scenario.network.latency_s * time_scale,
         )
         for worker, stream in enumerate(durations)
     ]
 
 
 def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
-    """A slow time of the simulator; what it adds to messages has no counterpart."""
+    """A slow time of the simulator."""
     from polyrhythm.emulation.pace import SlowTime
 
     scale = 1.0 if slow.by_step else time_scale
-    return SlowTime(
-        slow.start * scale, slow.stop * scale, slow.by_step, slow.slowdown, slow.extra_compute_s * time_scale
-    )
+    times = slow.extra_compute_s * time_scale, slow.extra_latency_s * time_scale
+    return SlowTime(slow.start * scale, slow.stop * scale, slow.by_step, slow.slowdown, *times)
 
 
 def death(leave: "Leave", time_scale: float) -> "Death":
@@ -141,8 +142,23 @@ def interrupted_by_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def not_played(scenario: "Scenario") -> list[str]:
+def on_servers(spec: str) -> bool:
+    """Whether a job under this policy begins with steps on the servers; one that cannot run says so when it is due."""
+    try:
+        return runtime_placement(parse_policy(spec)) == "servers"
+    except PolyrhythmError:
+        return True
+
+
+def not_played(scenario: "Scenario", policies: Sequence[str]) -> list[str]:
     """What of the scenario real workers leave out, beside its links; one line each."""
     faults = scenario.faults
-    late = [slow.extra_latency_s for slow in faults.stragglers] + [s.extra_latency_s for s in faults.random_stragglers]
-    return ["faults.*.extra_latency_s is not played on real workers, whose links have no latency"] if any(late) else []
+    late = [scenario.network.latency_s, *(slow.extra_latency_s for slow in faults.stragglers)]
+    late += [slow.extra_latency_s for slow in faults.random_stragglers]
+    among = [spec for spec in policies if any(late) and not on_servers(spec)]
+    if not among:
+        return []
+    return [
+        f"network.latency_s and extra_latency_s are not played under {', '.join(among)}, whose workers exchange among "
+        "themselves; they are between workers and servers"
+    ]

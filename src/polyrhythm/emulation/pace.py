@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from math import inf
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +18,7 @@ class SlowTime(msgspec.Struct, frozen=True):
     by_step: bool
     slowdown: float = 1.0
     extra_s: float = 0.0
+    extra_latency_s: float = 0.0
 
     def holds(self, now_s: float, step: int) -> bool:
         return self.start <= (step if self.by_step else now_s) < self.stop
@@ -38,12 +40,24 @@ class Emulation(msgspec.Struct, frozen=True):
         slow: when it is slower than that.
         deaths: when it is no more.
         bytes_per_s: rate of its link in each direction; with one it talks over TCP, not over shared memory.
+        latency_s: how long each message between it and the servers is on the way, beside its bytes.
     """
 
     step_s: Sequence[float]
     slow: tuple[SlowTime, ...] = ()
     deaths: tuple[Death, ...] = ()
     bytes_per_s: float = inf
+    latency_s: float = 0.0
+
+
+class ServerClient(Protocol):
+    """A worker's line to the servers; see `polyrhythm.runtime.worker.context.JobClient`."""
+
+    def push(self, number: int) -> None: ...
+
+    def pull(self, version: int) -> None: ...
+
+    def swap(self, number: int) -> int: ...
 
 
 class Pacer:
@@ -91,6 +105,33 @@ class Pacer:
                 self._sleep(max(0.0, min(death.time_s - now_s, delay_s)) if death.step is None else 0.0)
                 self._kill(death.signal)
         self._sleep(delay_s)
+
+    def delay(self, client: ServerClient) -> None:
+        """Let each message of this worker's to the servers, and each of theirs to it, be as late as its link makes it.
+
+        Args:
+            client: what pushes gradients and pulls parameters; from now on it waits before it does.
+        """
+        push, pull, swap = client.push, client.pull, client.swap
+
+        def late_push(number: int) -> None:
+            self._sleep(self._latency_s(self._steps - 1))
+            push(number)
+
+        def late_pull(version: int) -> None:
+            self._sleep(self._latency_s(self._steps))
+            pull(version)
+
+        def late_swap(number: int) -> int:
+            self._sleep(self._latency_s(self._steps - 1))
+            return swap(number)
+
+        vars(client).update(push=late_push, pull=late_pull, swap=late_swap)
+
+    def _latency_s(self, step: int) -> float:
+        now_s = 0.0 if self._started_s is None else self._now()
+        slow = (slow for slow in self._emulation.slow if slow.holds(now_s, step))
+        return self._emulation.latency_s + sum(each.extra_latency_s for each in slow)
 
     def _now(self) -> float:
         if self._started_s is None:

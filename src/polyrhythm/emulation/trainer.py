@@ -55,6 +55,7 @@ class Trainer:
         config, samples = self.plan.training, len(self.task.train)
         seed = self.plan.seed if config.data_seed is None else config.data_seed
         with session(self.model, self.optimizer) as job:
+            self.pacer.delay(job._client)
             for epoch in range(self.plan.epochs):
                 shared = config.partition == "shared"
                 order = epoch_order(samples, seed, epoch) if shared else torch.arange(samples)

@@ -39,6 +39,10 @@ POLICIES = [
     "selsync:inf",
     "esync",
     "esync:blocking=false",
+    "elastic:(switch:bsp@0.5,asp),window=1,patience=1",
+    "greedy:(switch:bsp@0.5,asp),window=1,patience=1",
+    "kbandit:window=1,every=2",
+    "rlp",
     "tests.runtime.abandoning:Abandoning",
 ]
 EPOCHS = 2
