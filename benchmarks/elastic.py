@@ -1,10 +1,11 @@
 """A job that a worker joins and leaves all the time: every sample is made once, and nobody waits long.
 
-``elastic.py [INTERVAL_S [EPOCHS [POLICY ...]]]``. Under each policy rank 2 leaves or joins every INTERVAL_S seconds (15)
-until EPOCHS (100) are over; ranks 0 and 1 stay. Every sample of every epoch has parameters of its own, of which an
-attempt moves one at random: what was lost or made twice is read from them. The pause of a change is the longest time
-between the ends of two steps of a rank that stays, from the change until the next one. The loss is that of a linear
-model on noisy data that is trained by the same steps, beside that of a quiet job without computing time.
+``elastic.py [INTERVAL_S [EPOCHS [POLICY ...]]]``. Under each policy rank 2 leaves or joins INTERVAL_S seconds (15)
+after the change before, until EPOCHS (100) are over; ranks 0 and 1 stay. Every sample of every epoch has parameters of
+its own, of which an attempt moves one at random: what was lost or made twice is read from them. The pause of a change
+is the longest time between the ends of two steps of a rank that stays, from the change until the next one. The loss is
+that of a linear model on noisy data that is trained by the same steps, beside that of a quiet job without computing
+time.
 
 Exits with 1 if a job does not finish, a sample is lost or made twice, or a pause is longer than a second.
 """
@@ -64,15 +65,8 @@ class Outcome(NamedTuple):
         return [self._longest(start, stop) for start, stop in pairwise(self.changes_s)]
 
     def _longest(self, start: float, stop: float) -> float:
-        return max(
-            (
-                later - earlier
-                for one in self.stayed
-                for earlier, later in pairwise(one.ends_s)
-                if start < later <= stop
-            ),
-            default=0.0,
-        )
+        steps = (step for one in self.stayed for step in pairwise(one.ends_s))
+        return max((end - begin for begin, end in steps if start < end <= stop), default=0.0)
 
 
 class Taught(nn.Module):
@@ -88,7 +82,8 @@ class Taught(nn.Module):
     def forward(self, epoch: int, indices: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of a mini-batch."""
         moved = torch.randint(SLOTS, indices.shape, generator=self._chance)
-        return (self.line(x)[:, 0] - y).square().mean() - self.seen[epoch, indices, moved].sum() / BATCH
+        loss: Tensor = (self.line(x)[:, 0] - y).square().mean() - self.seen[epoch, indices, moved].sum() / BATCH
+        return loss
 
 
 def task() -> tuple[Tensor, Tensor]:
@@ -104,7 +99,8 @@ def train(place: int, first: int, settings: JobConfig, epochs: int, compute_s: f
     address = Address(coordinator_address(settings.job), settings.job, settings.token)
     os.environ |= {"RANK": str(first + place), COORDINATOR: msgspec.json.encode(address).decode()}
     model, (x, y), ends_s = Taught(epochs), task(), list[float]()
-    optimizer = torch.optim.SGD([{"params": [model.line.weight]}, {"params": [model.seen], "lr": 1.0}], lr=RATE)
+    groups: list[dict[str, Any]] = [{"params": [model.line.weight]}, {"params": [model.seen], "lr": 1.0}]
+    optimizer = torch.optim.SGD(groups, lr=RATE)
     with polyrhythm.session(model, optimizer) as session:
         for epoch in range(epochs):
             for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH):
@@ -145,7 +141,7 @@ def run(policy: str, epochs: int, interval_s: float, compute_s: float) -> Outcom
         stack.enter_context(workers(serve, 1, settings, listener))
         listener.close()
         staying = stack.enter_context(workers(train, GUEST, 0, *given))
-        guest = stack.enter_context(workers(train, 1, GUEST, *given))
+        stack.enter_context(workers(train, 1, GUEST, *given))
         await_guest(name, True)
         while interval_s:
             time.sleep(interval_s)
@@ -155,7 +151,7 @@ def run(policy: str, epochs: int, interval_s: float, compute_s: float) -> Outcom
                 if leaves:
                     steer.ask(steer.at(name), DrainWorker(GUEST))
                 else:
-                    guest = stack.enter_context(workers(train, 1, GUEST, *given))
+                    stack.enter_context(workers(train, 1, GUEST, *given))
             except PolyrhythmError:
                 break
             if not await_guest(name, not leaves):
@@ -193,5 +189,5 @@ def main(interval_s: float, epochs: int, policies: Sequence[str]) -> str | None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    sys.exit(main(float((given or [INTERVAL_S])[0]), int((given[1:] or [EPOCHS])[0]), given[2:] or POLICIES))
+    given = [*sys.argv[1:3], *map(str, (INTERVAL_S, EPOCHS)[len(sys.argv[1:3]) :])]
+    sys.exit(main(float(given[0]), int(given[1]), sys.argv[3:] or POLICIES))
