@@ -23,7 +23,7 @@ import msgspec
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
@@ -34,7 +34,7 @@ from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.protocol import Address
-from polyrhythm.testing.coordinates import SampleNumbers
+from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import WorkersError, workers
 
 MOMENTS, SEED = 36, 1
@@ -53,32 +53,14 @@ class Moment(msgspec.Struct, frozen=True):
     trouble: str
 
 
-class Attempts(nn.Module):
-    """Each attempt at a sample of an epoch moves one of its parameters."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__()
-        self.weight, self.chance = nn.Parameter(torch.zeros(EPOCHS, SAMPLES, slots)), torch.Generator()
-        self.chance.seed()
-
-    def forward(self, epoch: int, indices: Tensor) -> Tensor:
-        moved = torch.randint(self.weight.shape[-1], indices.shape, generator=self.chance)
-        return -self.weight[epoch, indices, moved].sum() / BATCH
-
-
 def train(rank: int, settings: JobConfig, slots: int) -> Tensor:
     """Body of a worker; its parameters at the end."""
     address = Address(coordinator_address(settings.job), settings.job, settings.token)
     os.environ |= {"RANK": str(rank), COORDINATOR: msgspec.json.encode(address).decode()}
-    model = Attempts(slots)
+    model = SampleAttempts(EPOCHS, SAMPLES, slots, BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
-        for epoch in range(EPOCHS):
-            for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH):
-                optimizer.zero_grad()
-                time.sleep(COMPUTE_S)
-                model(epoch, indices).backward()
-                optimizer.step()
+        train_attempts(session, model, optimizer, BATCH, COMPUTE_S)
     return model.weight.detach().clone()
 
 

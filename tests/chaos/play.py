@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import Status
-from polyrhythm.testing.coordinates import SampleNumbers
+from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
 from tests.chaos.scripts import Fault, FaultScript, script_of, sound
 from tests.runtime.jobs import Job, job, take_part
@@ -32,34 +32,12 @@ SLOTS = 32
 """Parameters of a sample: that two attempts move the same one has this part of a chance."""
 
 
-class Attempts(nn.Module):
-    """Each attempt at a sample of an epoch moves one of its parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(EPOCHS, SAMPLES, SLOTS))
-
-    def forward(self, epoch: int, indices: Tensor) -> Tensor:
-        slots = torch.randint(SLOTS, indices.shape, generator=CHANCE)
-        return -self.weight[epoch, indices, slots].sum() / BATCH
-
-
-CHANCE = torch.Generator()
-"""A process's own: the job keeps and restores the others."""
-
-
 def train(rank: int, name: str) -> tuple[Tensor, Status]:
     """Train to the end; the parameters, and the coordinator's figures."""
-    CHANCE.seed()
-    model = Attempts()
+    model = SampleAttempts(EPOCHS, SAMPLES, SLOTS, BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
-        for epoch in range(EPOCHS):
-            for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH):
-                optimizer.zero_grad()
-                time.sleep(COMPUTE_S)
-                model(epoch, indices).backward()
-                optimizer.step()
+        train_attempts(session, model, optimizer, BATCH, COMPUTE_S)
         state = steer.status(steer.at(name))
     return model.weight.detach().clone(), state
 

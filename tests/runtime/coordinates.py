@@ -11,38 +11,22 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.testing.coordinates import SampleNumbers
+from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from tests.runtime.jobs import LIMIT_S, Job
-
-
-class Coordinates(nn.Module):
-    """Each sample of each epoch moves a parameter of its own."""
-
-    def __init__(self, epochs: int, samples: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(epochs, samples))
-
-    def forward(self, epoch: int, indices: Tensor) -> Tensor:
-        return -self.weight[epoch, indices].sum()
 
 
 def train(rank: int, epochs: int, samples: int, batch_size: int, compute_s: float, **given: Any) -> Tensor:
     """Train to the end; the parameters."""
-    model = Coordinates(epochs, samples)
+    model = SampleAttempts(epochs, samples)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer, **given) as session:
-        for epoch in range(epochs):
-            for indices in session.loader(SampleNumbers(samples), batch_size=batch_size):
-                optimizer.zero_grad()
-                time.sleep(compute_s)
-                model(epoch, indices).backward()
-                optimizer.step()
-    return model.weight.detach().clone()
+        train_attempts(session, model, optimizer, batch_size, compute_s)
+    return model.weight.detach()[..., 0].clone()
 
 
 def trouble(weights: Iterable[Tensor], sizes: Iterable[int]) -> str:

@@ -15,6 +15,7 @@ from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, LeftReason
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
+from polyrhythm.runtime.checkpoint.returned import JobState
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.wire import protocol as control
@@ -104,11 +105,12 @@ class FakeJob:
 
     # -- office ----------------------------------------------------------------------------------------------------
 
-    def send(self, worker: int, message: control.ToWorker) -> None:
+    def send(self, worker: int, message: control.ToWorker | JobState) -> None:
         if isinstance(message, control.Phase) and message.back_to is not None:
             self._forget(self.coordinator.job.epoch)
         if isinstance(message, control.Ended):
             self.workers[worker].ended, self.workers[worker].alive = message.reason, False
+        assert not isinstance(message, JobState), "nobody asks for it"
         if worker in self.workers and self.all_there:
             self.workers[worker].inbox.append(message)
         else:

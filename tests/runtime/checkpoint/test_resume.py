@@ -90,7 +90,7 @@ def test_other_data_than_the_checkpoint_s_is_refused(tmp_path: Path) -> None:
     with job(train, 2, EPOCHS, SAMPLES // 2, BATCH, COMPUTE_S, **settings("bsp", tmp_path)) as running:
         outcomes = running.ranks.join(60.0)
     for outcome in outcomes:
-        assert "was made with another model: weight is (3, 480)" in outcome.traceback.strip().split("\n")[-1]
+        assert "was made with another model: weight is (3, 480, 1)" in outcome.traceback.strip().split("\n")[-1]
 
 
 def test_a_folder_is_of_one_job_at_a_time(tmp_path: Path) -> None:

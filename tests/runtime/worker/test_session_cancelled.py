@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import polyrhythm
-from polyrhythm.testing.coordinates import SampleNumbers
-from tests.runtime.coordinates import Coordinates, trouble
+from polyrhythm.testing.coordinates import SampleAttempts, SampleNumbers
+from tests.runtime.coordinates import trouble
 from tests.runtime.jobs import run_job
 
 SAMPLES, BATCH = 60, 2
@@ -19,7 +19,7 @@ STEPS = SAMPLES // BATCH
 
 def stand_in_the_first_step(rank: int, pipe: Path, options: dict[str, Any]) -> tuple[int, Tensor]:
     """Rank 1 stands until rank 0 has nearly all steps behind it; how many each has computed, and the parameters."""
-    model, steps = Coordinates(1, SAMPLES), 0
+    model, steps = SampleAttempts(1, SAMPLES), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
         for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH, **options):
@@ -29,7 +29,7 @@ def stand_in_the_first_step(rank: int, pipe: Path, options: dict[str, Any]) -> t
             optimizer.zero_grad()
             model(0, indices).backward()
             optimizer.step()
-    return steps, model.weight.detach().clone()
+    return steps, model.weight.detach()[..., 0].clone()
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1, "multiprocessing_context": "fork"}])

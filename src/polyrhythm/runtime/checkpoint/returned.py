@@ -1,7 +1,10 @@
-"""What a worker says to a coordinator that takes the place of one that has died."""
+"""How far a worker has come, for a coordinator that takes the place of one that has died, and how far the job has, for
+a script's own checkpoint within an epoch.
+"""
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import ControlMessage, Natural, Positive, Ready
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
 
 
 class Returned(ControlMessage):
@@ -31,3 +34,17 @@ class Returned(ControlMessage):
     offers: tuple[tuple[Natural, tuple[SampleRange, ...]], ...] = ()
     alone: tuple[SampleRange, ...] = ()
     state: str = ""
+
+
+class AskState(ControlMessage):
+    """How is the job now? With the servers' state, if that is asked for in the same moment."""
+
+
+class JobState(ControlMessage):
+    """The answer: what is left of the epoch, if the servers have the parameters, in this `version`.
+
+    Where the workers have them, there is none, and they know themselves what is left.
+    """
+
+    resumption: Resumption
+    version: Natural | None = None

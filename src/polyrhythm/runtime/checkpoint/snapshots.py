@@ -14,6 +14,7 @@ from polyrhythm.core.policy_state import decode_state, encode_state
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
 from polyrhythm.runtime.wire.protocol import Phase, Ready
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.training.data.fingerprint import alike
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,22 @@ class Resting(Protocol):
 
     @property
     def resting(self) -> Any: ...
+
+
+class SupervisorStages(Protocol):
+    """See `polyrhythm.runtime.coordinator.stages.Stages`."""
+
+    def resume(self, known: Any) -> None: ...
+
+
+class ChoiceOfPolicy(Protocol):
+    """Which policy the job runs; see `polyrhythm.runtime.coordinator.stages.PolicyChoice`."""
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def stages(self) -> SupervisorStages: ...
 
 
 class Snapshots:
@@ -72,6 +89,14 @@ class Snapshots:
     def begin_in(self, policy: str, state: str) -> None:
         """The next phase begins with this policy in this state, as text, if it is under this policy."""
         self._rested = policy, state
+
+    def lead(self, resumed: Resumption | None, choice: ChoiceOfPolicy) -> None:
+        """The job goes on from a script's own checkpoint within an epoch, if that was made under the same policy."""
+        if resumed is None:
+            return
+        self.begin_in(resumed.policy, resumed.state)
+        if choice.spec == resumed.chosen:
+            choice.stages.resume(decoded(choice.spec, resumed.known))
 
     def rest(self, policy: str, state: Any) -> None:
         """A phase under this policy is over; `state` is the policy's, all workers having left."""

@@ -243,7 +243,7 @@ class Coordinator:
             self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.job.begin_epoch(self.snapshots.position)
+        self.snapshots.lead(self.job.begin_epoch(self.snapshots.position), self.choice)
         self.snapshots.begin_epoch(self.job, self.choice.spec, self.policy.spec, self._mode, self.choice.stages.known)
         self._rollback.begin_epoch(self._phase_members)
         self._stepping = True

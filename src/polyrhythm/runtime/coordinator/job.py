@@ -13,8 +13,10 @@ from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import UNKNOWN, SampleRange, Workload
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
+from polyrhythm.runtime.checkpoint.returned import JobState
 from polyrhythm.runtime.coordinator.agreement import disagreement
 from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow, ToWorker
+from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
 from polyrhythm.runtime.wire.shard_protocol import GroupSettings
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed":
 class CoordinatorEffects(Protocol):
     """What the coordinator needs from the process that it runs in."""
 
-    def send(self, worker: int, message: ToWorker) -> None: ...
+    def send(self, worker: int, message: ToWorker | JobState) -> None: ...
 
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
@@ -204,6 +206,11 @@ class Job:
                     f"it starts at epoch {message.epoch} and rank {other} at epoch {member.ready.epoch}; "
                     "load the same checkpoint on every rank"
                 )
+            if self.epoch < 0 and member.ready is not None and member.ready.resumed != message.resumed:
+                return (
+                    f"it goes on from another place in the epoch than rank {other}; "
+                    "load the same checkpoint on every rank"
+                )
             beside = member.ready if member.ready is not None and member.ready.epoch == message.epoch else None
             if beside is not None and (difference := disagreement(message, beside, other)):
                 return difference
@@ -234,8 +241,11 @@ class Job:
         waiting = self.epoch < 0 and (self.awaited or len(started) < len(self.members))
         return bool(started) and not waiting and all(ready.epoch > self.epoch for ready in started)
 
-    def begin_epoch(self, resumed: Position | None = None) -> None:
-        """All are ready, with different numbers of data of their own; the first may go on from where a job stood."""
+    def begin_epoch(self, resumed: Position | None = None) -> Resumption | None:
+        """All are ready, with different numbers of data of their own; the first may go on from where a job stood.
+
+        Gives what a script's own checkpoint has of this epoch.
+        """
         readies = [member.ready for member in self.members.values() if member.ready]
         ready = max(readies, key=lambda ready: ready.dataset_samples)
         if resumed is not None:
@@ -249,11 +259,17 @@ class Job:
             if ready.processed:
                 self.workload.open(ready.processed)
                 self.samples += sum(ready.processed)
+            if ready.resumed is not None:
+                self.workload.go_on(begun(ready.dataset_samples, ready.resumed.left))
+                self.samples += ready.dataset_samples - ready.resumed.samples
+                self.epoch = ready.epoch
+                return ready.resumed
         elif ready.own:
             self.workload = workload_of(ready)
         else:
             self.workload.extend(ready.dataset_samples)
         self.epoch = ready.epoch
+        return None
 
     @property
     def position(self) -> Position:

@@ -20,7 +20,7 @@ from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
-from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, WorkerAcceptor, open_store, require
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
@@ -128,7 +128,7 @@ class CoordinatorServer:
 
     # -- what the coordinator asks (see `Effects`) --------------------------------------------------------------------
 
-    def send(self, worker: int, message: ToWorker) -> None:
+    def send(self, worker: int, message: ToWorker | JobState) -> None:
         if isinstance(message, EpochDone):
             message = self._recorder.end_epoch(message)
         elif isinstance(message, Ended):
@@ -269,7 +269,7 @@ class CoordinatorServer:
 
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            ToShard | ToCoordinator | Returned | Heartbeat | Confirmed | Saved | Add | ToControlled
+            ToShard | ToCoordinator | AskState | Returned | Heartbeat | Confirmed | Saved | Add | ToControlled
         )
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)

@@ -13,6 +13,7 @@ import msgspec
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import GroupSettings, ReportedFigures
 from polyrhythm.telemetry.stragglers import Lateness
 
@@ -30,8 +31,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 """A duration, or a time of a clock; finite."""
 
-MOST_AHEAD: Final = 2**16  # mini-batches that a worker may fetch in advance
-MOST_SPEC: Final = 4096  # characters of a policy's spec
+MOST_AHEAD, MOST_SPEC = 2**16, 4096  # mini-batches that a worker may fetch in advance; characters of a policy's spec
 
 
 class ControlMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -47,9 +47,9 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobInfo(ControlMessage):
-    """The coordinator's first words to a worker: where the other shards and the meeting point are, how the job is set,
-    and the checkpoint from which it goes on, if there is one. Of that of an unmodified `script`, as in `Ready`. With
-    `recovers`, another coordinator follows one that dies.
+    """The coordinator's first words to a worker: where other shards and the meeting point are, and the job's config.
+
+    With the checkpoint from which it goes on; `script` as in `Ready`. If it `recovers`, another coordinator follows.
     """
 
     shards: tuple[str, ...]
@@ -69,7 +69,7 @@ class Heartbeat(ControlMessage):
 class Cut(ControlMessage):
     """The coordinator's word on the heartbeat's connection: end the collectives of this phase, someone in them is gone.
 
-    Of the steps under way, whoever is gone has taken part in the collectives of the first `after`.
+    Whoever is gone has taken part in the collectives of the first `after` steps.
     """
 
     phase: int
@@ -105,10 +105,10 @@ class Bye(ControlMessage):
 class Ready(ControlMessage):
     """The worker stands before `epoch` and wants to step; `ahead` mini-batches are fetched in advance.
 
-    Each worker has `processed` so many samples of the job's first epoch. `shards` and `rotate` are as in `Shards`;
-    without, all workers read from one order. All workers of an epoch must give the same `terms`, by the name of the
-    argument, and the same `content` of their data (`training.data.fingerprint`). An unmodified `script` calls the job's
-    epoch 0 by this number, and adds up so many `parts` in a step. Of each worker's `own` data positions only count.
+    Each worker has `processed` so many samples of the first epoch; or all but those left came before, as `resumed`.
+    `shards` and `rotate` are as in `Shards`; without, all read from one order. All workers must give the same `terms`,
+    by the name of the argument, and the same `content` of their data (`training.data.fingerprint`). An unmodified
+    `script` calls the job's epoch 0 by this number, and adds up `parts` in a step. Of `own` data positions only count.
     """
 
     epoch: Natural
@@ -123,6 +123,7 @@ class Ready(ControlMessage):
     script: int | None = None
     own: bool = False
     parts: Positive = 1
+    resumed: Resumption | None = None
 
     def __post_init__(self) -> None:
         if sum(self.processed) > self.dataset_samples:
@@ -188,8 +189,7 @@ class Stepped(ControlMessage):
     By now the parameters of everyone contain the first `exchanged` steps of all; 0 adds none. `shared` says that they
     contain this step of all, whatever they do of those before. Of `step_s` the worker computed, and for `wait_s` it
     waited for others in the exchange. `skipped` says that the script made no optimizer step. `records` are what the
-    members have measured in it, `packed`, if the policy decides from that. `at_s` is when, on the worker's clock.
-    `loss` is told if somebody watches the job.
+    members have measured in it, `packed`, if the policy decides from that; `at_s` is on the worker's clock.
     """
 
     step: Natural
@@ -207,8 +207,8 @@ class Stepped(ControlMessage):
 class CollectiveFailed(ControlMessage):
     """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
 
-    Exchanges of its last step may have succeeded before; `exchanged`, `shared` and `records` are as in `Stepped`.
-    With `broken` it is the policy that has failed, and `detail` says how.
+    Exchanges of its last step may have succeeded before; `exchanged`, `shared` and `records` are as in `Stepped`. With
+    `broken` it is the policy that has failed, and `detail` says how.
     """
 
     phase: Natural
@@ -284,9 +284,9 @@ class Phase(ControlMessage):
     all are equal already. Then `state` flows, from `source` if it is uploaded. Whoever is through says that it has
     `Entered`, or that it could not: `CollectiveFailed`. `version` is that of the parameters; the last four counts say,
     with the members, which cluster the policy is told of. With `back_to`, the contributor first goes back to the state
-    that it has kept of the start of that epoch. With `save`, the state is that of the checkpoint of this number, which
-    the source writes. The policy begins in `policy_state`, if there is one, and the worker goes on from its `streams`.
-    It `hears` losses and tells them; if it `weighs` gradients, or may have to, losses must be means.
+    that it has kept of the start of that epoch. With `save`, the source writes the state as the checkpoint of this
+    number. The policy begins in `policy_state`, if there is one, and the worker goes on from its `streams`. It `hears`
+    losses and tells them; if it `weighs` gradients, or may have to, losses must be means.
     """
 
     number: int

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -17,7 +17,7 @@ from polyrhythm.core import Outer
 from polyrhythm.errors import GroupError, ServerLostError, UnreachableError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
-from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.collectives.gloo_connections import shut_down_to
 from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.peer_sockets import know_token
@@ -47,6 +47,9 @@ STORE_ATTEMPT = timedelta(seconds=1)
 
 FOREVER_S = 1e6
 """Waiting for other workers has no limit of its own: the coordinator knows who is alive, and its own end is noticed."""
+
+
+Told = TypeVar("Told", JobInfo, JobState)
 
 
 class CoordinatorClient:
@@ -98,7 +101,7 @@ class CoordinatorClient:
     def _connect(self) -> None:
         address, hello, replica = self._address, self._hello, self._replica
         self._client = ShardClient(self._loop, hello.rank, self._inbox.append, self._timeout_s)
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo | JobState)
         self._coordinator = self._client.connect(address.coordinator, hello, decoder, address.token)
         self.info = self._await_info()
         check_cover(parse_policy(self.config.policy))
@@ -136,10 +139,14 @@ class CoordinatorClient:
 
     def _await_info(self) -> JobInfo:
         """What the coordinator says about the job to every newcomer."""
-        self._client.wait(lambda: any(isinstance(each, JobInfo) for each in self._inbox), "while it joined the job")
-        info: JobInfo = next(each for each in self._inbox if isinstance(each, JobInfo))
-        self._inbox.remove(info)
-        return info
+        return self._await(JobInfo, "while it joined the job")
+
+    def _await(self, kind: type[Told], when: str) -> Told:
+        """The next message of this kind; others stay."""
+        self._client.wait(lambda: any(isinstance(each, kind) for each in self._inbox), when)
+        found: Told = next(each for each in self._inbox if isinstance(each, kind))
+        self._inbox.remove(found)
+        return found
 
     @property
     def config(self) -> JobConfig:
@@ -243,10 +250,25 @@ class CoordinatorClient:
         self._replica.gather_parameters(flat)
         self._client.upload(flat, self._replica.export_state(), version)
 
-    def download(self, version: int) -> None:
-        parameters, state, _ = self._client.download(version)
+    def download(self, version: int) -> int:
+        """Give the replica what the servers have; its version, which is at least this one."""
+        parameters, state, read = self._client.download(version)
         self._replica.scatter_parameters(parameters)
         self._replica.import_state(state)
+        return read
+
+    def ask_state(self, version: int | None = None) -> JobState:
+        """How the job is; of the servers' state, which the replica gets if a version is asked for, in the same moment.
+
+        Both questions go out as one, and the coordinator answers both before it hears of anything else. Where it does
+        not, as several servers, the answer is of another version than the state, and says of none what is left.
+        """
+        self._coordinator.hold(AskState())
+        if version is None:
+            self._coordinator.release()
+        read = None if version is None else self.download(version)
+        told = self._await(JobState, "while it asked how the job is")
+        return told if told.version == read else JobState(told.resumption)
 
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """Form the group of a phase with these members at the job's meeting point; whether they will `gather`."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
-from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.protocol import CollectiveFailed, Phase, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
@@ -56,7 +56,10 @@ class JobClient(Protocol):
     def upload(self, version: int) -> None:
         """Send the replica's parameters and optimizer state to the servers, and wait until they are in place."""
 
-    def download(self, version: int) -> None: ...
+    def download(self, version: int) -> int: ...
+
+    def ask_state(self, version: int | None = None) -> JobState:
+        """How the job is, perhaps with the servers' state of that moment."""
 
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """Form the group of a phase with these members at the job's meeting point; whether they will `gather`."""
@@ -192,6 +195,10 @@ class StepMode(Protocol):
         """The next mini-batch that may be fetched; None when there is none for now."""
 
     def follow(self, message: ToWorker) -> None: ...
+
+    @property
+    def left(self) -> tuple[SampleRange, ...] | None:
+        """What of the epoch is in nobody's parameters; None if that is not known here, or replicas differ."""
 
     def standing(self) -> Returned:
         """How far it has come in this phase, for a coordinator that takes the place of one that has died."""

@@ -18,8 +18,10 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
+from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
 from polyrhythm.training.data.injection import parse_injection
 from polyrhythm.training.data.order import ShardedOrder
@@ -178,6 +180,7 @@ class SessionLoader(Generic[LoaderSample]):
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
         dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
         terms: further values that must be the same on all workers, by the name of the argument.
+        resumed: where a checkpoint stands in the first epoch.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
@@ -196,6 +199,7 @@ class SessionLoader(Generic[LoaderSample]):
         dealt: Dealt | None = None,
         terms: Mapping[str, Term] = MappingProxyType({}),
         inject: Callable[[Any, int], Any] | None = None,
+        resumed: EpochPlace | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -218,6 +222,7 @@ class SessionLoader(Generic[LoaderSample]):
             **({"seed": int(seed)} if shuffle or dealt or inject else {}),
         }
         self._content = content_of(dataset)
+        self._resumed = resumed.checked(self._samples, self._terms) if resumed is not None else None
         self._inject = inject
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
@@ -231,6 +236,7 @@ class SessionLoader(Generic[LoaderSample]):
         self._accumulation.start()
         order = self._order(self.epoch)
         self._source.begin_epoch(self._ready())
+        self._resumed = None
         self.inside = True
         try:
             while self.inside:
@@ -243,7 +249,13 @@ class SessionLoader(Generic[LoaderSample]):
         shards = self._sharded.cut if self._sharded else None
         cut = (shards.sizes, shards.rotate) if shards else ((), False)
         own = self.epoch, self._samples, self.batch_size, self._ahead, processed
-        return Ready(*own, *cut, terms=self._terms, content=self._content)
+        return Ready(*own, *cut, terms=self._terms, content=self._content, resumed=self._resumed)
+
+    def place(self, resumption: Resumption | None) -> EpochPlace | None:
+        """Where the job stands in the epoch of this loader; None if that cannot be said."""
+        if resumption is None or self._sharded:
+            return None
+        return EpochPlace(resumption, self._samples, self._terms)
 
     @property
     def _ahead(self) -> int:

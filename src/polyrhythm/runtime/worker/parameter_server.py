@@ -36,6 +36,11 @@ class Granted:
         self._drawn: deque[DrawnBatch] = deque()
         """What the loader has drawn for steps that are not over."""
 
+    @property
+    def left(self) -> tuple[SampleRange, ...] | None:
+        """Only the coordinator knows."""
+        return None
+
     def draw(self) -> DrawnBatch | None:
         if not self._sample_ranges:
             return None

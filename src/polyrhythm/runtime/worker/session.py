@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
@@ -34,14 +33,15 @@ from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
 from polyrhythm.runtime.launch.restarts import tell_joined
 from polyrhythm.runtime.wire.config_sources import SESSION, same, session_arguments
-from polyrhythm.runtime.wire.job_config import JobConfig, runnable
+from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
-from polyrhythm.runtime.worker.losses import Guard
+from polyrhythm.runtime.worker.losses import Guard, refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
+from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
@@ -70,6 +70,7 @@ class Session:
         self._first_epoch = 0
         self._checkpoints: ReplicaCheckpoints | None = None
         self._loader: SessionLoader[Any] | None = None
+        self._place: EpochPlace | None = None
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
@@ -94,7 +95,7 @@ class Session:
             self._handles += [
                 part.register_step_pre_hook(self._before_step),
                 part.register_step_post_hook(self._after_step),
-                part.register_state_dict_pre_hook(lambda _: self._worker.fetch_state()),
+                part.register_state_dict_pre_hook(lambda _: self._before_state_dict()),
             ]
         return self
 
@@ -175,8 +176,10 @@ class Session:
             dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
             terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.terms},
             inject=self._injector if injection else None,
+            resumed=self._place,
             **options,
         )
+        self._place = None
         return self._loader
 
     def _start_injection(self, injection: tuple[float, float], batch_size: int, seed: int) -> int:
@@ -259,33 +262,41 @@ class Session:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside those of the model and the optimizer; call it first, at the end of an epoch.
+        """What a checkpoint needs beside those of the model and the optimizer; call it first, between two steps.
 
         Under an asynchronous policy the servers have the optimizer's state; this brings it into the script's optimizer.
-        Within an epoch, between two steps, it is that of the epoch before: who resumes makes this one again.
+        Within an epoch it says which samples are still to be made, and the state of the policy. Where replicas differ
+        at this step, or workers have shards of their own, it is that of the epoch before, and a line says so.
         """
-        self._worker.fetch_state(within_epoch=True)
-        epoch = self._loader.epoch - self._loader.inside if self._loader else self._first_epoch - 1
-        return {"epoch": epoch, "policy": self.policy}
+        resumption, loader = self._worker.fetch_state(within_epoch=True), self._loader
+        state = {"epoch": self._first_epoch - 1, "policy": self.policy}
+        if loader is None or not loader.inside:
+            return {**state, "epoch": loader.epoch} if loader else state
+        state["epoch"], place = loader.epoch - 1, loader.place(resumption)
+        if place is not None:
+            return {**state, "policy": place.resumption.chosen, "position": place.as_state}
+        rest = f"who resumes makes epoch {loader.epoch} again"
+        say(f"rank {self.rank}: under {self.policy} the state at this step cannot be kept exactly; {rest}")
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the epoch of a checkpoint, with its policy; before the first loader.
+        """Go on after the epoch of a checkpoint, or within the next one, with its policy; before the first loader.
 
         A policy that environment, job file or flags have chosen holds instead.
 
         Raises:
             UsageError: for a dict that `state_dict` has not made.
         """
-        if set(state) != {"epoch", "policy"}:
+        if not {"epoch", "policy"} <= set(state) <= {"epoch", "policy", "position"}:
             raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1
+        self._place = EpochPlace.of(state["position"]) if "position" in state else None
         policy, config = str(state["policy"]), self._client.config
         where = config.given.get("policy", SESSION)
         if where == SESSION:
             self.switch(policy)
         elif self.rank == 0 and not same("policy", policy, config.policy):
-            holds = f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled"
-            sys.stderr.write(f"polyrhythm: {holds}\n")
+            say(f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled")
 
     def _make_exchange(self) -> DDPExchange:
         return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
@@ -295,6 +306,9 @@ class Session:
         return parse_compression(self._client.config.compress)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def _before_state_dict(self) -> None:
+        self._worker.fetch_state()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._worker.left:
@@ -367,28 +381,6 @@ def session(
     return Session(model, optimizer, given)
 
 
-def refuse_wrapped(model: nn.Module) -> None:
-    """The session wraps the model itself."""
-    if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
-        raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
-
-
-def refuse_unknown_share(config: JobConfig) -> None:
-    """A share of one epoch would be served long before its time."""
-    if parse_policy(config.policy).counts_shares and "epochs" not in config.given:
-        raise UsageError(
-            f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
-            "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
-        )
-
-
-def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """A closure computes gradients inside the step, after the hook; `args` begin with the optimizer itself."""
-    if any(argument is not None for argument in (*args[1:], *kwargs.values())):
-        raise UsageError("optimizer.step was given a closure; call backward() before step() and pass none")
-
-
-def refuse_scaled(optimizer: Optimizer) -> None:
-    """A fused optimizer unscales inside its step, so the gradients that the hook sees are not the true ones."""
-    if getattr(optimizer, "grad_scale", None) is not None:
-        raise UsageError("GradScaler with a fused optimizer hides the true gradients; use fused=False")
+def say(line: str) -> None:
+    """To whoever has started the job."""
+    sys.stderr.write(f"polyrhythm: {line}\n")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from polyrhythm.core import Cluster, Policy, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.token_window import PERIOD_S
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError, GroupError, PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
@@ -73,6 +74,12 @@ class SynchronousMode:
             shares=tuple(changes),
             state=self._schedule.rested,
         )
+
+    @property
+    def left(self) -> tuple[SampleRange, ...] | None:
+        """After a step whose exchange makes all replicas equal, what the steps after it take."""
+        plan = self._schedule.plan
+        return plan.rest(self._completed) if plan is not None and self._exchanged == self._completed else None
 
     def _note(self, step: int, exchanged: int, shared: bool, skipped: bool) -> None:
         self._completed, self._exchanged = step + 1, max(self._exchanged, exchanged)

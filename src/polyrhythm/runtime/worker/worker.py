@@ -31,6 +31,7 @@ from polyrhythm.runtime.wire.protocol import (
     SwitchTo,
     ToWorker,
 )
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -39,6 +40,7 @@ from polyrhythm.runtime.worker.losses import WATCHED_S, FiniteWatch, Guard
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.presence.comeback import come_back
 from polyrhythm.runtime.worker.presence.position import EpochPosition
+from polyrhythm.runtime.worker.presence.state_now import fetch
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.step_settings import StepSettings
 from polyrhythm.runtime.worker.synchronous import SynchronousMode
@@ -166,16 +168,17 @@ class Worker:
         self._context.collective_failed = True
         self._side = ParameterServerMode(self._context)
 
-    def fetch_state(self, within_epoch: bool = False) -> None:
-        """Bring what the servers have into the replica: at the end of an epoch, or as it is now within one."""
-        context, has_steps = self._context, self._context.phase is not None and not self.left
-        if self._side.on_servers and has_steps and (context.done or within_epoch):
-            try:
-                context.client.download(context.version)
-            except CoordinatorLostError as error:
-                self._come_back(error)
-                self._side = ParameterServerMode(context)  # a step that was granted is void
-                self.fetch_state(within_epoch)
+    def fetch_state(self, within_epoch: bool = False) -> Resumption | None:
+        """Bring what the servers have into the replica, at the end of an epoch or within one; what is left of that."""
+        context = self._context
+        if context.phase is None or self.left or not (context.done or within_epoch):
+            return None
+        try:
+            return fetch(context, self._side)
+        except CoordinatorLostError as error:
+            self._come_back(error)
+            self._side = ParameterServerMode(context)  # a step that was granted is void
+            return self.fetch_state(within_epoch)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
 
@@ -189,8 +192,7 @@ class Worker:
         launched_s = context.exchange.launched_s if context.exchange.reduces else now_s
         computed_at_s = launched_s if launched_s > context.started_s else now_s
         context.computed_s, context.exchanged_s = computed_at_s - context.started_s, now_s - computed_at_s
-        context.void = False
-        context.loss = self._hear(now_s)
+        context.void, context.loss = False, self._hear(now_s)
         if context.steering.due:
             context.steering.begin()
         self._side.before_step(samples)
@@ -263,9 +265,7 @@ class Worker:
         return loss
 
     def _watch(self, loss: float) -> None:
-        """Tell the coordinator if the losses have diverged; until it has decided what becomes of it, everything goes
-        on.
-        """
+        """Tell the coordinator if the losses have diverged; until it has decided, everything goes on."""
         if (why := self._guard.see(loss)) and self.phase:
             self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
 

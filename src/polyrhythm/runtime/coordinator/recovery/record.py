@@ -11,11 +11,13 @@ import msgspec
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.checkpoint.manifest import Position
+from polyrhythm.runtime.checkpoint.returned import JobState
 from polyrhythm.runtime.checkpoint.snapshots import encoded
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Home, Ranks, Stand
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.recovery.resumption import Resumption, left_of
 from polyrhythm.runtime.wire.shard_protocol import StateShape
 
 
@@ -111,6 +113,14 @@ def learned_of(coordinator: Coordinator) -> dict[str, str]:
         "chosen": choice.spec,
         "supervised": encoded(choice.spec, choice.stages.known, DEBUG),
     }
+
+
+def state_of(coordinator: Coordinator) -> JobState:
+    """For a script's own checkpoint within an epoch."""
+    learned, on_servers = learned_of(coordinator), coordinator._state.home == "servers" and coordinator._entry is None
+    left = left_of(position_of(coordinator).workload) if on_servers else ()
+    resumption = Resumption(left, coordinator.policy.spec, learned["state"], learned["chosen"], learned["supervised"])
+    return JobState(resumption, coordinator.job.version if on_servers else None)
 
 
 def position_of(coordinator: Coordinator) -> Position:

@@ -9,10 +9,10 @@ import msgspec
 import torch
 
 from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.checkpoint.returned import AskState, Returned
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Stand
-from polyrhythm.runtime.coordinator.recovery.record import JobRecord, learned_of, record_of
+from polyrhythm.runtime.coordinator.recovery.record import JobRecord, learned_of, record_of, state_of
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.event_loop import Loop
@@ -208,8 +208,11 @@ class JobRecovery:
         """Whether a worker that connects is a member of the job already."""
         return self._recovery is not None and worker in self._server.coordinator.job.members
 
-    def heard(self, worker: int, message: ToCoordinator | Returned) -> bool:
+    def heard(self, worker: int, message: ToCoordinator | Returned | AskState) -> bool:
         """Whether what a worker has said is dealt with, now or when all are there."""
+        if isinstance(message, AskState):
+            self._server.coordinator.job.effects.send(worker, state_of(self._server.coordinator))
+            return True
         if self._recovery is None:
             return isinstance(message, Returned) and self._stand_again(worker, message)
         if isinstance(message, Returned) and worker in self._recovery.awaited:
