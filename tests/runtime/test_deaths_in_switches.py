@@ -19,6 +19,7 @@ from torch import Tensor
 import polyrhythm
 from polyrhythm.runtime.collectives import gloo_connections, membership, peer_sockets
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
+from polyrhythm.runtime.collectives.hosts import leaders
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import Status
@@ -28,6 +29,7 @@ from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.testing.coordinates import SampleNumbers, SampleWeights
 from tests.runtime.jobs import job
+from tests.runtime.pretended_hosts import live_on
 
 FOREVER = timedelta(hours=1)
 """Nobody is let go by a limit, after which all would be well again."""
@@ -35,11 +37,15 @@ FOREVER = timedelta(hours=1)
 WORKERS = 4
 SAMPLES = 400
 
+AMONG_LEADERS = "with its host's others, on its way to other hosts"
+"""Of a job whose ranks are on two hosts."""
+
 POINTS: dict[str, tuple[Any, str]] = {
     "told of the phase": (CoordinatorClient, "meet"),
     "before gloo": (gloo_connections, "find_devices"),
     "connected by gloo": (GlooSockets, "meet"),
     "before the shared memory": (membership, "form_exchanges"),
+    AMONG_LEADERS: (leaders, "build_gloo"),
     "with its address known": (peer_sockets, "call"),
     "before it agrees": (DDPExchange, "agree"),
     "before it uploads": (CoordinatorClient, "upload"),
@@ -106,6 +112,8 @@ def come_late(name: str, victim: int) -> None:
 
 def train(rank: int, name: str, teller: int, following: str | None, deaths: list[Death]) -> tuple[Tensor, Any]:
     """One epoch with a switch in it; without one, rank 1 dies by itself in the middle."""
+    if any(death.point == AMONG_LEADERS for death in deaths):
+        live_on(rank // 2)
     for death in deaths:
         if death.rank == rank:
             prepare(death)

@@ -1,6 +1,7 @@
 """Links that the kernel holds down; a limiter may be slower than its rate, but never faster."""
 
 import socket
+import sys
 import threading
 import time
 
@@ -8,7 +9,7 @@ import pytest
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.wire.connection import address_of, connect, listen
-from polyrhythm.runtime.wire.rate_limit import RATE, pace
+from polyrhythm.runtime.wire.rate_limit import LARGEST, OPTION, RATE, pace
 
 SIZE, BYTES_PER_S = 1_000_000, 10e6
 BURST = 150_000
@@ -46,3 +47,10 @@ def test_where_the_kernel_cannot_it_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("polyrhythm.runtime.wire.rate_limit.OPTION", 9999)
     with socket.socket() as sock, pytest.raises(PolyrhythmError, match="take bandwidth_gbps away"):
         pace(sock, 1e6)
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(3e9, 3_000_000_000), (1e12, LARGEST)])
+def test_fast_links_are_not_held_down_below_what_they_are(rate: float, kept: int) -> None:
+    with socket.socket() as connection:
+        pace(connection, rate)
+        assert int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, OPTION, 4), sys.byteorder) == kept

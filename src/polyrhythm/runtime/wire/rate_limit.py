@@ -8,6 +8,7 @@ should be longer.
 
 import os
 import socket
+import struct
 
 from polyrhythm.errors import UsageError
 
@@ -33,7 +34,8 @@ def pace(connection: socket.socket, bytes_per_s: float) -> None:
     25000000
     """
     try:
-        connection.setsockopt(socket.SOL_SOCKET, OPTION, max(1, int(min(bytes_per_s, LARGEST))))
+        # As bytes: Python takes no number above 2**31 here.
+        connection.setsockopt(socket.SOL_SOCKET, OPTION, struct.pack("=I", max(1, int(min(bytes_per_s, LARGEST)))))
     except OSError as error:
         raise UsageError(
             f"links of {bytes_per_s:g} bytes/s cannot be emulated here: {error.strerror}; use Linux, or take "
