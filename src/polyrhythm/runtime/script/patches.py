@@ -36,6 +36,7 @@ def install(script: AdaptedScript) -> None:
     patch_compile()
     patch_loaders(script)
     patch_groups(script, start)
+    patch_sight(script)
     patch_optimizers(script)
     patch_scaler(script)
     patch_backward(script)
@@ -215,6 +216,20 @@ def patch_backward(script: AdaptedScript) -> None:
             inside = False
 
     torch.autograd.backward = backward
+
+
+def patch_sight(script: AdaptedScript) -> None:
+    """A script for a single process does not see the group in which its workers meet.
+
+    Libraries that saw it, such as ignite or torchmetrics, would take the script for one with ranks.
+    """
+    original = dist.is_initialized
+
+    @functools.wraps(original)
+    def is_initialized() -> bool:
+        return original() and (script.distributed or script.dormant or asked_by_us())
+
+    dist.is_initialized = is_initialized
 
 
 def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
