@@ -99,7 +99,7 @@ def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence
     for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
         print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
     ours = {HANDED_ON: msgspec.json.encode(config).decode()}
-    os.execve(sys.executable, [*command], {**os.environ, **place, **ours})
+    os.execve(sys.executable, [*command], {"PYTHONHASHSEED": "0", **os.environ, **place, **ours})
 
 
 def refuse_restarts(config: JobConfig) -> None:

@@ -35,6 +35,9 @@ ADAPTED = (sys.executable, "-u", "-m", "polyrhythm.runtime.script")
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
 """For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
 
+SAME_SETS = {"PYTHONHASHSEED": 0}
+"""All workers go through a set of words in the same order, so that a vocabulary made of one is the same for all."""
+
 FORKED = ("fork", "forkserver")
 """Values of --start-method that ask for workers that are forked from one process."""
 
@@ -161,7 +164,7 @@ def begin_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> Work
 
 def usual(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
     """What a worker has in its environment unless it is set."""
-    wanted = {**KEPT_MEMORY, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
+    wanted = {**KEPT_MEMORY, **SAME_SETS, **({"OMP_NUM_THREADS": 1} if processes > 1 else {})}
     return {name: str(value) for name, value in wanted.items() if name not in environment}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import is_initialized
 
 from polyrhythm.errors import (
     BROKEN,
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         script.close(*((type(error), error) if failed else ()))
         raise
     script.close()
-    if dist.is_initialized():
+    if is_initialized():
         dist.destroy_process_group()
     return 0
 

@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
+from polyrhythm.runtime.launch.rendezvous import TORCHRUN_JOB
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
+from polyrhythm.runtime.script.data.alone import SharedStart
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
@@ -28,11 +30,13 @@ from polyrhythm.runtime.worker.session import Session
 
 def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
-    patch_session(script)
+    start = SharedStart("-".join(os.environ.get(name, "") for name in TORCHRUN_JOB[:2]), script.rank)
+    patch_session(script, start)
     patch_wrapper(script)
     patch_compile()
     patch_loaders(script)
-    patch_groups(script)
+    patch_groups(script, start)
+    patch_sight(script)
     patch_optimizers(script)
     patch_scaler(script)
     patch_backward(script)
@@ -43,7 +47,7 @@ def install(script: AdaptedScript) -> None:
     script.schedules.patch()
 
 
-def patch_session(script: AdaptedScript) -> None:
+def patch_session(script: AdaptedScript, start: SharedStart) -> None:
     """A script that opens a session itself is left alone."""
     original = Session.__init__
 
@@ -51,6 +55,7 @@ def patch_session(script: AdaptedScript) -> None:
     def init(self: Session, *args: Any, **kwargs: Any) -> None:
         if type(self) is Session:
             script.dormant = script.follows = True
+            start.part()
         original(self, *args, **kwargs)
 
     Session.__init__ = init  # type: ignore[method-assign]
@@ -213,7 +218,21 @@ def patch_backward(script: AdaptedScript) -> None:
     torch.autograd.backward = backward
 
 
-def patch_groups(script: AdaptedScript) -> None:
+def patch_sight(script: AdaptedScript) -> None:
+    """A script for a single process does not see the group in which its workers meet.
+
+    Libraries that saw it, such as ignite or torchmetrics, would take the script for one with ranks.
+    """
+    original = dist.is_initialized
+
+    @functools.wraps(original)
+    def is_initialized() -> bool:
+        return original() and (script.distributed or script.dormant or asked_by_us())
+
+    dist.is_initialized = is_initialized
+
+
+def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
     backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()
@@ -233,6 +252,7 @@ def patch_groups(script: AdaptedScript) -> None:
         given = {**dict(zip(names_given, args, strict=False)), **kwargs}
         init_original(BACKEND, **script.children.meeting(given))
         names[BACKEND] = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        start.part()
         tell(f"process group of {dist.get_world_size()} workers")
 
     @functools.wraps(destroy_original)

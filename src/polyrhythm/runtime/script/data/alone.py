@@ -5,6 +5,7 @@ import functools
 import os
 import random
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from tempfile import TemporaryDirectory
@@ -93,6 +94,48 @@ def every_nth(
         return islice(original(loader), first, None, step)
     batches = islice(drawn_alike(loader.batch_sampler, epoch), first, None, step)
     return iter(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
+
+
+class SharedStart:
+    """What all ranks draw until it shows that the script knows of them: the same numbers, as one process would.
+
+    So data that are drawn, or split at random, are the same on every rank, though the script sets no seed.
+
+    Args:
+        job: what tells this run from others, the same on every rank.
+        rank: of this worker.
+
+    Example:
+        >>> start = SharedStart("job 1", rank=1)
+        >>> first = torch.rand(()), random.random()
+        >>> SharedStart("job 1", rank=0).part()
+        >>> (torch.rand(()), random.random()) == first
+        False
+    """
+
+    def __init__(self, job: str, rank: int) -> None:
+        self._rank, self._seed = rank, zlib.crc32(job.encode())
+        self._unseeded: list[Any] = [random, np.random]
+        torch.manual_seed(self._seed)
+        for module in self._unseeded:
+            module.seed(self._seed)
+            module.seed = self._watched(module, module.seed)
+
+    def part(self) -> None:
+        """The script knows of its ranks: each has its own numbers from now on, as far as the script has set no seed."""
+        own = (self._seed + 1 + self._rank) % 2**32
+        if torch.initial_seed() == self._seed:
+            torch.manual_seed(own)
+        for module in self._unseeded.copy():
+            module.seed(own)
+
+    def _watched(self, module: Any, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> None:
+            self._unseeded = [each for each in self._unseeded if each is not module]
+            original(*args, **kwargs)
+
+        return seed
 
 
 class OwnFiles:

@@ -1,0 +1,27 @@
+"""What ranks draw in a script that sets no seed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted
+
+
+def drawn(run: Run) -> list[list[str]]:
+    return [(run.folder / f"weights.{rank}").read_text(encoding="utf-8").split() for rank in run.ranks]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_a_script_for_one_process_draws_the_same_data_on_all_ranks(tmp_path: Path, policy: str) -> None:
+    first, second = drawn(adapted(tmp_path, "unseeded.py", policy=policy, stand_in=False))
+    assert first == second
+
+
+def test_in_a_script_with_ranks_each_draws_its_own(tmp_path: Path) -> None:
+    first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", stand_in=False))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_a_seed_of_the_script_stays(tmp_path: Path) -> None:
+    first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", "seeded", stand_in=False))
+    assert first == second
