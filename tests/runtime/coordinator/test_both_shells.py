@@ -7,6 +7,8 @@ import pytest
 
 from polyrhythm import Device, Scenario, TimingWorkload, simulate
 from polyrhythm.core import Entry, Proceed, Sync, Trace, replay
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim.cluster.compute import Compute
 from polyrhythm.sim.cluster.faults import Faults, Straggler
@@ -68,6 +70,14 @@ def test_a_straggler_that_comes_and_goes_meets_the_same_decisions(policy: str, w
     assert trace.entries == simulated(policy, what, tmp_path / "trace.jsonl")
     assert set(job.applied.values()) == {1}
     assert len(job.applied) == SAMPLES
+
+
+@pytest.mark.parametrize(
+    "policy", ["elastic:(switch:local:4@0.5,asp)", "elastic:(local:4)", "greedy:(switch:local:4@0.5,asp)"]
+)
+def test_parts_on_replicas_beside_gradients_are_refused(policy: str) -> None:
+    with pytest.raises(PolicyError, match="cannot run on real workers: coordinator decisions about steps on gradients"):
+        runtime_placement(parse_policy(policy))
 
 
 def together(entries: tuple[Entry, ...]) -> list[tuple[float, tuple[int, ...]]]:

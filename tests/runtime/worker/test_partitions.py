@@ -92,6 +92,14 @@ def test_missing_labels_and_a_worker_without_a_shard_are_one_clear_line() -> Non
     assert dealt_to("shared", Bare(), None, 2, 2, 0) is None
 
 
+def test_a_job_of_another_partition_reads_by_that() -> None:
+    found = run_job(read, 2, 2, "bsp", "labels:3", "", 0, policy="bsp", partition="seldp")
+    dealt = deal(parse_partition("seldp"), np.zeros(SAMPLES), 2, seed=3)
+    for worker, seen in enumerate(found):
+        flat = [index for part in seen for index in part]
+        assert flat == [index for epoch in range(EPOCHS + 1) for index in dealt.order(worker, epoch)][: len(flat)]
+
+
 def test_the_call_holds_over_the_loader(capsys: pytest.CaptureFixture[str]) -> None:
     config = JobConfig(partition="seldp", injection="0.5,1", given={"partition": "--partition"})
     assert asked_data(config, 0, "defdp", (0.5, 0.5)) == ("seldp", (0.5, 0.5))
