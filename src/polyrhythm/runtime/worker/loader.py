@@ -147,6 +147,7 @@ class SessionLoader(Generic[LoaderSample]):
         dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
         terms: further values that must be the same on all workers, by the name of the argument.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
+        workers: of the job, as far as its length needs them.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -164,6 +165,7 @@ class SessionLoader(Generic[LoaderSample]):
         dealt: Dealt | None = None,
         terms: Mapping[str, Term] = MappingProxyType({}),
         inject: Callable[[Any, int], Any] | None = None,
+        workers: int = 1,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -186,12 +188,16 @@ class SessionLoader(Generic[LoaderSample]):
             **({"seed": int(seed)} if shuffle or dealt or inject else {}),
         }
         self._content = content_of(dataset)
-        self._inject = inject
+        self._inject, self._share = inject, workers
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
         self.inside = False
         """Whether the script is inside its loop over an epoch."""
+
+    def __len__(self) -> int:
+        """Mini-batches of an even share of an epoch, for a progress bar; a worker may get more, or fewer."""
+        return -(-self._samples // (self._share * self.batch_size)) * self._accumulate
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""
