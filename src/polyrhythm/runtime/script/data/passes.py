@@ -231,7 +231,9 @@ class ScriptLoader(SessionLoader[Any]):
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
         self._terms = terms_of(loader.dataset, None)
         if loader.drop_last:
-            self._samples -= self._samples % (workers * loader.batch_size)
+            width = workers * loader.batch_size
+            self._samples -= self._samples % width
+            processed += -processed % width  # beside the warm-up step of one process, too, there are whole steps only
         if self._samples < workers:
             raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
         self._processed = min(processed, self._samples)  # a mini-batch may be larger than the data set
