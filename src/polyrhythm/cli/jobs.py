@@ -3,7 +3,9 @@
 import getpass
 import os
 import socket
+from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +50,7 @@ def run(ctx: typer.Context) -> None:
     """
     from polyrhythm.runtime.launch.forked import begin_fork
 
+    check_named(ctx.args)
     fork = begin_fork(ctx.args, os.environ)  # imports torch, as all that follows does here
 
     from polyrhythm.cli.pilot import resolved
@@ -58,6 +61,23 @@ def run(ctx: typer.Context) -> None:
         typer.echo(table)
         return
     raise typer.Exit(launch_anywhere(resolved(ctx.args), fork))
+
+
+def check_named(arguments: Sequence[str]) -> None:
+    """Answer at once, before torch is imported, if the first file of Python that is named is not there.
+
+    >>> check_named(["--nproc-per-node", "2", "-m", "train", "other.py"])
+    >>> check_named(["--nproc-per-node", "2", "nowhere.py"])
+    Traceback (most recent call last):
+    polyrhythm.errors.UsageError: cannot find the script nowhere.py
+    """
+    for word in arguments:
+        if word in ("-m", "--module", "--no-python", "--no_python"):
+            return
+        if word.endswith(".py") and not word.startswith("-"):
+            if not Path(word).exists():
+                raise UsageError(f"cannot find the script {word}")
+            return
 
 
 def ctl(

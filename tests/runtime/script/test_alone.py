@@ -33,3 +33,7 @@ def test_it_reads_what_it_saves_and_a_mini_batch_may_be_larger_than_its_data(tmp
     first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
     assert first == second
     assert (tmp_path / "model.pt").stat().st_size > 0
+
+
+def test_with_drop_last_all_mini_batches_are_whole(tmp_path: Path) -> None:
+    adapted(tmp_path, "whole.py", stand_in=False)

@@ -71,6 +71,11 @@ def test_an_epoch_may_take_several_turns() -> None:
     assert script.starts == [0, 4, 12]
 
 
+@pytest.mark.parametrize(("options", "length"), [({}, 5), ({"workers": 2}, 3), ({"workers": 2, "accumulate": 2}, 6)])
+def test_its_length_is_that_of_an_even_share(options: dict[str, Any], length: int) -> None:
+    assert len(loader(Script([]), **options)) == length
+
+
 def test_samples_cannot_be_injected_into_unequal_shares() -> None:
     script = Script([[(0, 4)]])
     script.weight = 0.5

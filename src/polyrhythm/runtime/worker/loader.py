@@ -182,6 +182,7 @@ class SessionLoader(Generic[LoaderSample]):
         terms: further values that must be the same on all workers, by the name of the argument.
         resumed: where a checkpoint stands in the first epoch.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
+        workers: of the job, as far as its length needs them.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -200,6 +201,7 @@ class SessionLoader(Generic[LoaderSample]):
         terms: Mapping[str, Term] = MappingProxyType({}),
         inject: Callable[[Any, int], Any] | None = None,
         resumed: EpochPlace | None = None,
+        workers: int = 1,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -223,12 +225,16 @@ class SessionLoader(Generic[LoaderSample]):
         }
         self._content = content_of(dataset)
         self._resumed = resumed.checked(self._samples, self._terms) if resumed is not None else None
-        self._inject = inject
+        self._inject, self._share = inject, workers
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
         self.inside = False
         """Whether the script is inside its loop over an epoch."""
+
+    def __len__(self) -> int:
+        """Mini-batches of an even share of an epoch, for a progress bar; a worker may get more, or fewer."""
+        return -(-self._samples // (self._share * self.batch_size)) * self._accumulate
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""

@@ -76,6 +76,7 @@ class Session:
     def __enter__(self) -> "Session":
         tie_forks()
         EAR.listen()
+        self.world_size = read_number("WORLD_SIZE", 1)
         self.rank, address, arguments = find_coordinator(self._arguments)
         self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
         tell_joined(self.rank)
@@ -160,7 +161,7 @@ class Session:
                 a mini-batch has about `batch_size`. For policies under which workers make their steps together.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
-        first = self._loader.epoch + 1 if self._loader else self._first_epoch
+        first = self._loader.epoch + 1 if self._loader is not None else self._first_epoch
         partition, injection = asked_data(self._client.config, self.rank, partition, injection)
         if injection is not None:
             batch_size = self._start_injection(injection, batch_size, seed)
@@ -173,10 +174,11 @@ class Session:
             seed=seed,
             accumulate=accumulate,
             first_epoch=first,
-            dealt=dealt_to(partition, dataset, labels, self.rank, read_number("WORLD_SIZE", 1), seed),
+            dealt=dealt_to(partition, dataset, labels, self.rank, self.world_size, seed),
             terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.terms},
             inject=self._injector if injection else None,
             resumed=self._place,
+            workers=self.world_size,
             **options,
         )
         self._place = None
@@ -377,8 +379,7 @@ def session(
     bsp
     """
     asked = {"compress": compress, "on_divergence": on_divergence, "checkpoint": checkpoint, "every": every}
-    given = session_arguments(policy=policy, epochs=epochs, **asked)
-    return Session(model, optimizer, given)
+    return Session(model, optimizer, session_arguments(policy=policy, epochs=epochs, **asked))
 
 
 def say(line: str) -> None:

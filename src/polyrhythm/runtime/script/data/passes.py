@@ -239,7 +239,10 @@ class ScriptLoader(SessionLoader[Any]):
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
         self._terms = terms_of(loader.dataset, dealt)
         if loader.drop_last:
-            self._samples -= self._samples % (workers * loader.batch_size)
+            width = workers * loader.batch_size
+            self._samples -= self._samples % width
+            if dealt is None:  # beside the warm-up step of one process, too, there are whole steps only
+                processed = tuple(read + -read % width for read in processed)
         if self._samples < workers:
             raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
         self._processed = tuple(min(one, self._samples) for one in processed)  # a mini-batch may be larger than that
