@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
-from polyrhythm.errors import ClusterError, ScenarioError
+from polyrhythm.errors import JobError, ScenarioError
 from polyrhythm.search import ray_tasks
 from polyrhythm.search.ray_tasks import RayTasks, trials_on_ray
 from polyrhythm.sim import Device, Scenario, TimingWorkload, sweep
@@ -113,7 +113,7 @@ def test_an_error_is_that_of_the_trial(played: PlayedRay) -> None:
 
 def test_a_trial_that_loses_its_worker_again_and_again_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_tasks, "connected", lambda: PlayedRay(crashes=9))
-    with trials_on_ray(), pytest.raises(ClusterError, match=r"has lost its Ray worker 4 times: the worker died$"):
+    with trials_on_ray(), pytest.raises(JobError, match=r"has lost its Ray worker 4 times: the worker died$"):
         joblib.Parallel(n_jobs=2)([joblib.delayed(pow)(2, 2)])
 
 

@@ -199,9 +199,10 @@ def test_stacked_gradients_train_as_plain_ones_do(policy: str, monkeypatch: pyte
     assert_same(stacked, trained(policy))
 
 
-def plain_gradients(task: Task, model: Any) -> Any:
+def plain_gradients(task: Task, model: Any, threads: int) -> Any:
     from polyrhythm.training.gradient import PlainGradients
 
+    assert threads == 1
     return PlainGradients(task, model)
 
 

@@ -63,6 +63,10 @@ def run(ctx: typer.Context) -> None:
     raise typer.Exit(launch_anywhere(resolved(ctx.args), fork))
 
 
+NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config", "--show-config", "--show_config")
+"""Flags after which a file need not be a script, or may not be needed."""
+
+
 def check_named(arguments: Sequence[str]) -> None:
     """Answer at once, before torch is imported, if the first file of Python that is named is not there.
 
@@ -72,7 +76,7 @@ def check_named(arguments: Sequence[str]) -> None:
     polyrhythm.errors.UsageError: cannot find the script nowhere.py
     """
     for word in arguments:
-        if word in ("-m", "--module", "--no-python", "--no_python"):
+        if word.partition("=")[0] in NAMED_LATER:
             return
         if word.endswith(".py") and not word.startswith("-"):
             if not Path(word).exists():

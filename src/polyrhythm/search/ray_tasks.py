@@ -12,7 +12,7 @@ from typing import Any, Final
 import joblib
 from joblib.parallel import ParallelBackendBase
 
-from polyrhythm.errors import ClusterError
+from polyrhythm.errors import JobError
 from polyrhythm.runtime.launch.ray import connected
 
 RETRIES: Final = 3
@@ -72,7 +72,7 @@ class RayTasks(ParallelBackendBase):  # type: ignore[misc]
         """In a thread: what a task comes to.
 
         Raises:
-            ClusterError: if it has lost its worker too often.
+            JobError: if it has lost its worker too often.
         """
         errors, reference = self._ray.exceptions, self._task.remote(function)
         self._running.add(reference)
@@ -82,7 +82,7 @@ class RayTasks(ParallelBackendBase):  # type: ignore[misc]
             raise error.cause from None
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             why = str(error).partition("\n")[0]
-            raise ClusterError(f"a trial has lost its Ray worker {RETRIES + 1} times: {why}") from None
+            raise JobError(f"a trial has lost its Ray worker {RETRIES + 1} times: {why}") from None
         finally:
             self._running.discard(reference)
 

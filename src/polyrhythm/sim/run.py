@@ -193,7 +193,7 @@ def run_one(
     seed: int,
     target: float | None,
     trace_dir: str | Path | None,
-    alone: bool,
+    alone: bool = False,
 ) -> tuple[int, RunResult]:
     """One run of a sweep, on one core unless it is the only one; a failure becomes a result."""
     try:

@@ -57,6 +57,7 @@ class Trainer:
 def main(epochs, samples, batch_size, workers):
     init_process_group(backend="nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.manual_seed(0)
     dataset, model = RandomData(samples), torch.nn.Linear(20, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     sampler = DistributedSampler(dataset)
