@@ -79,7 +79,7 @@ class RayTasks(ParallelBackendBase):  # type: ignore[misc]
         try:
             return self._ray.get(reference)
         except errors.RayTaskError as error:
-            raise error.cause from None
+            raise (error.cause or error) from None
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             why = str(error).partition("\n")[0]
             raise JobError(f"a trial has lost its Ray worker {RETRIES + 1} times: {why}") from None

@@ -19,6 +19,7 @@ from polyrhythm.policies import is_built_in, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member, workload_of
 from polyrhythm.runtime.coordinator.stages import PolicyChoice, Stages
 from polyrhythm.runtime.wire.protocol import Confirmed, Ready
+from polyrhythm.runtime.wire.tls.files import CA
 from tests import wrong_policies
 from tests.runtime.coordinator.test_coordinator import EPOCHS, processed_once
 from tests.runtime.fake_job import FakeJob
@@ -259,3 +260,16 @@ def test_the_first_policy_has_none_before_it(asked: Workers) -> None:
 )
 def test_what_is_built_in_needs_no_answer(spec: str, built_in: bool) -> None:
     assert is_built_in(parse_policy(spec)) == built_in
+
+
+def test_with_tls_none_goes_from_worker_to_worker_before_the_first_epoch_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CA, "ca.pem")
+    job, told = FakeJob("asp", 2, 60, 3, EPOCHS, seed=1), list[str]()
+    job.coordinator.choice.propose(parse_policy("bsp"), told.append)
+    assert len(told) == 1
+    assert "which TLS does not cover" in told[0]
+    job.run({40: "diverge 0"})
+    assert {policy.spec for policy, _, _ in job.traces} == {"asp"}
+    assert all(worker.ended for worker in job.workers.values())

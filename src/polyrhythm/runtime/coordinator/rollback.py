@@ -2,7 +2,8 @@
 
 Every worker keeps its state at the start of the last two epochs. The job goes back to the later one if that lies before
 the losses in which the divergence was seen, otherwise to the other. Then BSP makes the epoch that is under way from its
-start; what else was made since the state was kept is lost, and counted. A job goes back once.
+start; what else was made since the state was kept is lost, and counted. A job goes back once, and not with TLS, which
+does not cover what BSP exchanges.
 """
 
 import logging
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from polyrhythm.core.workload import Workload
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.wire.protocol import Diverged, Ended
+from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.training.divergence import LossWatch
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ class Rollback:
         if self._over or self.goes_back or (self._tried and not in_phase):
             return False
         self._job.trouble = f"the loss of rank {worker} {message.why}"
-        if not message.rollback or self._tried or not in_phase or not self._starts:
+        if not message.rollback or self._tried or not in_phase or not self._starts or covered():
             self._end()
             return False
         self._goal, self._tried = self._choose(), True

@@ -89,6 +89,7 @@ class Stages:
             PolicyError: if it cannot.
         """
         if job.epoch < 0:
+            check_cover(self.policy)
             return
         self._check_servers(job)
         policy = self.stage(job).policy

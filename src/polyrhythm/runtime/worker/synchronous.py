@@ -77,9 +77,17 @@ class SynchronousMode:
 
     @property
     def left(self) -> tuple[SampleRange, ...] | None:
-        """After a step whose exchange makes all replicas equal, what the steps after it take."""
-        plan = self._schedule.plan
-        return plan.rest(self._completed) if plan is not None and self._exchanged == self._completed else None
+        """What the steps take that follow one whose exchange makes all replicas equal, and all that they hold."""
+        plan, whole = self._schedule.plan, self._exchanged == self._completed and not self._holds_own
+        return plan.rest(self._completed) if plan is not None and whole else None
+
+    @property
+    def _holds_own(self) -> bool:
+        """Whether an average of the replicas leaves each its own state of an optimizer, or an outer one has its own."""
+        context = self._context
+        if self._schedule.exchange == "gradients":
+            return False
+        return bool(context.replica.optimizer.state) or context.exchange.averager.velocity is not None
 
     def _note(self, step: int, exchanged: int, shared: bool, skipped: bool) -> None:
         self._completed, self._exchanged = step + 1, max(self._exchanged, exchanged)

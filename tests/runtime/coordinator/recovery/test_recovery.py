@@ -5,9 +5,10 @@ from unittest.mock import patch
 from polyrhythm.core import Decisions, Event
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.recovery.record import JobRecord, record_of
-from polyrhythm.runtime.coordinator.recovery.recovery import take_up
+from polyrhythm.runtime.coordinator.recovery.recovery import Recovery, take_up
 from polyrhythm.runtime.wire.job_config import JobConfig
 from tests.runtime.fake_job import FakeJob
 
@@ -29,3 +30,24 @@ def test_nobody_books_the_time_without_a_coordinator() -> None:
     mind = following.choice.stages.known.mind
     assert mind.window is None
     assert (mind.account, mind.evidence.processed) == (before.account, before.evidence.processed)
+
+
+def test_who_has_come_since_the_record_has_not_died() -> None:
+    """Nor who had left its loop early, and stood before the next epoch."""
+    job, records = FakeJob("asp", workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[JobRecord]()
+    config = JobConfig(job="job", workers=2, policy="asp", epochs=2)
+
+    def see(event: Event, decisions: Decisions) -> None:
+        records.append(record_of(job.coordinator, config, "stepping", 0.0))
+
+    with patch.object(job, "record", see):
+        job.run({})
+    following = Coordinator(parse_policy("asp"), 2, job, lambda: 0.0, 2)
+    recovery = Recovery(following, records[len(records) // 4])
+    following.connect(2)
+    for worker in (0, 1):
+        recovery.returned(worker, Returned())
+    job.losses.clear()
+    recovery.go_on()
+    assert job.losses == []
+    assert set(following.job.members) == {0, 1, 2}

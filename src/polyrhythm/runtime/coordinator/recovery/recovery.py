@@ -37,6 +37,10 @@ class Recovery:
         self.awaited = set(record.members)
         take_up(coordinator, record)
 
+    def knows(self, worker: int) -> bool:
+        """Whether it is a member of the job as it stood; who has come since then joins as at first."""
+        return worker in self._record.members
+
     def returned(self, worker: int, message: Returned) -> None:
         """A member has come back; it may be further than the epoch of the record, out of a loop that it left early."""
         self.awaited.discard(worker)
@@ -52,7 +56,7 @@ class Recovery:
         job = self._coordinator.job
         if self._record.entry is not None and self._record.entry.goes_back:
             raise UsageError("it was about to go back to a state that its workers have kept")
-        gone = [worker for worker in job.members if worker not in self._returned]
+        gone = [worker for worker in self._record.members if worker not in self._returned]
         if gone and any(told.phase == self._record.phase and told.merges > self._record.merges for told in self._told):
             raise UsageError(f"the ranks {gone} have died, too, and it is not known what others have of theirs")
         for worker in gone:

@@ -206,7 +206,7 @@ class JobRecovery:
 
     def awaits(self, worker: int) -> bool:
         """Whether a worker that connects is a member of the job already."""
-        return self._recovery is not None and worker in self._server.coordinator.job.members
+        return self._recovery is not None and self._recovery.knows(worker)
 
     def heard(self, worker: int, message: ToCoordinator | Returned | AskState) -> bool:
         """Whether what a worker has said is dealt with, now or when all are there."""
@@ -231,9 +231,11 @@ class JobRecovery:
             self._memory.excuse(worker)
         self._held = [held for held in self._held if held[0] != worker]
         self._new.discard(worker)
-        if not self.awaits(worker):
+        if self._recovery is None:
             return False
-        assert self._recovery is not None, "it awaits workers"
+        if not self._recovery.knows(worker):
+            self._server.coordinator.job.members.pop(worker, None)
+            return True
         self._recovery.lost(worker)
         self._go_on_if_all_are_there()
         return True

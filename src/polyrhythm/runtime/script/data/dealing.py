@@ -75,6 +75,12 @@ class Dealing:
                 f"{type(sampler).__name__} with an order of its own; give it shuffle=True, or leave the flag out",
                 place,
             )
+        if loader.drop_last and not isinstance(sampler, DistributedSampler):
+            raise refuse(
+                f"--partition {self.partition} deals out all samples, and this loader of a script for one process has "
+                "drop_last=True; leave one of them out",
+                place,
+            )
         seed = int(sampler.seed) if isinstance(sampler, DistributedSampler) else JOB_SEED
         try:
             return dealt_to(self.partition, loader.dataset, None, self._rank, self.workers, seed)
