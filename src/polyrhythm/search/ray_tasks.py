@@ -101,9 +101,10 @@ def trials_on_ray() -> Iterator[None]:
         UsageError: without Ray.
         UnreachableError: without a cluster.
 
-    Example:
-        >>> with trials_on_ray():  # doctest: +SKIP
-        ...     results = sweep(scenario, ["bsp", "asp"], seeds=range(20))
+    Example, which needs a cluster::
+
+        with trials_on_ray():
+            results = sweep(scenario, ["bsp", "asp"], seeds=range(20))
     """
     with joblib.parallel_config(backend=RayTasks(connected())):
         yield
