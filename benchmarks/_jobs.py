@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.launch.rendezvous import start_coordinator
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.protocol import Address
@@ -16,9 +17,8 @@ def job(name: str, work: Callable[..., Any], workers: int, policy: str, *argumen
     """Results of `work(rank, address, *arguments)` on the workers of one job."""
     settings = JobConfig(job=f"benchmark-{os.getpid()}-{name}", workers=workers, policy=policy)
     coordinator = start_coordinator(settings)
-    address = msgspec.json.encode(Address(coordinator_address(settings.job), settings.job)).decode()
     try:
-        return run_workers(work, workers, address, *arguments, timeout_s=300)
+        return run_workers(work, workers, address_of(settings), *arguments, timeout_s=300)
     finally:
         coordinator.wait()
 
@@ -26,3 +26,13 @@ def job(name: str, work: Callable[..., Any], workers: int, policy: str, *argumen
 def join(rank: int, address: str) -> None:
     """Make this process a worker of the job."""
     os.environ |= {"POLYRHYTHM_COORDINATOR": address, "RANK": str(rank)}
+
+
+def address_of(settings: JobConfig) -> str:
+    """Where workers of this job find its coordinator, for `join`."""
+    return msgspec.json.encode(Address(coordinator_address(settings.job), settings.job, settings.token)).decode()
+
+
+def serve(_: int, settings: JobConfig, listener: Any) -> None:
+    """Body of the process that forks coordinators, one after the other."""
+    process.keep_serving(settings, [listener])

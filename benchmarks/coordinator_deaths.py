@@ -17,23 +17,20 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
+from _jobs import address_of, join, serve
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
-from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import WorkersError, workers
 
@@ -55,18 +52,12 @@ class Moment(msgspec.Struct, frozen=True):
 
 def train(rank: int, settings: JobConfig, slots: int) -> Tensor:
     """Body of a worker; its parameters at the end."""
-    address = Address(coordinator_address(settings.job), settings.job, settings.token)
-    os.environ |= {"RANK": str(rank), COORDINATOR: msgspec.json.encode(address).decode()}
+    join(rank, address_of(settings))
     model = SampleAttempts(EPOCHS, SAMPLES, slots, BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
         train_attempts(session, model, optimizer, BATCH, COMPUTE_S)
     return model.weight.detach().clone()
-
-
-def serve(_: int, settings: JobConfig, listener: Any) -> None:
-    """Body of the process that forks coordinators."""
-    process.keep_serving(settings, [listener])
 
 
 def look(job: str) -> Status | None:

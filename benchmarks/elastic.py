@@ -10,7 +10,6 @@ time.
 Exits with 1 if a job does not finish, a sample is lost or made twice, or a pause is longer than a second.
 """
 
-import os
 import statistics
 import sys
 import time
@@ -20,21 +19,18 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
+from _jobs import address_of, join, serve
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.control_protocol import DrainWorker
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
-from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.coordinates import SampleNumbers
 from polyrhythm.testing.processes import WorkersError, workers
 
@@ -96,8 +92,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 def train(place: int, first: int, settings: JobConfig, epochs: int, compute_s: float) -> Trained:
     """Body of a worker."""
-    address = Address(coordinator_address(settings.job), settings.job, settings.token)
-    os.environ |= {"RANK": str(first + place), COORDINATOR: msgspec.json.encode(address).decode()}
+    join(first + place, address_of(settings))
     model, (x, y), ends_s = Taught(epochs), task(), list[float]()
     groups: list[dict[str, Any]] = [{"params": [model.line.weight]}, {"params": [model.seen], "lr": 1.0}]
     optimizer = torch.optim.SGD(groups, lr=RATE)
@@ -112,11 +107,6 @@ def train(place: int, first: int, settings: JobConfig, epochs: int, compute_s: f
     with torch.no_grad():
         loss = float((model.line(x)[:, 0] - y).square().mean())
     return Trained((model.seen.detach() != 0).sum(-1), loss, ends_s)
-
-
-def serve(_: int, settings: JobConfig, listener: Any) -> None:
-    """Body of the process that forks coordinators."""
-    process.keep_serving(settings, [listener])
 
 
 def await_guest(job: str, there: bool) -> bool:

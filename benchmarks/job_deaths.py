@@ -7,7 +7,6 @@ moves a parameter of that sample, one of 32 at random, so what was lost or made 
 Exits with 1 if a job does not finish, or a sample is lost or made twice.
 """
 
-import os
 import random
 import signal
 import sys
@@ -15,22 +14,19 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import torch
+from _jobs import address_of, join, serve
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
-from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import Workers, WorkersError, workers
 
@@ -50,18 +46,12 @@ class Moment(NamedTuple):
 
 def train(rank: int, settings: JobConfig) -> Tensor:
     """Body of a worker; its parameters at the end."""
-    address = Address(coordinator_address(settings.job), settings.job, settings.token)
-    os.environ |= {"RANK": str(rank), COORDINATOR: msgspec.json.encode(address).decode()}
+    join(rank, address_of(settings))
     model = SampleAttempts(EPOCHS, SAMPLES, SLOTS, BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
         train_attempts(session, model, optimizer, BATCH, COMPUTE_S)
     return model.weight.detach().clone()
-
-
-def serve(_: int, settings: JobConfig, listener: Any) -> None:
-    """Body of the process that forks coordinators."""
-    process.keep_serving(settings, [listener])
 
 
 def run(policy: str, count: int, folder: str, at: int | None) -> list[Tensor]:
