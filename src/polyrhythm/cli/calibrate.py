@@ -150,11 +150,7 @@ def measured(wanted: Wanted) -> "Costs":
 
 
 def read(scenario: "Scenario", folder: Path) -> "Costs":
-    """The costs in the traces of a folder; what the server's processor did is not in them.
-
-    Raises:
-        UsageError: if one is missing, or is of another number of workers.
-    """
+    """The costs in the traces of a folder; what the server's processor did is not in them."""
     from polyrhythm.core import Trace
     from polyrhythm.sim.cluster.calibration import ALL_REDUCE, MESSAGES, STEPS, measure
 

@@ -150,11 +150,7 @@ def asker() -> str:
 
 
 def ranks_on(host: str, view: "JobView") -> list[str]:
-    """Workers of a host.
-
-    Raises:
-        UsageError: if it has none, or is that of the coordinator, whose workers leave one by one.
-    """
+    """Workers of a host."""
     ranks = [str(worker.rank) for worker in view.workers if worker.host == host]
     if not ranks:
         hosts = ", ".join(sorted({worker.host for worker in view.workers if worker.host})) or "none"
@@ -166,11 +162,7 @@ def ranks_on(host: str, view: "JobView") -> list[str]:
 
 
 def message_of(action: Action, argument: str, by: str) -> "ToControlled":
-    """What is said to the job.
-
-    Raises:
-        PolyrhythmError: for an argument that is missing or cannot be.
-    """
+    """What is said to the job."""
     from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker
     from polyrhythm.runtime.wire.job_config import runnable
     from polyrhythm.runtime.wire.protocol import SwitchTo

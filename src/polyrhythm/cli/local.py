@@ -70,11 +70,7 @@ def run_one(
 
 
 def check_playable(scenario: "Scenario") -> None:
-    """Find what has no counterpart in processes before any is started.
-
-    Raises:
-        ScenarioError: one line that names it.
-    """
+    """Find what has no counterpart in processes before any is started."""
     if scenario.training is None:
         raise ScenarioError("--on local trains a model, but the scenario has no training table; give it one")
     limits, faults = scenario.limits, scenario.faults

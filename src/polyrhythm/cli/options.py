@@ -97,9 +97,6 @@ def split_policies(text: str) -> list[str]:
     ['bsp', 'post-local:h=8,at=0.5', 'dssp:3,15', 'asp']
     >>> split_policies("switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero,bsp")
     ['switch:bsp@0.25,(ssp:3)@0.5,asp,momentum=zero', 'bsp']
-
-    Raises:
-        SpecError: for an empty list or an empty part.
     """
     specs: list[str] = []
     for part in split(text):

@@ -54,11 +54,7 @@ class Pilot:
 
 
 def resolved(arguments: Sequence[str]) -> list[str]:
-    """The arguments with sync-switch replaced by what is known, or found, for this job; others as they are.
-
-    Raises:
-        UsageError: if nothing is known and no search was asked for.
-    """
+    """The arguments with sync-switch replaced by what is known, or found, for this job; others as they are."""
     pilot = read_pilot(arguments)
     if pilot is None:
         return list(arguments)
@@ -113,10 +109,6 @@ def template_of(policy: str) -> str:
 
     >>> template_of("sync-switch"), template_of("elastic:policy=(sync-switch)"), template_of("asp")
     ('switch:bsp@{},asp', 'elastic:policy=(switch:bsp@{},asp)', '')
-
-    Raises:
-        UsageError: if it is asked for twice.
-        SpecError: if what stands around it takes no such policy.
     """
     count = len(ASKED.findall(policy))
     if count == 0:
@@ -156,9 +148,6 @@ def job_of(pilot: Pilot) -> str:
     """Fingerprint: the script's bytes, its arguments, run's flags, the data files and the size of the cluster.
 
     That of a family is its name.
-
-    Raises:
-        UsageError: if the script is no file.
     """
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
@@ -244,7 +233,6 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
 
     Raises:
         JobError: if it fails.
-        UsageError: if it prints no accuracy.
     """
     from polyrhythm.runtime.wire.parent_death import dies_with_us
     from polyrhythm.search.plan import TrialOutcome
@@ -266,11 +254,7 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
 
 
 def accuracy_in(output: str, metric: str, trial: "SearchTrial") -> float | None:
-    """The last accuracy that a run printed; None if it is not finite.
-
-    Raises:
-        UsageError: if there is none, or it is no share of 1.
-    """
+    """The last accuracy that a run printed; None if it is not finite."""
     try:
         found = re.findall(metric, output)
     except re.error as error:

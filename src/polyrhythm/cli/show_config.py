@@ -23,11 +23,7 @@ class Row(NamedTuple):
 
 
 def config_table(arguments: Sequence[str]) -> str | None:
-    """A line a setting, with its value and its source; None if the call does not ask for it.
-
-    Raises:
-        PolyrhythmError: as for the job itself.
-    """
+    """A line a setting, with its value and its source; None if the call does not ask for it."""
     if FLAG not in arguments:
         return None
     from polyrhythm.runtime.launch.run_flags import from_call, make_parser

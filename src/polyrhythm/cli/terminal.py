@@ -75,9 +75,6 @@ def long_work(title: str, command: str = "", heads: Sequence[str] = (), ui: bool
         command: that does it.
         heads: of the page's table.
         ui: whether there is a page.
-
-    Raises:
-        UsageError: if the page needs packages that are not there.
     """
     board = WorkBoard(title, command, heads)
     with page_of(board) if ui else nullcontext(), WorkBar(board):

@@ -61,11 +61,7 @@ def evidence_of(
     overlap: float | None = None,
     world: int | None = None,
 ) -> Evidence:
-    """The steps that all ranks have made, on one clock.
-
-    Raises:
-        TraceError: if ranks are missing, appear twice, or share no steps.
-    """
+    """The steps that all ranks have made, on one clock."""
     ordered = sorted(marks, key=lambda rank: rank.rank)
     check_ranks(source, [rank.rank for rank in ordered], world)
     numbers = common_steps(source, ordered)

@@ -73,11 +73,7 @@ class PipelineGraph:
 
 
 def graph_of(trace: Operations) -> PipelineGraph:
-    """The graph of a trace.
-
-    Raises:
-        TraceError: if its messages do not match its computations, or its order has a circle.
-    """
+    """The graph of a trace."""
     builder = GraphBuilder(trace)
     for stage in range(trace.stages):
         builder.add_stage(stage)

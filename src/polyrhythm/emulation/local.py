@@ -102,7 +102,6 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
         and what was measured up to the last epoch before.
 
     Raises:
-        UsageError: for a policy that has no way to run on real workers.
         JobError: if a process fails.
     """
     check_run(run)

@@ -103,11 +103,7 @@ class Trainer:
 
 
 def script_optimizer(config: TrainingConfig, model: nn.Module, rate: float) -> Optimizer:
-    """The optimizer that a script would make; the job scales its rate to what an update combines.
-
-    Raises:
-        ScenarioError: for an option that the class refuses.
-    """
+    """The optimizer that a script would make; the job scales its rate to what an update combines."""
     kind, options = optimizer_class(config.optimizer), {**configured_options(config), "lr": rate}
     return build(kind, [{"params": list(model.parameters())}], options)
 

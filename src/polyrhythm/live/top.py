@@ -24,11 +24,7 @@ PERIOD_S = 0.5
 
 
 def show(address: Address, by: str) -> None:
-    """Show a job until it ends or the reader has seen enough; where there is no terminal, once.
-
-    Raises:
-        PolyrhythmError: if the job does not answer.
-    """
+    """Show a job until it ends or the reader has seen enough; where there is no terminal, once."""
     console, history = Console(), JobHistory()
     with Controller(address) as controller:
         view = look(controller, history)
@@ -74,10 +70,7 @@ ASKED: dict[str, tuple[str, Callable[[str, str], ToControlled]]] = {
 
 
 def rank(text: str) -> int:
-    """
-    Raises:
-        UsageError: if it is none.
-    """
+    """"""
     if not text.isdecimal():
         raise UsageError(f"a rank is a number such as 2, not {text!r}")
     return int(text)

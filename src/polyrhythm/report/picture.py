@@ -59,9 +59,6 @@ def check_pictures(option: str) -> None:
 
     Args:
         option: what asks for one, named in the error.
-
-    Raises:
-        PolyrhythmError: if matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
         raise UsageError(f"{option} needs matplotlib; run: pip install 'polyrhythm[pictures]'")
@@ -73,9 +70,6 @@ def svg(figure: "go.Figure", title: str) -> str:
     Args:
         figure: with at least one trace.
         title: for who cannot see it.
-
-    Raises:
-        PolyrhythmError: if matplotlib is missing.
     """
     check_pictures("an SVG picture")
     import matplotlib as mpl

@@ -102,11 +102,7 @@ class Timeline:
 
 
 def load_timeline(path: str | Path, entries: int | None = None) -> Timeline:
-    """The timeline of a trace file, or of its first `entries` entries.
-
-    Raises:
-        TraceError: for a file that cannot be read.
-    """
+    """The timeline of a trace file, or of its first `entries` entries."""
     if entries is None:
         return Timeline.of(Trace.load(path))
     try:

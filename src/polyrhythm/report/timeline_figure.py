@@ -56,9 +56,6 @@ def timeline_svg(timelines: Sequence[Timeline], titles: Sequence[str] | None = N
     Args:
         timelines: one or more.
         titles: a line above each; the specs of the policies if not given.
-
-    Raises:
-        PolyrhythmError: if matplotlib is missing.
     """
     names = titles or [timeline.policy for timeline in timelines]
     colours = [look(index).colour for index in range(len(timelines))]

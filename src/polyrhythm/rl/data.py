@@ -36,9 +36,6 @@ def image_data(name: str, folder: str | None = None) -> Task:
         name: one of `SETS`.
         folder: has the parquet files of fashion-mnist; None: download.
 
-    Raises:
-        DataError: for an unknown name, or data that are missing.
-
     Example:
         >>> task = image_data("digits")
         >>> tuple(task.train.inputs.shape), len(task.test)

@@ -136,11 +136,7 @@ for digits with 64 inputs is 0.15 and for Fashion-MNIST with 196 is 0.1. At the 
 
 
 def family_named(name: str) -> Family:
-    """A family of `FAMILIES`.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+    """A family of `FAMILIES`."""
     if name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}: {did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]

@@ -335,11 +335,7 @@ class Study:
         return {**facts, "ranges": vars(self.ranges), "preset": self.preset.name, "seed": self.seed}
 
     def resume(self) -> "Study":
-        """Go on from the checkpoint.
-
-        Raises:
-            UsageError: if there is none, or it is of another preset or seed.
-        """
+        """Go on from the checkpoint."""
         try:
             saved = torch.load(self.checkpoint, weights_only=True)
             facts = json.loads(saved["study"])

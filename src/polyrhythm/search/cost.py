@@ -115,9 +115,6 @@ def case_of(name: str, pools: dict[float, Pool], percents: Sequence[float] | Non
         pools: its runs by BSP share in percent.
         percents: candidates, each a share in the log; none: the paper's halvings, see `stand_in`.
         beta: margin.
-
-    Raises:
-        UsageError: without runs under BSP alone that took time, or without runs of any candidate.
     """
     bsp, shares = pools.get(100.0, Pool()), ", ".join(f"{share:g}" for share in sorted(pools))
     if not bsp:

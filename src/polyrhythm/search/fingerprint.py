@@ -21,11 +21,7 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 
 def digest_of(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Digests of the contents of files and, by their names inside, of all files in folders.
-
-    Raises:
-        DataError: for one that does not exist or cannot be read.
-    """
+    """Digests of the contents of files and, by their names inside, of all files in folders."""
     digests: dict[str, str] = {}
     for path in map(Path, paths):
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

@@ -69,9 +69,6 @@ def read_log(path: str | Path, exclude: str = EXCLUDED) -> RunLog:
     Args:
         path: CSV file with the columns `COLUMNS` and, if there are remarks, `notes`.
         exclude: rows whose notes this regular expression finds, in either case, are left out; empty: none.
-
-    Raises:
-        DataError: for a file that cannot be read, a missing column, a value that is none or the same run twice.
     """
     try:
         unwanted = re.compile(exclude, re.IGNORECASE) if exclude else None

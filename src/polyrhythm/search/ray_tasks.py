@@ -98,7 +98,6 @@ def trials_on_ray() -> Iterator[None]:
     `polyrhythm.sweep`, `polyrhythm.compare`, the learning of policies, and all else that asks joblib take part.
 
     Raises:
-        UsageError: without Ray.
         UnreachableError: without a cluster.
 
     Example, which needs a cluster::

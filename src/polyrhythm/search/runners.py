@@ -106,7 +106,6 @@ def on_ray(function: Function, slots: int) -> Joblib:
     """Trials on a Ray cluster; see `polyrhythm.search.ray_tasks.trials_on_ray`.
 
     Raises:
-        UsageError: without Ray.
         UnreachableError: without a cluster.
     """
     return Joblib(function, slots, RayTasks(connected()))

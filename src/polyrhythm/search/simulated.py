@@ -28,11 +28,7 @@ class SimulatedTrials:
     prefixes: dict[int, Prefix] = field(default_factory=dict)
 
     def __call__(self, trial: SearchTrial) -> TrialOutcome:
-        """Train, or go on from a beginning that is there already.
-
-        Raises:
-            UsageError: if the scenario or the policy cannot run.
-        """
+        """Train, or go on from a beginning that is there already."""
         with one_thread(self.scenario):
             if not self.reuse:
                 result = simulate(self.scenario, parse_policy(trial.spec), seed=trial.run)

@@ -55,11 +55,7 @@ class SearchProgress:
 
 
 def tell(state: SearchState, outcome: TrialOutcome) -> SearchState:
-    """The state that knows this outcome too.
-
-    Raises:
-        UsageError: if the trial has one already.
-    """
+    """The state that knows this outcome too."""
     if any(known.trial == outcome.trial for known in state.outcomes):
         raise UsageError(f"{outcome.trial} has an outcome already; tell each once")
     return replace(state, outcomes=(*state.outcomes, outcome))

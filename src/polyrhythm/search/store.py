@@ -29,9 +29,6 @@ class TrialStore:
 
     Args:
         path: of the file; it and its folder are made.
-
-    Raises:
-        UsageError: if it cannot be opened, or is something else.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -92,9 +89,6 @@ class TrialStore:
         Args:
             family: a name that the user has chosen.
             parts: what must be the same in all its jobs, by the name that a user knows.
-
-        Raises:
-            UsageError: if it is not what the first job of the family had.
         """
         with self._open() as connection:
             values = (family, json.dumps(dict(parts)))

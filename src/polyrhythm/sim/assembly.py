@@ -52,11 +52,7 @@ def build_job(scenario: Scenario, policy: Policy[Any], numerics: Numerics, seed:
 
 
 def check_shares(scenario: Scenario, policy: Policy[Any]) -> None:
-    """Unequal mini-batches need one order that all read from.
-
-    Raises:
-        ScenarioError: where the training says otherwise; real workers refuse the same.
-    """
+    """Unequal mini-batches need one order that all read from."""
     training = scenario.training
     why = ""
     if training is not None and training.partition != "shared":

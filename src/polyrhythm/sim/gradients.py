@@ -388,9 +388,5 @@ def build_numerics(config: TrainingConfig, workers: int, seed: int, threads: int
         workers: number of workers that are planned.
         seed: of the run.
         threads: cores that gradients may be computed on.
-
-    Raises:
-        DataError: if the data are missing or not as expected.
-        ScenarioError: if the optimizer refuses its options.
     """
     return TrainedNumerics(build_task(config), config, workers, seed, threads)

@@ -34,9 +34,6 @@ def rolled_back(scenario: Scenario, policy: Policy[Any], seed: int, target: floa
 
     Returns:
         A result with `rolled_back_samples` above 0 if the run has gone back; its message says from where to where.
-
-    Raises:
-        UsageError: for a policy whose workers go on without an answer: nobody can stop them for BSP to take over.
     """
     if not policy.traits.waits:
         raise UsageError(

@@ -41,9 +41,6 @@ def simulate(
     Returns:
         What was measured; of a run that diverged, up to then, with status "diverged".
 
-    Raises:
-        UsageError: for a scenario or a policy that cannot run.
-
     Example:
         >>> from polyrhythm import Device, Scenario, TimingWorkload
         >>> devices = [Device(count=2, compute_s=1.0), Device(count=2, compute_s=2.0)]
@@ -158,9 +155,6 @@ def compare(
     Returns:
         Results by the policy's canonical spec, in the order of `policies`; of each policy in that of `seeds`. A
         run that fails has status "failed" and its message; the others are kept.
-
-    Raises:
-        UsageError: for a policy that cannot be read.
 
     Example:
         >>> from polyrhythm import Device, Scenario, TimingWorkload

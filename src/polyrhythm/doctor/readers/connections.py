@@ -17,11 +17,7 @@ RankName = tuple[int, str]
 
 
 def read_links(paths: Mapping[RankName, Path]) -> tuple[LinkUse, ...]:
-    """The links among these ranks. A connection to anybody else, such as a store, is no link of the exchange.
-
-    Raises:
-        TraceError: for a file that is cut off.
-    """
+    """The links among these ranks. A connection to anybody else, such as a store, is no link of the exchange."""
     looks = {name: read_looks(path) for name, path in paths.items() if path.exists()}
     owners = {ends: name for name, kept in looks.items() for ends in kept.connections}
     uses = [

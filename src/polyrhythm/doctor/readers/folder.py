@@ -15,11 +15,7 @@ KNOWN = "traces of polyrhythm run (.jsonl), of torch.profiler (.json, one a rank
 
 
 def read_any(path: Path) -> Evidence | Operations:
-    """The traces of one job, from a folder or a file.
-
-    Raises:
-        UsageError: if there is nothing to read, or more than one kind of it.
-    """
+    """The traces of one job, from a folder or a file."""
     if not path.exists():
         raise TraceError(f"there is no {str(path)!r}; give a folder with {KNOWN}")
     found = {pattern: sorted(path.glob(pattern)) for pattern in FORMATS} if path.is_dir() else of_file(path)

@@ -68,11 +68,7 @@ class KinetoRank(NamedTuple):
 
 
 def read_kineto(paths: Sequence[Path]) -> Evidence:
-    """The steps that are in the files of all ranks.
-
-    Raises:
-        TraceError: for a file that is cut off, has no rank or no collectives; for ranks that are missing.
-    """
+    """The steps that are in the files of all ranks."""
     ranks = [read_rank(path) for path in paths]
     exchange_s = sum(rank.exchange_s for rank in ranks)
     return evidence_of(

@@ -90,11 +90,7 @@ class Operations:
 
 
 def read_operations(path: Path) -> Operations:
-    """The trace of a parquet file, checked against the sizes that the file beside it states.
-
-    Raises:
-        UsageError: for a file that is cut off, lacks columns, ranks or operations.
-    """
+    """The trace of a parquet file, checked against the sizes that the file beside it states."""
     columns = read_columns(path)
     sizes = read_sizes(path.with_name(path.name.replace("trace-", "meta-", 1)).with_suffix(".yaml"))
     return arranged(str(path), *complete(columns), sizes)

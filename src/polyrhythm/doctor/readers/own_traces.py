@@ -27,11 +27,7 @@ class TracedStep(NamedTuple):
 
 
 def read_own(paths: Sequence[Path]) -> Evidence:
-    """The phase with the most steps.
-
-    Raises:
-        TraceError: for a file that is cut off, is no trace, or has no steps of a worker.
-    """
+    """The phase with the most steps."""
     for path in paths:
         if path.stat().st_size > LARGEST:
             raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; trace fewer epochs, or give its first lines")

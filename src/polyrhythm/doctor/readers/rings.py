@@ -12,11 +12,7 @@ from polyrhythm.errors import TraceError
 
 
 def read_rings(paths: Sequence[Path]) -> Evidence:
-    """The steps that all ranks have kept.
-
-    Raises:
-        TraceError: for a file that is cut off, ranks that are missing, or no steps in common.
-    """
+    """The steps that all ranks have kept."""
     rings = [read_ring(path) for path in paths]
     headers = [header for header, _ in rings]
     if len(rings) > 1 and not any(records for _, records in rings):

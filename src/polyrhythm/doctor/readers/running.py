@@ -42,7 +42,6 @@ def watch_job(address: Address, seconds: float, sleep: Callable[[float], None] =
 
     Raises:
         UnreachableError: if it does not answer.
-        TraceError: if nobody made a step meanwhile.
     """
     with Controller(address) as controller:
         looks = [controller.ask(AskStatus())]
@@ -64,11 +63,7 @@ def has_begun(status: Status) -> bool:
 
 
 def evidence_of_looks(job: str, looks: Sequence[Status]) -> Evidence:
-    """The looks since the latest change of the policy or of the members.
-
-    Raises:
-        TraceError: if there are fewer than two workers with steps between them.
-    """
+    """The looks since the latest change of the policy or of the members."""
     latest = looks[-1]
     same = [look for look in looks if (look.policy, look.phase, look.members) == about(latest)]
     table = [row for before, after in grown(same) if (row := between(before, after)) is not None]

@@ -15,11 +15,7 @@ STARTUP = Path(__file__).parent / "startup"
 
 
 def run_watched(command: Sequence[str], folder: Path, aside: bool = False) -> int:
-    """Run the command to its end; its exit status. What it prints goes to stderr if it is to stand `aside`.
-
-    Raises:
-        UsageError: if it cannot be started.
-    """
+    """Run the command to its end; its exit status. What it prints goes to stderr if it is to stand `aside`."""
     try:
         output = STDERR if aside else None
         return subprocess.run(command, env=watched_environment(folder), stdout=output, check=False).returncode

@@ -164,11 +164,7 @@ def text(address: tuple[str, int]) -> str:
 
 
 def read_looks(path: Path) -> LinkLooks:
-    """What a rank has kept.
-
-    Raises:
-        TraceError: for a file that is none of these, or is cut off.
-    """
+    """What a rank has kept."""
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE)

@@ -77,11 +77,7 @@ class RingWriter:
 
 
 def read_ring(path: Path) -> tuple[RingHeader, list[RingRecord]]:
-    """What a rank has kept, in order.
-
-    Raises:
-        TraceError: for a file that is no ring, or is cut off.
-    """
+    """What a rank has kept, in order."""
     try:
         with open(path, "rb") as file:
             data = file.read(HEADER.size + CAPACITY * RECORD.size)

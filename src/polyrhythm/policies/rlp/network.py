@@ -164,11 +164,7 @@ def checksum(body: Mapping[str, Any]) -> str:
 
 
 def parse(text: str) -> Learned:
-    """What the text of a file says.
-
-    Raises:
-        ValueError: if it is not such a file, or not the one that was written.
-    """
+    """What the text of a file says."""
     body = json.loads(text)
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise ValueError(f"it is not in the format {FORMAT}")
@@ -213,11 +209,7 @@ def check_shapes(learned: Learned) -> None:
 
 
 def load(file: str) -> Learned:
-    """The learned policy in a file; the one that ships with the package for an empty name.
-
-    Raises:
-        SpecError: if it cannot be read.
-    """
+    """The learned policy in a file; the one that ships with the package for an empty name."""
     if not file:
         return shipped()
     path = Path(file)

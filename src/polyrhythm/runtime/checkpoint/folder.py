@@ -36,9 +36,6 @@ class CheckpointFolder:
     Args:
         path: of the folder; made if it is not there.
         keep: checkpoints that stay.
-
-    Raises:
-        UsageError: if it cannot be made or written, or another job uses it.
     """
 
     def __init__(self, path: Path, keep: int) -> None:
@@ -111,7 +108,6 @@ def verified(path: Path) -> Manifest:
     """The manifest of a checkpoint all of whose files are as they were written.
 
     Raises:
-        UsageError: if one is missing, cut or changed.
         OSError: if one cannot be read.
     """
     manifest = decode_manifest((path / MANIFEST).read_bytes())

@@ -40,9 +40,6 @@ class CheckpointKeeper:
 
     Attributes:
         found: the checkpoint that the job goes on from; None if there is none.
-
-    Raises:
-        UsageError: for a folder that cannot be used, or in which no checkpoint is whole.
     """
 
     def __init__(self, config: JobConfig) -> None:

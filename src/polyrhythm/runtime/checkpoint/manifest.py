@@ -91,11 +91,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest of these bytes.
-
-    Raises:
-        UsageError: if they are cut, changed, or of another format.
-    """
+    """The manifest of these bytes."""
     digest, _, body = data.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise UsageError("its manifest is cut or changed")

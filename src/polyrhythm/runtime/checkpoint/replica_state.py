@@ -44,7 +44,6 @@ class ReplicaState(NamedTuple):
 
         Raises:
             OSError: if one cannot be written, as on a full disk.
-            UsageError: for what no file can hold.
         """
         folder.mkdir(exist_ok=True)
         marks = {name: write_tensors(folder / name, tensors) for name, tensors in self._tensors()}
@@ -59,11 +58,7 @@ class ReplicaState(NamedTuple):
 
 
 def read_state(folder: Path) -> ReplicaState:
-    """What `ReplicaState.write` has written.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
+    """What `ReplicaState.write` has written."""
     try:
         numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -76,11 +71,7 @@ def read_state(folder: Path) -> ReplicaState:
 def capture(
     model: nn.Module, optimizer: Optimizer, velocity: Tensor | None, kept: Mapping[str, Keepable]
 ) -> ReplicaState:
-    """A copy of everything as it is now.
-
-    Raises:
-        UsageError: for what is kept and has more than numbers, texts and tensors.
-    """
+    """A copy of everything as it is now."""
     tensors = {name: copied(value) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     state = dict(optimizer_tensors(model, optimizer))
     if velocity is not None:
@@ -92,11 +83,7 @@ def capture(
 
 
 def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
-    """Give the model what was kept; `where` says of which checkpoint, for messages.
-
-    Raises:
-        UsageError: if it was kept of another model.
-    """
+    """Give the model what was kept; `where` says of which checkpoint, for messages."""
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name in {**own, **state.model}:
         ours, theirs = own.get(name), state.model.get(name)
@@ -111,11 +98,7 @@ def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
 
 
 def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer, where: str) -> None:
-    """Give the optimizer what was kept: its state, and the settings of its groups.
-
-    Raises:
-        UsageError: if it was kept of another optimizer.
-    """
+    """Give the optimizer what was kept: its state, and the settings of its groups."""
     parameters, groups = dict(model.named_parameters()), state.numbers["groups"]
     if len(groups) != len(optimizer.param_groups):
         raise UsageError(

@@ -70,20 +70,12 @@ class ReplicaCheckpoints:
             self._writing = None
 
     def read(self, path: str) -> None:
-        """Go on from this checkpoint: the model has it at once, the rest comes when the job goes on.
-
-        Raises:
-            UsageError: if it cannot be read here, or was made with another model.
-        """
+        """Go on from this checkpoint: the model has it at once, the rest comes when the job goes on."""
         self._read, self._where = read_state(Path(path)), f"checkpoint {path}"
         apply_model(self._read, self._model, self._where)
 
     def go_on(self, holder: Callable[[], VelocityHolder], streams: bytes) -> None:
-        """A phase begins. If the job goes on with it, whatever the script has done meanwhile is undone.
-
-        Raises:
-            UsageError: if the checkpoint was made with another optimizer.
-        """
+        """A phase begins. If the job goes on with it, whatever the script has done meanwhile is undone."""
         self._streams, read, self._read = streams, self._read, None
         if read is None:
             return

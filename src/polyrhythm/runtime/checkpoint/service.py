@@ -63,11 +63,7 @@ class JobCheckpoints:
             log.error("%s", error)  # noqa: TRY400 (one line for the user)
 
     def require(self) -> None:
-        """A worker wants to take part.
-
-        Raises:
-            UsageError: if the folder cannot be used.
-        """
+        """A worker wants to take part."""
         if self._refusal:
             raise UsageError(self._refusal)
 

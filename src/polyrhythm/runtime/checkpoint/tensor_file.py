@@ -59,7 +59,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileMark:
 
     Raises:
         OSError: if it cannot be written, as on a full disk.
-        UsageError: for a tensor of a type that the layout does not know.
     """
     digest, written = hashlib.sha256(), 0
     with path.open("wb") as stream:
@@ -95,11 +94,7 @@ def type_name(name: str, tensor: Tensor) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory of their own.
-
-    Raises:
-        UsageError: for a file that cannot be read, or is none of this layout.
-    """
+    """The tensors of a file, in memory of their own."""
     try:
         with path.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")

@@ -47,7 +47,6 @@ class Generation:
         gathers: whether they will `gather`; then they are connected for it, too.
 
     Raises:
-        UsageError: if this worker is not a member.
         GroupError: if not all members arrive in time.
     """
 

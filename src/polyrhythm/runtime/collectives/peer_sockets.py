@@ -48,7 +48,6 @@ class PeerSockets:
     Raises:
         RuntimeError: as the store does, if a member does not come.
         OSError, UnreachableError: if one cannot be reached.
-        UsageError: if a stranger is in the place of one.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, on_one_host: bool = False) -> None:

@@ -25,11 +25,7 @@ PATIENCE_S = 10.0
 
 
 def at(job: str, coordinator: str = "", token: str = "") -> Address:
-    """Where a job is steered from outside.
-
-    Raises:
-        UsageError: for a name that no job can have.
-    """
+    """Where a job is steered from outside."""
     check_job_name(job, "JOB")
     return Address(coordinator or coordinator_address(job), job, token)
 
@@ -50,7 +46,6 @@ def switch(address: Address, policy: str, by: str = "") -> Status:
     """Ask a job to change its policy; its state right after it has heard of it.
 
     Raises:
-        UsageError: for an unknown policy.
         UnreachableError: if the job does not answer.
     """
     return ask(address, SwitchTo(runnable(policy), by))
@@ -78,7 +73,6 @@ def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S)
     """Say one thing to a job.
 
     Raises:
-        UsageError: if it refuses.
         UnreachableError: if it does not answer.
     """
     begun_s = time.monotonic()
@@ -101,7 +95,6 @@ class Controller:
         patience_s: how long it may take to answer.
 
     Raises:
-        UsageError: if the job refuses, as for a wrong token.
         UnreachableError: if it does not answer.
     """
 
@@ -129,7 +122,6 @@ class Controller:
         """The answer, or the job's last word if it has said that already.
 
         Raises:
-            UsageError: if the job refuses.
             UnreachableError: if it does not answer.
         """
         handler = self._handler

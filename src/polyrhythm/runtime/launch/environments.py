@@ -39,9 +39,6 @@ def place_of(environment: Mapping[str, str]) -> dict[str, str]:
     >>> place = place_of(task | job)
     >>> place["RANK"], place["LOCAL_WORLD_SIZE"], place["MASTER_ADDR"], place["TORCHELASTIC_RUN_ID"]
     ('3', '2', 'gpu07', 'slurm-77')
-
-    Raises:
-        UsageError: for nodes with unequal numbers of tasks.
     """
     if "RANK" in environment:
         made = {"LOCAL_RANK": environment.get("LOCAL_RANK", "0")}
@@ -89,11 +86,7 @@ def first_host(nodes: str) -> str:
 
 
 def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence[str]) -> NoReturn:
-    """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config.
-
-    Raises:
-        UsageError: for a setting that needs a launcher of ours.
-    """
+    """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config."""
     refuse_restarts(config)
     place = place_of(os.environ)
     for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():

@@ -54,9 +54,6 @@ def read_job_file(path: str) -> dict[str, Any]:
 
     Args:
         path: of the file; messages begin with it.
-
-    Raises:
-        PolyrhythmError: for a file that cannot be read, an unknown key or a value of the wrong type; one line.
     """
     try:
         return named(load(path), path)
@@ -113,9 +110,6 @@ def spec_of(table: Mapping[str, Any], path: str) -> str:
     'selsync:delta=0.3'
     >>> spec_of({"name": "switch", "parts": [{"name": "ssp", "s": 3, "share": 0.25}, "asp"]}, "job.toml")
     'switch:(ssp:s=3)@0.25,asp'
-
-    Raises:
-        SpecError: for a table without a name, or with a key that is no parameter of the policy.
     """
     name = table.get("name")
     if not isinstance(name, str):

@@ -67,11 +67,7 @@ ALONE = Node()
 
 
 def read_node(options: TorchrunFlags) -> Node:
-    """The place of this host in the job.
-
-    Raises:
-        UsageError: for numbers of hosts that cannot be, or a flag or a secret that is missing.
-    """
+    """The place of this host in the job."""
     least, count = read_hosts(options.nnodes)
     if count == 1:
         return Node(store_port=options.master_port or 0)

@@ -76,11 +76,7 @@ def launch_anywhere(arguments: Sequence[str], fork: WorkerFork | None = None) ->
 
 
 def read_order(arguments: Sequence[str]) -> RayOrder | None:
-    """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray.
-
-    Raises:
-        UsageError: for a flag that only makes sense on hosts that are chosen by hand, or on Ray.
-    """
+    """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray."""
     parser = make_parser()
     given, script = split_at_script(parser, arguments)
     flags, overruled = expanded(parser, given)
@@ -122,7 +118,6 @@ def connected() -> Any:
     """The module of Ray, connected to the cluster of ``RAY_ADDRESS`` or to the one of this host.
 
     Raises:
-        UsageError: if there is no Ray.
         UnreachableError: if there is no cluster.
     """
     ray = ray_part("ray")
@@ -138,11 +133,7 @@ def connected() -> Any:
 
 
 def reserve(ray: Any, order: RayOrder) -> Any:
-    """Room for all hosts of the job, on as many hosts of the cluster as there are.
-
-    Raises:
-        UsageError: if it does not become free in time.
-    """
+    """Room for all hosts of the job, on as many hosts of the cluster as there are."""
     group = ray.util.placement_group([order.resources] * order.hosts, strategy="SPREAD")
     if not group.wait(PLACED_S):
         ray.util.remove_placement_group(group)

@@ -7,11 +7,7 @@ from polyrhythm.errors import UsageError
 
 
 def ray_part(name: str) -> Any:
-    """The module of this name.
-
-    Raises:
-        UsageError: without Ray.
-    """
+    """The module of this name."""
     try:
         return import_module(name)
     except ImportError:

@@ -64,7 +64,6 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
         arguments: those of the session that the script has given.
 
     Raises:
-        UsageError: if the environment is incomplete.
         UnreachableError: if the coordinator does not come up.
     """
     rank = read_number("RANK", 0)
@@ -89,21 +88,13 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """The name of the job that a torchrun has started.
-
-    Raises:
-        UsageError: if its run id cannot be part of one.
-    """
+    """The name of the job that a torchrun has started."""
     name = "-".join(environment.get(variable, "") for variable in TORCHRUN_JOB)
     return check_job_name(name, f"the job's name, of {', '.join(TORCHRUN_JOB)},")
 
 
 def node_of(workers: int) -> Node:
-    """The place of this host in a job that torchrun, or whatever sets its variables, has started on several.
-
-    Raises:
-        UsageError: if the job has no secret, or this host cannot be told from the others.
-    """
+    """The place of this host in a job that torchrun, or whatever sets its variables, has started on several."""
     local = read_number("LOCAL_WORLD_SIZE", workers)
     if local >= workers:
         return ALONE
@@ -128,9 +119,6 @@ class CoordinatorStart:
     Args:
         config: of the job.
         bound: whether the coordinator ends with this process.
-
-    Raises:
-        UsageError: if a job of this id is running, or a port is taken.
     """
 
     def __init__(self, config: JobConfig, bound: bool = False) -> None:
@@ -198,9 +186,6 @@ def ignore() -> None:
 def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
     """Sockets on which a coordinator's workers are awaited: that of its host, and others; emulated links are thin from
     now on.
-
-    Raises:
-        UsageError: if a job of this id is running, a port is taken, or others could connect and there is no token.
     """
     if config.listen and not config.token:
         raise UsageError(f"address {config.listen[0]} can be reached by others; give the job a token")
@@ -243,9 +228,6 @@ def reserve_port(port: int = 0) -> socket.socket:
 
     Args:
         port: 0 is any that is free.
-
-    Raises:
-        UsageError: if it is in use.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     sock = socket.socket(family)
@@ -265,11 +247,7 @@ def reserve_port(port: int = 0) -> socket.socket:
 
 @contextmanager
 def store_port(node: Node) -> Iterator[int]:
-    """The port on which rank 0 opens torch's own store (``MASTER_PORT``), kept for it on its host.
-
-    Raises:
-        UsageError: if it was given, and is in use.
-    """
+    """The port on which rank 0 opens torch's own store (``MASTER_PORT``), kept for it on its host."""
     if node.rank:
         yield node.store_port
         return

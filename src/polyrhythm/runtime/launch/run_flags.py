@@ -175,11 +175,7 @@ def flag_of(name: str) -> str:
 
 
 def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment: Mapping[str, str]) -> Choice:
-    """What environment, job file and flags have chosen, before the script says anything.
-
-    Raises:
-        PolyrhythmError: for a file that cannot be read, or a setting that has no meaning here.
-    """
+    """What environment, job file and flags have chosen, before the script says anything."""
     given = given_flags(parser, flags)
     path: str = given.get("config", "")
     ours = {name: Given(value, flag_of(name)) for name, value in given.items() if name not in ABOUT_THE_CALL}

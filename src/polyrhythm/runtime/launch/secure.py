@@ -10,11 +10,7 @@ from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
 
 
 def take_up_tls(config: JobConfig, node: Node) -> None:
-    """Let all processes of this host have TLS, if it is asked for.
-
-    Raises:
-        UsageError: for files that do not fit, or a policy whose exchanges would not be covered.
-    """
+    """Let all processes of this host have TLS, if it is asked for."""
     files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca)
     if node.count > 1:
         check_files(files)

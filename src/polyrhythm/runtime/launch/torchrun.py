@@ -53,11 +53,7 @@ class LaunchOrder(NamedTuple):
     overruled: tuple[str, ...] = ()
 
     def check_script(self) -> None:
-        """Whether the script is here.
-
-        Raises:
-            UsageError: if it is not.
-        """
+        """Whether the script is here."""
         config = self.config
         script = self.command[0 if config.no_python else len(ADAPTED)]
         if not (config.no_python or config.module or Path(script).exists()):
@@ -79,11 +75,7 @@ class LaunchOrder(NamedTuple):
 
 
 def read_command(arguments: Sequence[str]) -> LaunchOrder:
-    """What a command line asks for, with its job file and the environment; all is checked before a process starts.
-
-    Raises:
-        UsageError: for a flag that has no meaning here, or a value that cannot be.
-    """
+    """What a command line asks for, with its job file and the environment; all is checked before a process starts."""
     parser = make_parser()
     flags, script = split_at_script(parser, arguments)
     chosen, overruled = from_call(parser, flags, os.environ)

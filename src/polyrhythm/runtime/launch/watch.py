@@ -67,11 +67,7 @@ class Watch(NamedTuple):
 
 
 def start_watch(config: JobConfig) -> Watch | None:
-    """Start following a job whose coordinator is on this host; None if nobody wants that.
-
-    Raises:
-        UsageError: if a port is taken.
-    """
+    """Start following a job whose coordinator is on this host; None if nobody wants that."""
     if not config.watched:
         return None
     order = WatchOrder(
@@ -120,11 +116,7 @@ def missing_modules(setting: str) -> list[str]:
 
 
 def check_watch(config: JobConfig) -> None:
-    """What is watched can be: to be called before any process starts.
-
-    Raises:
-        UsageError: if a package is missing, or the page could be reached from other hosts without a token.
-    """
+    """What is watched can be: to be called before any process starts."""
     for name, (extra, _) in NEEDED.items():
         wanted = getattr(config, name) is not None and getattr(config, name) is not False  # 0 is a port
         if wanted and (missing := missing_modules(name)):
@@ -139,11 +131,7 @@ def check_watch(config: JobConfig) -> None:
 
 
 def open_port(config: JobConfig, name: str) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        UsageError: if it is taken.
-    """
+    """A listening socket."""
     port = getattr(config, name)
     try:
         return socket.create_server((config.ui_host, port), backlog=64)

@@ -131,9 +131,6 @@ def within_launcher(arguments: Sequence[str]) -> list[str]:
 
     >>> within_launcher(["-m", "torch.distributed.launch", "train.py", "--lr", "0.1"])
     ['train.py', '--local-rank=0', '--lr', '0.1']
-
-    Raises:
-        UsageError: if it would start another number of workers.
     """
     from torch.distributed.launch import parse_args
 

@@ -69,9 +69,6 @@ class Children:
 
         Args:
             given: what the script has said, by name.
-
-        Raises:
-            RefusalError: if the script counts its ranks otherwise than the job.
         """
         if not self._spawned:
             return given
@@ -107,9 +104,6 @@ class Children:
 
         Args:
             trained: whether it has trained in its own process.
-
-        Raises:
-            RefusalError: if a process would have trained, or nobody else has.
         """
         for process, place in self._started.items():
             if process.exitcode == REFUSED or not trained:

@@ -59,9 +59,6 @@ def open_session(
         lanes: the exchanges of all wrappers; those of other models are dropped.
         warm_up: what has been seen.
         called: told of the model's forward passes.
-
-    Raises:
-        RefusalError: if it cannot follow a policy.
     """
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     lanes[:] = lanes_of(optimizer, lanes)

@@ -62,11 +62,7 @@ def patch_session(script: AdaptedScript, start: SharedStart) -> None:
 
 
 def refuse_restarts() -> None:
-    """The process group is formed once, by all ranks: one that was started again would wait in it for ever.
-
-    Raises:
-        RefusalError: if the launcher is to start workers again.
-    """
+    """The process group is formed once, by all ranks: one that was started again would wait in it for ever."""
     if restarts := asked_for(os.environ):
         raise refuse(
             f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker "
@@ -80,11 +76,7 @@ def refuse_restarts() -> None:
 
 
 def refuse_uncovered() -> None:
-    """What a script's group sends goes from worker to worker in the clear.
-
-    Raises:
-        RefusalError: if the job has TLS.
-    """
+    """What a script's group sends goes from worker to worker in the clear."""
     if covered():
         raise refuse(
             "init_process_group forms a group over gloo or NCCL, which TLS does not cover; use polyrhythm.session "

@@ -211,11 +211,7 @@ class AdaptedScript:
             session.__exit__(kind, error, trace)
 
     def check_end(self) -> None:
-        """The script has come to its end by itself.
-
-        Raises:
-            RefusalError: if something has trained that did not follow the policy.
-        """
+        """The script has come to its end by itself."""
         if not self.dormant or self.follows:
             self.children.check(trained=self.follows or bool(self.warm_up.stepped_at))
         if self.follows:

@@ -188,7 +188,6 @@ class StepExchange(ScriptExchange):
 
         Raises:
             GroupError: when a member is lost.
-            RefusalError: if they step with different ones.
         """
         parts = parts_of(self._replica.optimizer)
         flags = torch.tensor([float(part is own) for part in parts], device=self._replica.device)

@@ -73,11 +73,7 @@ class OwnValues:
         self._followed: Followed | None = None
 
     def check(self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor]) -> None:
-        """A worker is about to have its own value, under a policy or after one.
-
-        Raises:
-            RefusalError: if it has none, or what it writes into is a parameter or its gradient.
-        """
+        """A worker is about to have its own value, under a policy or after one."""
         place, shown = script_line(), name.strip("_").removesuffix("_base")
         if place in self._places:
             return
@@ -95,20 +91,12 @@ class OwnValues:
             self._follow(outputs, error)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass begins.
-
-        Raises:
-            RefusalError: if it goes through such a value, or its gradients depend on one.
-        """
+        """A backward pass begins."""
         if self._followed is not None:
             self._followed.check(self._followed.recorded, roots)
 
     def step(self, parameters: Iterable[Tensor]) -> None:
-        """The optimizer is about to step.
-
-        Raises:
-            RefusalError: if its gradients are made of such a value.
-        """
+        """The optimizer is about to step."""
         if self._followed is not None:
             self._followed.check(self._followed.reached, [p.grad for p in parameters if p.grad is not None])
 

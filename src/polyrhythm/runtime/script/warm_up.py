@@ -84,11 +84,7 @@ class WarmUpStep:
         self._has_read = True
 
     def model_of(self, optimizer: Optimizer) -> nn.Module:
-        """The module that has just these parameters, among those that were called.
-
-        Raises:
-            RefusalError: if there is none.
-        """
+        """The module that has just these parameters, among those that were called."""
         wanted = set(trainable(parameter for group in optimizer.param_groups for parameter in group["params"]))
         for module in self._called:
             if set(trainable(module.parameters())) == wanted:
@@ -112,11 +108,7 @@ class WarmUpStep:
         return {name: p for name, p in frozen.items() if p.is_floating_point() and has_changed(p, self._frozen[p])}
 
     def check_end(self) -> None:
-        """The script has ended before a session took over.
-
-        Raises:
-            RefusalError: if it has trained.
-        """
+        """The script has ended before a session took over."""
         if self.backwards and not self.stepped_at:
             passes = "1 backward pass was" if self.backwards == 1 else f"{self.backwards} backward passes were"
             raise refuse(f"{passes} made {BY_HAND}", self._first_at)

@@ -115,11 +115,7 @@ def epoch_ends(trace: Trace) -> list[float]:
 
 
 def by_worker(trace: Trace, workers: int) -> list[list[ObservedStep]]:
-    """The whole steps of each worker.
-
-    Raises:
-        ScenarioError: if one has made none.
-    """
+    """The whole steps of each worker."""
     steps: list[list[ObservedStep]] = [[] for _ in range(workers)]
     for step in full_steps(trace):
         steps[step.worker].append(step)

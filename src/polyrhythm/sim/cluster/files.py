@@ -29,9 +29,6 @@ def load_scenario(name_or_path: str, overrides: Mapping[str, str] | None = None)
         name_or_path: a name of `built_in_scenarios`, or the path of a file.
         overrides: values by dotted key, as TOML writes them (quotes may be left out); ``none`` takes a key away.
 
-    Raises:
-        ScenarioError: for an unknown name, file, key or an impossible value; one line that names the place.
-
     Example:
         >>> load_scenario("uniform", {"devices.0.count": "3", "training": "none"}).workers
         3

@@ -81,9 +81,6 @@ class ShareGuard:
     def begun(cls, risk: float, account: str) -> "ShareGuard | None":
         """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step,
         as in ``12.5/0.3/0.02``; none without a limit.
-
-        Raises:
-            ValueError: if these are no numbers.
         """
         bsp_s, ahead_s, *beyond_s = map(float, account.split("/")) if account else (0.0, 0.0)
         return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond_s[0] if beyond_s else None)

@@ -79,7 +79,6 @@ class SharedBuffers:
 
         Raises:
             OSError: if one is gone or does not come in time; the content of `vector` is undefined then.
-            UsageError: if the lengths or types differ.
         """
         if self._memory is None:
             self._share()

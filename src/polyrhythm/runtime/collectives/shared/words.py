@@ -78,11 +78,7 @@ class SharedWords:
         fence()
 
     def check(self, call: int, slot: int, ranks: Sequence[int]) -> None:
-        """That all do the same.
-
-        Raises:
-            UsageError: if one does not.
-        """
+        """That all do the same."""
         column = self.columns[CALLS + slot]
         for rank in ranks:
             if column[rank] != call:

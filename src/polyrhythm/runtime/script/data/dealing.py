@@ -61,11 +61,7 @@ class Dealing:
         return warm_up_source(loader, original) if deals else every_nth(loader, original, 0, 0, 1)
 
     def dealt(self, loader: DataLoader[Any], place: str) -> Dealt | None:
-        """The shards of a loader's data; None if all workers read from one order.
-
-        Raises:
-            RefusalError: if they cannot be cut.
-        """
+        """The shards of a loader's data; None if all workers read from one order."""
         if self.partition == "shared":
             return None
         sampler = loader.sampler
@@ -101,11 +97,7 @@ class Dealing:
         return tuple(stop - start for start, stop in pairwise(ends))
 
     def check_begin(self, batches: int, place: str) -> None:
-        """The session is to begin so many mini-batches after the start of an epoch.
-
-        Raises:
-            RefusalError: if torch has made an epoch of which nobody knows who was to read what.
-        """
+        """The session is to begin so many mini-batches after the start of an epoch."""
         if self.partition != "shared" and not batches:
             raise refuse(
                 f"{self._asked}: the script's first step has taken its whole first epoch; make more steps an epoch, "
@@ -114,11 +106,7 @@ class Dealing:
             )
 
     def check_own(self, place: str) -> None:
-        """The script reads its data itself.
-
-        Raises:
-            RefusalError: if the call asks who reads what.
-        """
+        """The script reads its data itself."""
         if self._asked:
             raise refuse(
                 f"{self._asked} needs samples that the job deals out, and this script reads its own; read a map-style "
@@ -128,11 +116,7 @@ class Dealing:
             )
 
     def check_parts(self, parts: int, place: str) -> None:
-        """A step takes so many mini-batches.
-
-        Raises:
-            RefusalError: if samples are to be injected into several of one step.
-        """
+        """A step takes so many mini-batches."""
         if self.injection and parts > 1:
             raise refuse(
                 f"--injection makes the mini-batch of a step smaller, and this script adds up the gradients of {parts} "
@@ -141,11 +125,7 @@ class Dealing:
             )
 
     def check_job(self, config: JobConfig, place: str) -> None:
-        """The job was started with this config.
-
-        Raises:
-            RefusalError: if this worker has read its first mini-batches by another.
-        """
+        """The job was started with this config."""
         if flags_of(config) != self._asked:
             raise refuse(
                 f"the job was started with {flags_of(config) or 'no --partition'}, and this worker with "

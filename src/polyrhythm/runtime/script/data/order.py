@@ -68,9 +68,6 @@ def shared_order(sampler: Any, samples: int, epoch: int) -> list[int]:
 
     A sampler for one process draws from torch's generator, of which every rank has another; the job has an order of
     its own then.
-
-    Raises:
-        RefusalError: for a sampler that does not deal out every sample once.
     """
     if isinstance(sampler, RandomSampler):
         generator = torch.Generator().manual_seed(JOB_SEED * 1_000_003 + epoch)
