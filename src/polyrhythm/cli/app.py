@@ -201,7 +201,6 @@ def on_workers(experiment: Experiment, time_scale: float) -> Trials:
 
 
 def print_scenario(scenario: "Scenario") -> None:
-    """The scenario as a TOML file that reads back equal."""
     from polyrhythm.sim import scenario_toml
 
     typer.echo(scenario_toml(scenario).rstrip())

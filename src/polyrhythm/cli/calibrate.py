@@ -168,7 +168,6 @@ def read(scenario: "Scenario", folder: Path) -> "Costs":
 
 
 def tell(findings: Findings) -> None:
-    """Print what was measured and, if it was asked for, how far the simulator is off."""
     from polyrhythm.cli.terminal import console, print_figures
     from polyrhythm.report.agreement import HEADINGS, rows, verdict
 

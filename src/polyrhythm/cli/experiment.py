@@ -39,12 +39,7 @@ class Experiment:
 
     @contextmanager
     def shown(self, stage: str, at_once: int | None = None) -> Iterator[Callable[[Sequence[RunResult]], None]]:
-        """Show how far the runs are; the function that is given wants to be told of each that has finished.
-
-        Args:
-            stage: what the runs are called.
-            at_once: runs at a time; those of `jobs` if not given.
-        """
+        """Show how far the runs are; the function that is given wants to be told of each that has finished."""
         from polyrhythm.cli.terminal import long_work
 
         planned = [(parse_policy(spec).spec, seed) for spec in self.policies for seed in self.seeds]

@@ -23,7 +23,6 @@ def add_installed(app: typer.Typer) -> None:
 
 
 def broken(reason: str) -> Callable[[], None]:
-    """A command that only says why it cannot run."""
 
     def refuse() -> None:
         raise UsageError(f"command {reason}; install its package again")

@@ -150,7 +150,6 @@ def asker() -> str:
 
 
 def ranks_on(host: str, view: "JobView") -> list[str]:
-    """Workers of a host."""
     ranks = [str(worker.rank) for worker in view.workers if worker.host == host]
     if not ranks:
         hosts = ", ".join(sorted({worker.host for worker in view.workers if worker.host})) or "none"
@@ -162,7 +161,6 @@ def ranks_on(host: str, view: "JobView") -> list[str]:
 
 
 def message_of(action: Action, argument: str, by: str) -> "ToControlled":
-    """What is said to the job."""
     from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker
     from polyrhythm.runtime.wire.job_config import runnable
     from polyrhythm.runtime.wire.protocol import SwitchTo

@@ -88,13 +88,7 @@ NAMES = {
 
 
 class StudyTeller:
-    """Puts what a study does onto a board, and its figures into TensorBoard's files if there are some.
-
-    Args:
-        board: of the study.
-        study: see above.
-        writer: of TensorBoard; None for none.
-    """
+    """Puts what a study does onto a board, and its figures into TensorBoard's files if there are some."""
 
     def __init__(self, board: "WorkBoard", study: "Study", writer: Any) -> None:
         self._board, self._study, self._writer = board, study, writer

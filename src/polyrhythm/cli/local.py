@@ -27,14 +27,7 @@ MOST_DELAYS = 10_000
 def compare_on_workers(
     experiment: Experiment, results: list[RunResult], traces: Path | None, time_scale: float = 1.0
 ) -> None:
-    """Every policy with every seed, one after the other, each a job of its own.
-
-    Args:
-        experiment: what is compared.
-        results: gets each result as soon as it is there.
-        traces: folder for the coordinators' traces; none: they are not kept.
-        time_scale: factor on all of the scenario's times.
-    """
+    """Every policy with every seed, one after the other, each a job of its own."""
     from polyrhythm.training.data.tasks import build_task
 
     scenario = experiment.scenario
@@ -82,14 +75,7 @@ def check_playable(scenario: "Scenario") -> None:
 
 
 def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -> "list[Emulation]":
-    """What each worker plays: the durations and faults that the simulator draws with this seed.
-
-    Args:
-        scenario: cluster and job.
-        seed: of the run.
-        steps: mini-batches of the job.
-        time_scale: factor on all times.
-    """
+    """What each worker plays: the durations and faults that the simulator draws with this seed."""
     from polyrhythm.emulation.pace import Emulation
     from polyrhythm.sim.cluster.compute import streams
     from polyrhythm.sim.cluster.faults import plan
@@ -110,7 +96,6 @@ def emulations(scenario: "Scenario", seed: int, steps: int, time_scale: float) -
 
 
 def slow_time(slow: "Slow", time_scale: float) -> "SlowTime":
-    """A slow time of the simulator."""
     from polyrhythm.emulation.pace import SlowTime
 
     scale = 1.0 if slow.by_step else time_scale

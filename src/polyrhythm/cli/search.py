@@ -178,15 +178,7 @@ SEARCH_HEADS = ("candidate", "run", "accuracy", "training", "verdict")
 def carried_out(
     plan: "SearchPlan", runner: "Runner", store: Path, job: str, about: tuple[str, str, tuple[str, ...], bool]
 ) -> "Finished":
-    """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come.
-
-    Args:
-        plan: of the search.
-        runner: carries out the trials.
-        store: keeps their outcomes.
-        job: fingerprint.
-        about: what the board says: see `long_work`.
-    """
+    """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come."""
     from polyrhythm.cli.terminal import long_work
     from polyrhythm.search.loop import search, so_far
     from polyrhythm.search.state import SearchState

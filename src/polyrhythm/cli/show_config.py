@@ -15,8 +15,6 @@ FLAG = "--show-config"
 
 
 class Row(NamedTuple):
-    """A line of the table."""
-
     setting: str
     value: str
     source: str
@@ -80,13 +78,11 @@ def text(value: Any) -> str:
 
 
 def aligned(table: Sequence[Row]) -> list[str]:
-    """The rows in columns."""
     widths = [max(len(line[column]) for line in table) for column in range(2)]
     return [f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in table]
 
 
 def notes(chosen: "Mapping[str, Given]") -> list[str]:
-    """What the script may still say."""
     from polyrhythm.runtime.wire.job_config import BY_SCRIPT
 
     names = [name for name in BY_SCRIPT if name not in chosen]

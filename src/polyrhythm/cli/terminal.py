@@ -68,14 +68,7 @@ def print_results(results: Sequence[RunResult]) -> None:
 
 @contextmanager
 def long_work(title: str, command: str = "", heads: Sequence[str] = (), ui: bool = False) -> Iterator[WorkBoard]:
-    """A board that is shown while the work goes on: as a bar on a terminal, and as a page if that is wanted.
-
-    Args:
-        title: of the work.
-        command: that does it.
-        heads: of the page's table.
-        ui: whether there is a page.
-    """
+    """A board that is shown while the work goes on: as a bar on a terminal, and as a page if that is wanted."""
     board = WorkBoard(title, command, heads)
     with page_of(board) if ui else nullcontext(), WorkBar(board):
         try:

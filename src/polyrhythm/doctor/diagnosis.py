@@ -66,13 +66,7 @@ class DoctorAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def diagnose(
     evidence: Evidence, policies: Sequence[str] = (), predict: Callable[..., list[Prospect]] = prospects
 ) -> DoctorAnswer:
-    """The answer for one job.
-
-    Args:
-        evidence: what was read.
-        policies: that the table compares; those of `outlook.candidates` if none are named.
-        predict: makes the table.
-    """
+    """The answer for one job."""
     settled = evidence.between(SETTLING, evidence.steps) if evidence.steps > LEAST_STEPS + SETTLING else evidence
     if settled.steps < LEAST_STEPS:
         return too_little(settled, f"{settled.steps} steps of every rank were read, and it takes {LEAST_STEPS}")

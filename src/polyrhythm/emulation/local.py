@@ -64,17 +64,7 @@ GRACE_S = 2.0
 
 
 class LocalRun(NamedTuple):
-    """What to run.
-
-    Args:
-        name: of the scenario.
-        policy: what is run.
-        training: what is trained, in whole epochs.
-        seed: of the parameters, and of the order of the samples.
-        emulations: what each worker plays; as many workers are started.
-        target: accuracy that is timed.
-        averaging: where averages of replicas are summed up.
-    """
+    """What to run."""
 
     name: str
     policy: Policy[Any]

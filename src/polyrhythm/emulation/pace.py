@@ -107,11 +107,7 @@ class Pacer:
         self._sleep(delay_s)
 
     def delay(self, client: ServerClient) -> None:
-        """Let each message of this worker's to the servers, and each of theirs to it, be as late as its link makes it.
-
-        Args:
-            client: what pushes gradients and pulls parameters; from now on it waits before it does.
-        """
+        """Let each message between this worker and the servers be as late as its link makes it."""
         push, pull, swap = client.push, client.pull, client.swap
 
         def late_push(number: int) -> None:

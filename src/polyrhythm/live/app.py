@@ -41,12 +41,7 @@ class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Page:
-    """Answers the requests of a page.
-
-    Args:
-        reader: knows how the job is.
-        address: of the job's coordinator.
-    """
+    """Answers the requests of a page."""
 
     def __init__(self, reader: Reader, address: Address) -> None:
         self._reader, self._address = reader, address
@@ -112,7 +107,6 @@ class Page:
         return await self._act(request, RemoveRequest, act)
 
     async def complete(self, request: Request) -> Response:
-        """Specs that begin like this one."""
         return as_json(completions(request.query_params.get("begun", "")[:MOST_SPEC], BUILT_IN))
 
     async def end(self, request: Request) -> Response:

@@ -14,11 +14,7 @@ SCHEMA = msgspec.json.schema(JobEvent)
 
 
 class EventLog:
-    """Appends to a file. One that cannot be written is given up with one line: the job goes on.
-
-    Args:
-        path: of the file.
-    """
+    """Appends to a file. One that cannot be written is given up with one line: the job goes on."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -31,13 +31,7 @@ HEADERS = {
 
 
 class Gate:
-    """Lets requests with the key through to the application, which does not see the key.
-
-    Args:
-        app: the application.
-        key: see above.
-        host: where it listens.
-    """
+    """Lets requests with the key through to the application, which does not see the key."""
 
     def __init__(self, app: ASGIApp, key: str, host: str) -> None:
         self._app, self._key, self._host = app, key, host

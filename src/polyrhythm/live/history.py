@@ -69,7 +69,6 @@ class JobHistory:
 
     @property
     def last_event(self) -> int:
-        """The number of the latest event."""
         return self.events[-1].number if self.events else 0
 
     def see(self, status: Status) -> tuple[JobEvent, ...]:
@@ -108,7 +107,6 @@ class JobHistory:
             self.view = msgspec.structs.replace(self.view, ended=reason)
 
     def after(self, number: int) -> list[Frame]:
-        """The frames after that of this number."""
         return [frame for frame in self.frames if frame.number > number]
 
 

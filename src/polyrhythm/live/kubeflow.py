@@ -34,11 +34,7 @@ PATIENCE_S = 5.0
 
 
 class TrainJobStatus:
-    """Sends the latest state from a thread of its own; what cannot be sent is said once, and tried again.
-
-    Args:
-        environment: has the variables.
-    """
+    """Sends the latest state from a thread of its own; what cannot be sent is said once, and tried again."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._url, self._token = environment[TRAINJOB_URL], environment.get(TOKEN, "")

@@ -120,7 +120,6 @@ def counter(name: str, about: str, value: float) -> CounterMetricFamily:
 def labelled(
     family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float] | Iterable[tuple[str, float]]
 ) -> Metric:
-    """The family with a value for each value of its only label."""
     for label, value in dict(values).items():
         family.add_metric([label], value)
     return family

@@ -24,7 +24,6 @@ PARTS = {
 
 @cache
 def asset(name: str) -> str:
-    """Style or script of the page."""
     parts = (files(f"polyrhythm.{package}").joinpath(path) for package, path in PARTS[name])
     text = "\n".join(part.read_text(encoding="utf-8") for part in parts)
     return text + colours() if name == "page.css" else text
@@ -40,7 +39,6 @@ def live_page(job: str) -> str:
 
 
 def saved_page(job: str, view: JobView | None, frames: Sequence[Frame]) -> str:
-    """One file."""
     return render("page", {"view": view, "frames": frames}, job)
 
 

@@ -64,12 +64,10 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; what was seen stays."""
         self._stop.set()
         self._thread.join()
 
     def after(self, number: int) -> tuple[JobView | None, list[Frame]]:
-        """The job now, and the frames after that of this number."""
         with self._lock:
             return self._timeline.view, self._timeline.after(number)
 
@@ -103,7 +101,6 @@ class Reader:
         return True
 
     def _connect(self) -> Controller:
-        """The coordinator may be about to start."""
         deadline_s = time.monotonic() + (START_S if self._status is None else AGAIN_S)
         while True:
             try:
@@ -113,7 +110,6 @@ class Reader:
                     raise
 
     def _look(self, controller: Controller) -> bool:
-        """Ask once; whether the job has ended."""
         status = controller.ask(AskStatus(self._timeline.last_event))
         with self._lock:
             events = self._timeline.see(status)

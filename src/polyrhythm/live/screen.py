@@ -20,13 +20,7 @@ COLUMNS = {"rank": 4, "does": 10, "step": 7, "samples/s": 9, "compute": 7, "wait
 
 
 def screen(view: JobView, height: int = 24, notice: str = "") -> Group:
-    """The latest of the job.
-
-    Args:
-        view: the job.
-        height: lines that there are.
-        notice: a line for what was asked.
-    """
+    """The latest of the job."""
     events = min(4, max(0, height - HEAD_LINES - 3 - len(view.workers)), len(view.events))
     room = max(1, height - HEAD_LINES - 2 - max(events, 1))
     return Group(*head(view), workers(view, room), *latest(view, events), Text(notice or KEYS, style="dim"))

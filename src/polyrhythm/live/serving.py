@@ -17,13 +17,7 @@ class Server(uvicorn.Server):
 
 
 async def answer(app: ASGIApp, sock: socket.socket, most: int) -> None:
-    """Serve until cancelled.
-
-    Args:
-        app: the application.
-        sock: listens.
-        most: connections at a time; more get a refusal.
-    """
+    """Serve until cancelled."""
     config = uvicorn.Config(
         app,
         log_level="error",

@@ -12,11 +12,7 @@ TOLD = ("switch", "decision", "death", "left", "join", "rollback", "divergence",
 
 
 class TensorBoardLog:
-    """Writes each look; what cannot be written is given up with one line.
-
-    Args:
-        folder: of the run.
-    """
+    """Writes each look; what cannot be written is given up with one line."""
 
     def __init__(self, folder: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -55,7 +51,6 @@ class TensorBoardLog:
 
 
 def figures(view: JobView) -> dict[str, float]:
-    """The curves of one look, by their names."""
     total = sum(worker.compute_s + worker.transfer_s + worker.wait_s for worker in view.workers)
     waits = sum(worker.wait_s for worker in view.workers)
     known = {

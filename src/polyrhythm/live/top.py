@@ -70,7 +70,6 @@ ASKED: dict[str, tuple[str, Callable[[str, str], ToControlled]]] = {
 
 
 def rank(text: str) -> int:
-    """"""
     if not text.isdecimal():
         raise UsageError(f"a rank is a number such as 2, not {text!r}")
     return int(text)

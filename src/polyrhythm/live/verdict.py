@@ -59,12 +59,6 @@ class Pace(msgspec.Struct, frozen=True):
 def verdict_of(paces: Sequence[Pace], loss: float | None, dropped: int, applied: int) -> LiveVerdict | None:
     """What stands out; None while there is too little to tell.
 
-    Args:
-        paces: of the workers.
-        loss: the latest that is known.
-        dropped: gradients that came to nothing.
-        applied: the others.
-
     Example:
         >>> slow = Pace(1, 90, 0.060, 0.0, 0.0, "persistent", 3.0, 0.1)
         >>> others = [Pace(rank, 90, 0.020, 0.0, 0.040, "", None, 0.1) for rank in (0, 2)]

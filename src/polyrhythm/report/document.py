@@ -33,14 +33,7 @@ class DocumentSection:
 
 @dataclass(frozen=True)
 class Document:
-    """A page.
-
-    Args:
-        title: of the page.
-        command: the exact command that made it.
-        facts: conditions by name.
-        parts: in order.
-    """
+    """A page."""
 
     title: str
     command: str

@@ -55,22 +55,13 @@ STYLE: dict[Any, Any] = {
 
 
 def check_pictures(option: str) -> None:
-    """Whether pictures can be drawn, asked before a long run.
-
-    Args:
-        option: what asks for one, named in the error.
-    """
+    """Whether pictures can be drawn, asked before a long run."""
     if find_spec("matplotlib") is None:
         raise UsageError(f"{option} needs matplotlib; run: pip install 'polyrhythm[pictures]'")
 
 
 def svg(figure: "go.Figure", title: str) -> str:
-    """The figure as a file.
-
-    Args:
-        figure: with at least one trace.
-        title: for who cannot see it.
-    """
+    """The figure as a file."""
     check_pictures("an SVG picture")
     import matplotlib as mpl
 
@@ -149,7 +140,6 @@ def draw_plot(plot: "Axes", figure: "go.Figure", name: str) -> None:
 
 
 def add_bars(plot: "Axes", trace: "go.Bar", index: int, groups: int) -> None:
-    """One bar of each category."""
     places = range(len(trace.x))
     width = 0.8 / groups
     offset = width * (index - (groups - 1) / 2)
@@ -172,7 +162,6 @@ def add_line(plot: "Axes", trace: "go.Scatter") -> None:
 
 
 def shape_axis(plot: "Axes", way: Literal["x", "y"], layout: Any) -> None:
-    """Scale, range, ticks and title."""
     here = getattr(plot, f"{way}axis")
     if layout.type == "log":
         getattr(plot, f"set_{way}scale")("log", nonpositive="mask")

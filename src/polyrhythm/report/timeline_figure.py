@@ -51,12 +51,7 @@ def timeline_chart(timelines: Sequence[Timeline], looks: Mapping[str, Look]) -> 
 
 
 def timeline_svg(timelines: Sequence[Timeline], titles: Sequence[str] | None = None) -> str:
-    """The whole timelines as a static picture.
-
-    Args:
-        timelines: one or more.
-        titles: a line above each; the specs of the policies if not given.
-    """
+    """The whole timelines as a static picture."""
     names = titles or [timeline.policy for timeline in timelines]
     colours = [look(index).colour for index in range(len(timelines))]
     figure = timeline_figure(timelines, common_window(timelines), colours, names)

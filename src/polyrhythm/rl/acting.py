@@ -67,12 +67,7 @@ class WatchedState:
 
 @dataclass(frozen=True)
 class Watched(Policy[WatchedState]):
-    """A fixed policy, told as the paper's actions: after each gradient nobody, its worker, or more go on.
-
-    Args:
-        watched: the policy.
-        seen: called with each observation and action.
-    """
+    """A fixed policy, told as the paper's actions: after each gradient nobody, its worker, or more go on."""
 
     watched: Policy[Any] = field(default_factory=ASP)
     seen: Callable[[Observation, int], None] = field(default=ignore, compare=False)

@@ -32,10 +32,6 @@ SIDE = 14
 def image_data(name: str, folder: str | None = None) -> Task:
     """A data set with standardised floats, at most 14 pixels wide; its test split is the validation set of episodes.
 
-    Args:
-        name: one of `SETS`.
-        folder: has the parquet files of fashion-mnist; None: download.
-
     Example:
         >>> task = image_data("digits")
         >>> tuple(task.train.inputs.shape), len(task.test)

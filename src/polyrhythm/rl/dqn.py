@@ -200,10 +200,6 @@ class Replay:
 class Learner:
     """Both networks, the replay and the optimizer.
 
-    Args:
-        preset: how to learn.
-        seed: of the networks and the samples from the replay.
-
     Example:
         >>> learner = Learner(PRESETS["tuned"], seed=0)
         >>> state = (0.1,) * 14

@@ -30,15 +30,7 @@ PUSHES = 6000
 
 
 class Episode:
-    """A job, from its first step to its target; `engine` runs it.
-
-    Args:
-        instance: which job.
-        policy: who decides.
-        folder: of the data, if they are not embedded.
-        engine: class of the engine.
-        writer: records a trace.
-    """
+    """A job, from its first step to its target; `engine` runs it."""
 
     def __init__(
         self,

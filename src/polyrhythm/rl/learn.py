@@ -118,7 +118,6 @@ class Study:
 
     @property
     def paper(self) -> bool:
-        """Whether the paper's algorithm is followed."""
         return not self.preset.double
 
     @property

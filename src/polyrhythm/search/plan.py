@@ -105,7 +105,6 @@ class SearchPlan:
             raise UsageError(f"--beta {self.beta:g} must be at least 0, and a --target is a share of 1")
 
     def runs_of(self, spec: str) -> int:
-        """How many runs a policy gets."""
         return self.baseline_runs if self.baseline_runs and spec == self.knob.target_spec else self.runs
 
 

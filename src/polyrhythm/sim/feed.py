@@ -17,12 +17,6 @@ class Feed:
 
     What a sharer sends is a part of the mini-batch that it has drawn last when the first report follows: under a
     policy that starts the workers together, that of the same step.
-
-    Args:
-        train: the training set.
-        config: its partition and injection.
-        workers: number of workers that are planned.
-        seed: of everything random.
     """
 
     def __init__(self, train: Split, config: TrainingConfig, workers: int, seed: int) -> None:

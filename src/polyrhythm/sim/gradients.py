@@ -381,12 +381,5 @@ def diverged(what: str, samples: int) -> DivergedError:
 
 
 def build_numerics(config: TrainingConfig, workers: int, seed: int, threads: int = 1) -> TrainedNumerics:
-    """Numerics of a configuration, with its data loaded.
-
-    Args:
-        config: what is trained and how.
-        workers: number of workers that are planned.
-        seed: of the run.
-        threads: cores that gradients may be computed on.
-    """
+    """Numerics of a configuration, with its data loaded."""
     return TrainedNumerics(build_task(config), config, workers, seed, threads)

@@ -39,14 +39,7 @@ class LinkBytes:
     _updates: int = 0
 
     def begin_phase(self, synchronous: bool, message_bytes: int, push_bytes: float, star: bool) -> None:
-        """A policy starts.
-
-        Args:
-            synchronous: whether workers exchange among themselves, not through servers.
-            message_bytes: of the parameters or gradients of the whole model.
-            push_bytes: of a contribution, if it is compressed.
-            star: whether servers sum up replicas.
-        """
+        """A policy starts."""
         self._synchronous, self._star = synchronous, star
         self._message_bytes, self._push_bytes = message_bytes, push_bytes
         self._live.clear()

@@ -25,7 +25,6 @@ class DoctorCommand(TyperCommand):
     """What stands after ``--`` is a command to watch, whatever it looks like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Ours alone; the rest is kept."""
         if "--" in args:
             cut = args.index("--")
             args, ctx.meta[WATCHED] = args[:cut], args[cut + 1 :]

@@ -88,7 +88,6 @@ class LinkWatcher:
         self._say()
 
     def look(self, now_s: float) -> None:
-        """Look, if it is time."""
         if now_s >= self._next_s:
             used_s = time.thread_time()
             self._look(now_s)
@@ -164,7 +163,6 @@ def text(address: tuple[str, int]) -> str:
 
 
 def read_looks(path: Path) -> LinkLooks:
-    """What a rank has kept."""
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE)

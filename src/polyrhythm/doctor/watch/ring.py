@@ -77,7 +77,6 @@ class RingWriter:
 
 
 def read_ring(path: Path) -> tuple[RingHeader, list[RingRecord]]:
-    """What a rank has kept, in order."""
     try:
         with open(path, "rb") as file:
             data = file.read(HEADER.size + CAPACITY * RECORD.size)

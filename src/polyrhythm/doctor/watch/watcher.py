@@ -354,7 +354,6 @@ def before_exchange(call: Callable[[], None], args: tuple[Any, ...], kwargs: dic
 
 
 def replace(owner: object, name: str, value: object) -> None:
-    """Put it in the place of what torch has there."""
     setattr(owner, name, value)
 
 

@@ -16,12 +16,7 @@ WIDTH = 24
 
 
 class WorkBar:
-    """Shows a board on stderr four times a second while it is entered, and nothing where that is no terminal.
-
-    Args:
-        board: how far the work is.
-        console: where to; stderr if none is given.
-    """
+    """Shows a board on stderr four times a second while it is entered, and nothing where that is no terminal."""
 
     def __init__(self, board: WorkBoard, console: Console | None = None) -> None:
         self._board = board

@@ -49,12 +49,6 @@ class WorkView(msgspec.Struct, frozen=True):
 class WorkBoard:
     """Keeps it; one thread writes, others may read.
 
-    Args:
-        title: see `WorkView`.
-        command: see `WorkView`.
-        heads: see `WorkView`.
-        clock: seconds.
-
     Example:
         >>> now_s = iter([0.0, 0.0, 2.0, 3.0])
         >>> board = WorkBoard("search", heads=("candidate", "accuracy"), clock=lambda: next(now_s))

@@ -30,11 +30,7 @@ HOST = "127.0.0.1"
 
 
 class WorkPage:
-    """Answers on a free port of this host, from `start` to `stop`.
-
-    Args:
-        board: what it shows.
-    """
+    """Answers on a free port of this host, from `start` to `stop`."""
 
     def __init__(self, board: WorkBoard) -> None:
         self._board, self._key = board, secrets.token_urlsafe(16)

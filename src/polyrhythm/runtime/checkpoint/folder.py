@@ -24,19 +24,12 @@ PARTIAL = re.compile(r"\.checkpoint-\d{6,}\.partial")
 
 
 class WholeCheckpoint(NamedTuple):
-    """A checkpoint that is whole."""
-
     path: Path
     manifest: Manifest
 
 
 class CheckpointFolder:
-    """The folder of one job.
-
-    Args:
-        path: of the folder; made if it is not there.
-        keep: checkpoints that stay.
-    """
+    """The folder of one job."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path, self._keep = path, keep
@@ -82,7 +75,6 @@ class CheckpointFolder:
         return place
 
     def discard(self, number: int) -> None:
-        """A checkpoint will not become whole."""
         shutil.rmtree(partial_of(self.path, number), ignore_errors=True)
 
     def clean(self) -> None:
@@ -100,7 +92,6 @@ class CheckpointFolder:
 
 
 def partial_of(folder: Path, number: int) -> Path:
-    """Where a checkpoint is written."""
     return folder / f".checkpoint-{number:06d}.partial"
 
 

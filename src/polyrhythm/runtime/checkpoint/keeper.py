@@ -69,7 +69,6 @@ class CheckpointKeeper:
         return found
 
     def _lost_samples(self) -> int:
-        """Samples that were made after the checkpoint that was found."""
         try:
             progress = msgspec.json.decode((self._folder.path / PROGRESS).read_bytes(), type=Progress)
         except (OSError, msgspec.DecodeError):
@@ -93,12 +92,10 @@ class CheckpointKeeper:
 
     @property
     def every_s(self) -> float:
-        """Seconds between two checkpoints."""
         return self._every_s
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way."""
         return bool(self._snapshots)
 
     def keep(self, snapshot: JobSnapshot) -> None:
@@ -108,11 +105,9 @@ class CheckpointKeeper:
             self.saved(Saved(snapshot.number))
 
     def complete(self, config: JobConfig) -> None:
-        """The config of the job is complete."""
         self._config = config
 
     def saved(self, message: Saved) -> None:
-        """A worker has written, or could not."""
         config = self._config
         snapshot = self._snapshots.pop(message.number, None)
         if snapshot is None:
@@ -130,7 +125,6 @@ class CheckpointKeeper:
             self._fail(number, f"rank {worker}, which was writing it, is gone")
 
     def note(self, samples: int) -> None:
-        """Samples that the job has processed by now."""
         if samples != self._samples:
             self._samples = samples
             self._tasks.put(partial(self._write_progress, Progress(self._newest_number, samples)))

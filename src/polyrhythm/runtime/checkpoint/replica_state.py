@@ -115,7 +115,6 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer,
 
 
 def apply_kept(state: ReplicaState, kept: Mapping[str, Keepable]) -> None:
-    """Give what else was kept its state."""
     for name, one in kept.items():
         if name in state.numbers["kept"]:
             one.load_state_dict(revived(state.numbers["kept"][name]))

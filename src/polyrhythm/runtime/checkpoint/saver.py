@@ -64,7 +64,6 @@ class ReplicaCheckpoints:
         self._writing.start()
 
     def wait(self) -> None:
-        """Until nothing is being written."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None

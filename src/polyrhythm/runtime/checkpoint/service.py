@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 
 
 class Counts(Protocol):
-    """What of a job is noted between two checkpoints."""
-
     epoch: int
     samples: int
 
@@ -53,7 +51,6 @@ class JobCheckpoints:
         self._refusal = ""
 
     def open(self, config: JobConfig) -> None:
-        """Find what the job goes on from, once its folder is known."""
         if config.checkpoint is None or self._keeper is not None:
             return
         try:
@@ -112,12 +109,10 @@ class JobCheckpoints:
             self._loop.call_from_thread(lambda: keeper.saved(message))
 
     def lost(self, worker: int) -> None:
-        """A worker is gone."""
         if self._keeper is not None:
             self._keeper.lost(worker)
 
     def close(self) -> None:
-        """The job is over."""
         if self._keeper is not None:
             self._keeper.close()
 

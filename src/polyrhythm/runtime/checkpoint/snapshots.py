@@ -27,8 +27,6 @@ class Keeps(Protocol):
 
 
 class Standing(Protocol):
-    """A job between two phases."""
-
     @property
     def effects(self) -> Keeps: ...
 
@@ -78,12 +76,10 @@ class Snapshots:
         self._rested = ("", "")
 
     def resume(self, snapshot: JobSnapshot) -> None:
-        """The job goes on from this one."""
         self.resumed, self._latest = snapshot, snapshot.number
         self._rested = snapshot.in_force, snapshot.state
 
     def count_from(self, number: int) -> None:
-        """Further checkpoints come after that of this number."""
         self._latest = max(self._latest, number)
 
     def begin_in(self, policy: str, state: str) -> None:
@@ -121,7 +117,6 @@ class Snapshots:
         return self._rested[1] if self._rested[0] == policy else ""
 
     def decoded_for(self, policy: str) -> Any:
-        """The same as a value; None if there is none, or if it cannot be read."""
         text = self.state_for(policy)
         state = decoded(policy, text)
         if text and state is None:
@@ -133,7 +128,6 @@ class Snapshots:
         return decoded(policy, self.resumed.known if self.resumed is not None and self.resumed.policy == policy else "")
 
     def complete(self, message: Phase, worker: int, saves: int) -> Phase:
-        """What a worker is told of a phase, with what it begins with."""
         streams = self.resumed.streams.get(worker, b"") if self.resumed is not None else b""
         state = self.state_for(message.policy)
         return msgspec.structs.replace(message, save=saves, policy_state=state, streams=streams)
@@ -144,11 +138,9 @@ class Snapshots:
         return None if self.resumed is None or self.resumed.script else self.resumed.position
 
     def is_past(self, epoch: int) -> bool:
-        """Whether an epoch was over before the job goes on."""
         return self.position is not None and epoch < self.position.epoch
 
     def heard(self, worker: int, streams: bytes) -> None:
-        """A worker stands in the phase."""
         self._streams[worker] = streams
 
     def enter(self, job: Standing, policy: str, in_force: str, known: Any = None) -> None:
@@ -190,7 +182,6 @@ class Snapshots:
 
 
 def tell_script(now: Position, kept: Position) -> None:
-    """Say where a script begins again, by its own snapshot."""
     log.info(
         "the script begins again with the job's epoch %d, by its own snapshot; the checkpoint is of epoch %d; what was "
         "made of epoch %d and after it is made again",

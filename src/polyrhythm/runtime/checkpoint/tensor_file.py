@@ -26,7 +26,6 @@ NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Types of numbers, as the layout calls them."""
 
 TYPES = {name: dtype for dtype, name in NAMES.items()}
 

@@ -137,7 +137,6 @@ class WorkerFork:
         return None
 
     def close(self) -> None:
-        """No worker is started any more."""
         self._answers.close()
         self._socket.close()
         self._process.kill()

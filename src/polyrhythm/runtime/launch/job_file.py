@@ -62,7 +62,6 @@ def read_job_file(path: str) -> dict[str, Any]:
 
 
 def load(path: str) -> dict[str, Any]:
-    """The document."""
     try:
         return read_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -88,7 +87,6 @@ def named(document: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def read_value(name: str, value: Any, path: str) -> Any:
-    """One value, of its type."""
     if name == "policy" and isinstance(value, dict):
         return spec_of(value, path)
     if name in SYNC_SWITCH:
@@ -97,7 +95,6 @@ def read_value(name: str, value: Any, path: str) -> Any:
 
 
 def checked(name: str, value: Any, kind: type, path: str) -> Any:
-    """A value of a plain type."""
     if type(value) is kind or (kind is float and type(value) is int):
         return value
     raise UsageError(f"{name} in {path} must be {KINDS.get(kind, 'a list of texts')} but got {value!r}")

@@ -153,7 +153,6 @@ def read_processes(value: str) -> int:
 
 
 def check_room(processes: int, shards: int) -> None:
-    """Nobody means to start so many processes on a core."""
     cores = os.cpu_count() or 1
     for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
         if count > MOST_A_CORE * cores:

@@ -173,7 +173,6 @@ class Endpoint:
         self._kept = reserve_pair()
 
     def address(self) -> tuple[str, int]:
-        """Host, and port of the coordinator."""
         ray = ray_part("ray")
         return str(ray.util.get_node_ip_address()), port_of(self._kept[0])
 

@@ -156,7 +156,6 @@ class CoordinatorStart:
         return self.start()
 
     def close(self) -> None:
-        """Nobody is awaited any more."""
         self._stack.close()
 
 

@@ -51,11 +51,9 @@ class Restarts:
         return {rank for rank, count in self._newest.items() if (rank, count) not in joined}
 
     def allow(self, rank: int, code: int) -> bool:
-        """Whether a worker that has ended so is started again."""
         return code not in ENDS and self.made < self.most
 
     def again(self, rank: int, code: int) -> RunningProcess:
-        """The new process."""
         self.made += 1
         self._newest[rank] = self.made
         self._codes.setdefault(rank, code)

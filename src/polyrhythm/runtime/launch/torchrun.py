@@ -61,7 +61,6 @@ class LaunchOrder(NamedTuple):
 
     @property
     def forks(self) -> bool:
-        """Whether the workers are forked from one process."""
         config = self.config
         return self.processes > 1 and config.start_method != "spawn" and not config.no_python and can_fork()
 

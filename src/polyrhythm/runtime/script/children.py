@@ -65,11 +65,7 @@ class Children:
         processes.spawn = spawn
 
     def meeting(self, given: dict[str, Any]) -> dict[str, Any]:
-        """How the script's process group is set up: spawned processes meet where the launcher has said.
-
-        Args:
-            given: what the script has said, by name.
-        """
+        """How the script's process group is set up: spawned processes meet where the launcher has said."""
         if not self._spawned:
             return given
         os.environ.update(self._place)
@@ -100,11 +96,7 @@ class Children:
         kind.start, kind.join = start, join
 
     def check(self, trained: bool) -> None:
-        """The script ends.
-
-        Args:
-            trained: whether it has trained in its own process.
-        """
+        """The script ends."""
         for process, place in self._started.items():
             if process.exitcode == REFUSED or not trained:
                 raise refuse(REASON, place)
@@ -115,11 +107,7 @@ class Children:
 
 
 class Guarded:
-    """What such a process runs, here or in a new interpreter.
-
-    Args:
-        target: the script's function.
-    """
+    """What such a process runs, here or in a new interpreter."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self._target = target

@@ -108,13 +108,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 def streams(config: Compute, means_s: list[float], seed: int) -> list[Iterator[float]]:
-    """Durations of each worker's mini-batches in seconds, without end.
-
-    Args:
-        config: how they vary.
-        means_s: mean duration of each worker's device.
-        seed: seed of the run.
-    """
+    """Durations of each worker's mini-batches in seconds, without end."""
     if config.trace is not None:
         return replayed(config.trace, len(means_s))
     if config.measured_s is not None and len(config.measured_s) != len(means_s):

@@ -61,12 +61,7 @@ class SharedWork(QuietWork):
 
 
 class SharedExchanges:
-    """Exchanges of a generation's members, in the order in which they were started.
-
-    Args:
-        buffers: this member's view of them.
-        health: told of a failure; it ends what is under way when the generation fails.
-    """
+    """Exchanges of a generation's members, in the order in which they were started."""
 
     def __init__(self, buffers: MemberBuffers, health: GroupHealth) -> None:
         self._buffers, self._health = buffers, health

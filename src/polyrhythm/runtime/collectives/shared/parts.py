@@ -33,14 +33,6 @@ class Window(NamedTuple):
 def windows(length: int, size: int, rank: int, width: int, item_bytes: int, most: int) -> tuple[Window, ...]:
     """Windows of a vector of `length` numbers as the member of that rank sees them.
 
-    Args:
-        length: numbers of the vector.
-        size: members.
-        rank: of this one.
-        width: numbers in a window.
-        item_bytes: of a number.
-        most: numbers in a part.
-
     Example:
         >>> [window.first for window in windows(1000, 2, 1, 512, 4, 512)]
         [256, 768]

@@ -26,13 +26,7 @@ from polyrhythm.training.data.partition import Dealt
 
 
 class Dealing:
-    """What the call asks for, held against the loaders of a script.
-
-    Args:
-        environment: in which this worker was started.
-        rank: of this worker.
-        workers: ranks of the job.
-    """
+    """What the call asks for, held against the loaders of a script."""
 
     def __init__(self, environment: Mapping[str, str], rank: int, workers: int) -> None:
         config = handed_on({name: environment[name] for name in EARLY if name in environment})
@@ -43,13 +37,7 @@ class Dealing:
     def opening(
         self, loader: DataLoader[Any], distributed: bool, original: Callable[[DataLoader[Any]], Iterator[Any]]
     ) -> Iterator[Any]:
-        """What a loader gives until the script has made its first step.
-
-        Args:
-            loader: the script's.
-            distributed: whether the script knows of its ranks; otherwise all ranks read the same.
-            original: how torch begins to read it.
-        """
+        """What a loader gives until the script has made its first step."""
         deals = deals_out(loader, distributed)
         if self.partition != "shared" and deals:
             try:
