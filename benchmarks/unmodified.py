@@ -4,22 +4,30 @@ Both jobs live at the same time and take turns, one epoch each, so that each pai
 machine. The script is examples/train_ddp.py as it is: that it waits for its turn is the doing of a file that Python
 itself reads when it starts (sitecustomize), the same on both sides. Exits with 1 if the bar is missed.
 
+``--gloo`` keeps the workers from finding out that they are on one host, so that sums travel as under torchrun, and lets
+torchrun's keep their memory, too: what is left is what a step costs besides.
+
 python benchmarks/unmodified.py                 # 30 pairs of epochs, each 10 times over the images
 python benchmarks/unmodified.py 13 2 0          # 12 pairs of epochs of a fifth of that, only of the first case
+python benchmarks/unmodified.py --gloo 13 2 0 2
 """
 
+import argparse
 import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+from polyrhythm.runtime.launch.forked import usual
 
 LARGEST_RATIO, EPOCHS, REPEAT, WORKERS = 1.03, 31, 10, 2
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_ddp.py"
@@ -55,24 +63,31 @@ CASES = [
 
 TURNS = """
 import os
-if rank := os.environ.get("RANK"):
+if "RANK" in os.environ or "POLYRHYTHM_FORKS" in os.environ:
+    import atexit
     from torch.utils.data import DistributedSampler
-    mine, other = (os.open(os.environ[name] + rank, os.O_RDWR) for name in ("MY_TURN", "OTHER_TURN"))
-    original = DistributedSampler.set_epoch
+    original, turns = DistributedSampler.set_epoch, []
     def set_epoch(self, epoch):
+        if not turns:
+            names = (os.environ[name] + os.environ["RANK"] for name in ("MY_TURN", "OTHER_TURN"))
+            turns.extend(os.open(name, os.O_RDWR) for name in names)
+            atexit.register(os.write, turns[1], b"x" * 100)
         if epoch:
-            os.write(other, b"x")
-        os.read(mine, 1)
+            os.write(turns[1], b"x")
+        os.read(turns[0], 1)
         original(self, epoch)
     DistributedSampler.set_epoch = set_epoch
-    import atexit
-    atexit.register(os.write, other, b"x" * 100)
+    if "APART" in os.environ:
+        from polyrhythm.runtime.collectives.hosts import host_map
+        host_map.common_ground = lambda: ""
 """
 """Each rank waits for its side's turn before an epoch, and after it gives the turn to that rank of the other side."""
 
 
-def run_sides(script: Path, arguments: tuple[str, ...], epochs: int, folder: Path) -> dict[str, list[float]]:
-    """Seconds of each side's epochs after the first."""
+def run_sides(
+    script: Path, arguments: tuple[str, ...], epochs: int, folder: Path, apart: Mapping[str, str]
+) -> dict[str, list[float]]:
+    """Seconds of each side's epochs after the first; `apart` are variables of both."""
     (folder / "sitecustomize.py").write_text(TURNS, encoding="utf-8")
     turns = {side: str(folder / side) for side in SIDES}
     pipes = [f"{turn}{rank}" for turn in turns.values() for rank in range(WORKERS)]
@@ -85,7 +100,7 @@ def run_sides(script: Path, arguments: tuple[str, ...], epochs: int, folder: Pat
     for side, command in SIDES.items():
         (other,) = (turn for name, turn in turns.items() if name != side)
         paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-        ours = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MY_TURN": turns[side], "OTHER_TURN": other}
+        ours = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MY_TURN": turns[side], "OTHER_TURN": other, **apart}
         job = ("--nproc-per-node", str(WORKERS), str(script), *arguments, "--epochs", str(epochs))
         running[side] = subprocess.Popen(
             [sys.executable, "-m", *command, *job], env={**os.environ, **ours}, stdout=subprocess.PIPE, text=True
@@ -99,12 +114,12 @@ def run_sides(script: Path, arguments: tuple[str, ...], epochs: int, folder: Pat
     }
 
 
-def compare(case: Case, epochs: int, repeat: int, table: Table) -> bool:
+def compare(case: Case, epochs: int, repeat: int, apart: Mapping[str, str], table: Table) -> bool:
     """Add a row; whether its bar was met."""
     repeat = max(1, repeat // case.shorter)
     arguments = *case.arguments, "--batch-size", str(case.batch_size), "--repeat", str(repeat)
     with tempfile.TemporaryDirectory() as folder:
-        times = run_sides(case.script, arguments, epochs, Path(folder))
+        times = run_sides(case.script, arguments, epochs, Path(folder), apart)
     steps = math.ceil(IMAGES * repeat / (WORKERS * case.batch_size))
     step_ms = {side: 1e3 * median(seconds) / steps for side, seconds in times.items()}
     ratios = sorted(b / a for a, b in zip(times["torchrun"], times["polyrhythm"], strict=True))
@@ -125,14 +140,20 @@ def compare(case: Case, epochs: int, repeat: int, table: Table) -> bool:
     return met
 
 
-def main(epochs: int = EPOCHS, repeat: int = REPEAT, *numbers: int) -> bool:
+def main() -> bool:
     """Whether the bar was met in every case, or in those of these numbers."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("epochs", type=int, nargs="?", default=EPOCHS)
+    parser.add_argument("repeat", type=int, nargs="?", default=REPEAT, help="times that an epoch goes over the images")
+    parser.add_argument("cases", type=int, nargs="*", default=range(len(CASES)), help="numbers of rows")
+    parser.add_argument("--gloo", action="store_true", help="let sums travel as between hosts")
+    chosen = parser.parse_args()
+    apart = {"APART": "1", **usual(1, {})} if chosen.gloo else {}
     table = Table("script", "torchrun ms", "polyrhythm ms", "more", "ratio", "quartiles", "bar", title="a step")
-    cases = [CASES[number] for number in numbers or range(len(CASES))]
-    met = [compare(case, epochs, repeat, table) for case in cases]
+    met = [compare(CASES[case], chosen.epochs, chosen.repeat, apart, table) for case in chosen.cases]
     Console(width=110).print(table)
     return all(met)
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(*map(int, sys.argv[1:])) else 1)
+    sys.exit(0 if main() else 1)
