@@ -58,6 +58,17 @@ def test_what_was_removed_leaves_no_trace(items: dict[int, int], gone: int) -> N
     assert before.set(gone, 1).remove(gone) == before
 
 
+@given(items=st.dictionaries(st.integers(0, 2000), st.integers(0, 9)))
+def test_map_changes_every_value_and_nothing_else(items: dict[int, int]) -> None:
+    made: WorkerMap[int] = WorkerMap()
+    for worker, value in items.items():
+        made = made.set(worker, value)
+    changed = made.map(lambda value: value + 1)
+    assert dict(changed.items()) == {worker: value + 1 for worker, value in items.items()}
+    assert dict(made.items()) == items
+    assert len(changed) == len(items)
+
+
 def test_set_all() -> None:
     empty: WorkerMap[bool] = WorkerMap()
     assert list(empty.set_all((5, 2, 5), True).items()) == [(2, True), (5, True)]

@@ -4,7 +4,7 @@ Policies that remember something per worker keep it here: a state stays a frozen
 more per event than ten.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,8 @@ class WorkerMap(Generic[Item]):
         """Value of `worker`, or None."""
         if worker >= self.capacity:
             return None
+        if self.capacity == WIDTH:
+            return self.root[worker]  # type: ignore[no-any-return]
         node, span = self.root, self.capacity // WIDTH
         while span >= 1:
             node = node[worker // span % WIDTH]
@@ -50,6 +52,12 @@ class WorkerMap(Generic[Item]):
             slots = list(root)
             grown, slots[worker] = self.size + (slots[worker] is ABSENT), value
             return WorkerMap(tuple(slots), capacity, grown)
+        if worker < capacity == WIDTH * WIDTH:
+            top, (child, slot) = list(root), divmod(worker, WIDTH)
+            slots = list(top[child] or EMPTY)
+            grown, slots[slot] = self.size + (slots[slot] is ABSENT), value
+            top[child] = tuple(slots)
+            return WorkerMap(tuple(top), capacity, grown)
         while worker >= capacity:
             root, capacity = (root if self.size else ABSENT, *EMPTY[1:]), capacity * WIDTH
         grown = self.size + (self.get(worker) is None)
@@ -61,6 +69,10 @@ class WorkerMap(Generic[Item]):
         for worker in workers:
             result = result.set(worker, value)
         return result
+
+    def map(self, change: Callable[[Item], Item]) -> "WorkerMap[Item]":
+        """This map with what `change` makes of each value, which is not None."""
+        return WorkerMap(changed(self.root, self.capacity // WIDTH, change), self.capacity, self.size)
 
     def remove(self, worker: int) -> "WorkerMap[Item]":
         """This map without `worker`; itself if it is not there."""
@@ -98,6 +110,13 @@ def replaced(node: tuple[Any, ...] | None, worker: int, span: int, value: Any) -
     child = slots[slot] = value if span == 1 else replaced(slots[slot], worker, span // WIDTH, value)
     result = tuple(slots)
     return ABSENT if child is ABSENT and result == EMPTY else result
+
+
+def changed(node: tuple[Any, ...], span: int, change: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """`node` with every value below it changed."""
+    if span == 1:
+        return tuple(ABSENT if child is ABSENT else change(child) for child in node)
+    return tuple(ABSENT if child is ABSENT else changed(child, span // WIDTH, change) for child in node)
 
 
 def walk(node: tuple[Any, ...], base: int, span: int) -> Iterator[tuple[int, Any]]:

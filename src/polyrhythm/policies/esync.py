@@ -1,8 +1,8 @@
 """ESync: fast workers make as many local steps as fit until the slowest has made one; then all replicas meet."""
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from polyrhythm.core import (
     Alarm,
@@ -31,8 +31,7 @@ LEAST_SLACK_S = 0.001
 """Floor of what `epsilon` adds, so that it covers the grain of clocks and messages for the shortest steps too."""
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePace:
+class DevicePace(NamedTuple):
     """What the state server knows of one worker.
 
     Args:
@@ -56,8 +55,7 @@ class DevicePace:
     ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ESyncState:
+class ESyncState(NamedTuple):
     """The records of all live workers, and what would take long to look up in them.
 
     Args:
@@ -71,11 +69,11 @@ class ESyncState:
         newcomers: who has joined since then, and starts with the next round.
     """
 
-    devices: WorkerMap[DevicePace] = field(default_factory=WorkerMap)
+    devices: WorkerMap[DevicePace] = WorkerMap()
     unknown: int = 0
     ready: int = 0
     slowest: int | None = None
-    queries: WorkerMap[bool] = field(default_factory=WorkerMap)
+    queries: WorkerMap[bool] = WorkerMap()
     hold_s: float = math.inf
     ending: WorkerMap[bool] | None = None
     newcomers: tuple[int, ...] = ()
@@ -165,6 +163,8 @@ class ESync(Policy[ESyncState]):
         match event:
             case _ if state.ending is not None:
                 return self.while_ending(state, state.ending, event)
+            case Report() if not (state.unknown or state.queries):
+                return self.answer_at_once(state, event)
             case Report(worker=worker, time_s=time_s):
                 return self.answer(self.after_report(state, event), time_s, worker)
             case Joined(workers=workers, time_s=time_s):
@@ -180,9 +180,9 @@ class ESync(Policy[ESyncState]):
             case Report(worker=worker):
                 return self.after_report(state, event), (Proceed((worker,), "replicas"),)
             case Joined(workers=workers):
-                return replace(state, newcomers=(*state.newcomers, *workers)), ()
+                return state._replace(newcomers=(*state.newcomers, *workers)), ()
             case Left(worker=worker) if worker in state.newcomers:
-                return replace(state, newcomers=tuple(other for other in state.newcomers if other != worker)), ()
+                return state._replace(newcomers=tuple(other for other in state.newcomers if other != worker)), ()
             case Left(worker=worker, time_s=time_s):
                 return self.exchange_if_stopped(without(state, worker), ending.remove(worker), time_s)
             case Stopped(worker=worker, time_s=time_s):
@@ -190,20 +190,31 @@ class ESync(Policy[ESyncState]):
             case Alarm():
                 return state, ()
 
+    def answer_at_once(self, state: ESyncState, report: Report) -> tuple[ESyncState, Decisions]:
+        """What `answer` makes of `after_report` where all costs are known and no other query waits, in one go."""
+        worker, now_s = report.worker, report.time_s
+        device = self.after_step(device_of(state, worker), report)
+        state = self.with_cost(state, worker, device)
+        if device.ready or not self.is_ready(state, worker, now_s):
+            return self.answered(state, () if device.ready else (worker,), now_s, worker)
+        devices = state.devices.set(worker, device._replace(ready=True))
+        return self.answered(state._replace(devices=devices, ready=state.ready + 1), (), now_s, worker)
+
     def after_report(self, state: ESyncState, report: Report) -> ESyncState:
         worker, before = report.worker, device_of(state, report.worker)
         device = self.after_step(before, report)
         assert device.cost_s is not None
-        state = replace(
-            state,
-            devices=state.devices.set(worker, device),
-            unknown=state.unknown - (before.cost_s is None),
-        )
-        state = replace(state, slowest=slowest_after(state, worker, device.cost_s))
+        state = self.with_cost(state._replace(unknown=state.unknown - (before.cost_s is None)), worker, device)
         if state.unknown and before.cost_s is not None and not self.has_enough(device):
             return state
         hold_s = state.hold_s if state.queries else report.time_s + self.slack_s(device.cost_s)
-        return replace(state, queries=state.queries.set(worker, True), hold_s=hold_s)
+        return state._replace(queries=state.queries.set(worker, True), hold_s=hold_s)
+
+    def with_cost(self, state: ESyncState, worker: int, device: DevicePace) -> ESyncState:
+        """With a new record of a worker, which perhaps makes it the slowest, or no longer."""
+        assert device.cost_s is not None
+        devices = state.devices.set(worker, device)
+        return state._replace(devices=devices, slowest=slowest_after(devices, state.slowest, worker, device.cost_s))
 
     def after_step(self, device: DevicePace, report: Report) -> DevicePace:
         """The record after one more local step; a transfer that holds an exchange tells nothing of the query."""
@@ -212,15 +223,9 @@ class ESync(Policy[ESyncState]):
             exchange_s = self.smoothed(exchange_s, max(0.0, report.transfer_s - (query_s or 0.0)))
         else:
             query_s = self.smoothed(query_s, report.transfer_s)
-        return DevicePace(
-            finished_s=report.time_s,
-            cost_s=self.smoothed(device.cost_s, report.step_s + (query_s or 0.0)),
-            query_s=query_s,
-            exchange_s=exchange_s,
-            steps=device.steps + 1,
-            samples=device.samples + report.samples,
-            ready=device.ready,
-        )
+        cost_s = self.smoothed(device.cost_s, report.step_s + (query_s or 0.0))
+        steps, samples = device.steps + 1, device.samples + report.samples
+        return DevicePace(report.time_s, False, cost_s, query_s, exchange_s, steps, samples, device.ready)
 
     def smoothed(self, mean: float | None, value: float) -> float:
         return value if mean is None else mean + self.smoothing * (value - mean)
@@ -236,12 +241,17 @@ class ESync(Policy[ESyncState]):
             return self.held(state, asked)
         at_once = () if asked is None or asked in state.queries else (asked,)
         state, going = self.resolved(state, now_s)
+        return self.answered(state, tuple(sorted((*going, *at_once))), now_s, asked)
+
+    def answered(
+        self, state: ESyncState, going: tuple[int, ...], now_s: float, asked: int | None
+    ) -> tuple[ESyncState, Decisions]:
+        """Let those go on who are `going`; end the round if all are READY."""
         live = len(state.devices)
         if live and state.ready == live:
             return self.exchange(state, now_s) if self.blocking else self.stop(state, asked)
         if not self.blocking:
-            going, at_once = () if asked is None else (asked,), ()
-        going = tuple(sorted((*going, *at_once)))
+            going = () if asked is None else (asked,)
         return state, (Proceed(going, "replicas"),) if going else ()
 
     def held(self, state: ESyncState, asked: int | None) -> tuple[ESyncState, Decisions]:
@@ -258,11 +268,11 @@ class ESync(Policy[ESyncState]):
         for worker in sorted(state.queries, key=lambda worker: worker != state.slowest):
             device = device_of(state, worker)
             if not device.ready and self.is_ready(state, worker, now_s):
-                devices = state.devices.set(worker, replace(device, ready=True))
-                state = replace(state, devices=devices, ready=state.ready + 1)
+                devices = state.devices.set(worker, device._replace(ready=True))
+                state = state._replace(devices=devices, ready=state.ready + 1)
             elif not device.ready:
                 going.append(worker)
-        return replace(state, queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
+        return state._replace(queries=WorkerMap(), hold_s=math.inf), tuple(sorted(going))
 
     def has_enough(self, device: DevicePace) -> bool:
         return self.most is not None and device.steps >= self.most
@@ -285,13 +295,13 @@ class ESync(Policy[ESyncState]):
         """Send READY to all, who have gone on meanwhile."""
         go = () if asked is None else (Proceed((asked,), "replicas"),)
         ending: WorkerMap[bool] = WorkerMap()
-        return replace(state, ending=ending.set_all(tuple(state.devices), True)), (*go, Stop(tuple(state.devices)))
+        return state._replace(ending=ending.set_all(tuple(state.devices), True)), (*go, Stop(tuple(state.devices)))
 
     def exchange_if_stopped(
         self, state: ESyncState, ending: WorkerMap[bool], now_s: float
     ) -> tuple[ESyncState, Decisions]:
         if ending:
-            return replace(state, ending=ending), ()
+            return state._replace(ending=ending), ()
         after, decisions = self.exchange(state, now_s) if state.devices else (ESyncState(), ())
         if not state.newcomers:
             return after, decisions
@@ -301,11 +311,7 @@ class ESync(Policy[ESyncState]):
         """Aggregate, and start the next round."""
         workers = tuple(state.devices)
         weights, outer = self.weighting([device for _, device in state.devices.items()])
-        devices: WorkerMap[DevicePace] = WorkerMap()
-        for worker, device in state.devices.items():
-            pulled_s = now_s + (device.exchange_s or 0.0)
-            fresh = replace(device, finished_s=pulled_s, exchanged=True, steps=0, samples=0, ready=False)
-            devices = devices.set(worker, fresh)
+        devices = state.devices.map(lambda device: started_again(device, now_s))
         after = ESyncState(devices, slowest=state.slowest)
         return after, (Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
 
@@ -331,15 +337,22 @@ def device_of(state: ESyncState, worker: int) -> DevicePace:
 def started(state: ESyncState, workers: tuple[int, ...], time_s: float) -> ESyncState:
     """With workers of which nothing is known yet."""
     devices = state.devices.set_all(workers, DevicePace(time_s))
-    return replace(state, devices=devices, unknown=state.unknown + len(workers))
+    return state._replace(devices=devices, unknown=state.unknown + len(workers))
 
 
-def slowest_after(state: ESyncState, worker: int, cost_s: float) -> int:
+def started_again(device: DevicePace, now_s: float) -> DevicePace:
+    """The record in a new round, which begins with a pull."""
+    pulled_s = now_s + (device.exchange_s or 0.0)
+    return DevicePace(pulled_s, True, device.cost_s, device.query_s, device.exchange_s)
+
+
+def slowest_after(devices: WorkerMap[DevicePace], slowest: int | None, worker: int, cost_s: float) -> int:
     """The slowest, now that `worker` has a new cost; all are looked through only if it was the slowest."""
-    slowest = state.slowest
     if slowest == worker or slowest is None:
-        return slowest_of(state.devices) or 0
-    return worker if (cost_s, -worker) > (device_of(state, slowest).cost_s or 0.0, -slowest) else slowest
+        return slowest_of(devices) or 0
+    leading = devices.get(slowest)
+    assert leading is not None, f"worker {slowest} is not live"
+    return worker if (cost_s, -worker) > (leading.cost_s or 0.0, -slowest) else slowest
 
 
 def slowest_of(devices: WorkerMap[DevicePace]) -> int | None:
