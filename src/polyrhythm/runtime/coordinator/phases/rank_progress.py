@@ -1,8 +1,11 @@
 """How far one rank is in the steps of a synchronous phase, as the coordinator knows it."""
 
+import heapq
 from collections import deque
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from polyrhythm.core import Ledger
 from polyrhythm.runtime.wire.protocol import Stepped
 
 
@@ -18,3 +21,54 @@ class RankProgress:
     unseen: deque[tuple[float, Stepped]] = field(default_factory=deque)
     collective_failed: bool = False
     started: int = 0
+
+
+class StepOrder:
+    """The steps of all ranks in the order in which they were made, as far as nothing can be missing.
+
+    Args:
+        progress: of each rank.
+        lost: ranks that are gone, for whose steps nobody waits.
+        ledger: which ranks are within a step.
+    """
+
+    def __init__(self, progress: Mapping[int, RankProgress], lost: Container[int], ledger: Ledger) -> None:
+        self._progress, self._lost, self._accounts = progress, lost, ledger.accounts
+        self._awaited = -1
+        """The rank without which nothing could be said last."""
+        self._begun: list[int] | None = None
+
+    def due(self) -> Iterator[int]:
+        """Ranks whose next step can be shown now, each of which is shown before the next is asked for."""
+        heads: list[tuple[float, int]] = []
+        if self._is_missing(self._awaited) or not all(self._add(heads, worker) for worker in self._accounts):
+            return
+        while heads:
+            worker = heapq.heappop(heads)[1]
+            if self._is_running(worker):
+                self._begun = begun = []
+                yield worker
+                self._begun = None
+                if not all([self._add(heads, other) for other in begun]):  # noqa: C419 (a rank waits for all of them)
+                    return
+
+    def began(self, worker: int) -> None:
+        """This rank has begun another step."""
+        if self._begun is not None:
+            self._begun.append(worker)
+
+    def _add(self, heads: list[tuple[float, int]], worker: int) -> bool:
+        """Add the next step of a rank, if it is within one; False if that has still to be heard of."""
+        if self._is_missing(worker):
+            self._awaited = worker
+            return False
+        if self._is_running(worker) and (unseen := self._progress[worker].unseen):
+            heapq.heappush(heads, (unseen[0][0], worker))
+        return True
+
+    def _is_running(self, worker: int) -> bool:
+        account = self._accounts.get(worker)
+        return account is not None and account.running is not None
+
+    def _is_missing(self, worker: int) -> bool:
+        return self._is_running(worker) and worker not in self._lost and not self._progress[worker].unseen

@@ -20,7 +20,7 @@ from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
-from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress
+from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress, StepOrder
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
 
@@ -49,6 +49,7 @@ class SynchronousPhase(PhaseKind):
         self._members = self._job.present
         self._progress = {worker: RankProgress() for worker in self._members}
         self._lost = {}
+        self._order = StepOrder(self._progress, self._lost, self._job.ledger)
         self._stop_at: int | None = None
         self._granted = -1
         self._shown_s = self._job.clock()
@@ -131,7 +132,8 @@ class SynchronousPhase(PhaseKind):
 
     def take_back(self) -> None:
         """Every script has left its loop early: what they have done counts all the same."""
-        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
+        for worker in self._job.members:
+            self._lost.pop(worker, None)
 
     def request_stop(self) -> None:
         """Make the next token that is still to be sent the last."""
@@ -241,6 +243,7 @@ class SynchronousPhase(PhaseKind):
             self._driver.finish(ticket.worker)
             return False
         progress.started += 1
+        self._order.began(ticket.worker)
         if decision.workers == self._members:
             self._wanted = decision.shares or ()
         return True
@@ -354,20 +357,8 @@ class SynchronousPhase(PhaseKind):
 
     def _show_policy(self) -> None:
         """Show the policy what the ranks have done in the order in which they did, as far as nothing can be missing."""
-        while heads := self._heads():
-            self._show(min(heads, key=lambda worker: self._progress[worker].unseen[0][0]))
-
-    def _heads(self) -> list[int]:
-        """Workers whose next step can be shown; none if that of a live one is still to be heard of."""
-        heads = []
-        for worker, account in self._job.ledger.accounts.items():
-            if account.running is None:
-                continue
-            if self._progress[worker].unseen:
-                heads.append(worker)
-            elif worker not in self._lost:
-                return []
-        return heads
+        for worker in self._order.due():
+            self._show(worker)
 
     def _show_one_each(self) -> bool:
         shown = False
