@@ -41,6 +41,10 @@ def test_every_position_once_and_something_for_everyone(
     assert sizes == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
     assert all(size == batch_size for step in sizes[:-1] for size in step)
     assert 1 <= min(sizes[-1]) <= max(sizes[-1]) <= min(sizes[-1]) + 1
+    equal = ShareSchedule(plan)
+    for step in range(plan.steps):
+        drawn = [equal.draw(step, member) for member in range(members)]
+        assert drawn == [(plan.batch(step, member), max(sizes[step]), None) for member in range(members)]
     check_rest(plan, batches, cut)
 
 
@@ -61,6 +65,9 @@ def test_unequal_shares_take_every_position_once(pieces: list[tuple[int, int]], 
     assert all(step == shares for step in sizes[cut // 4 : -1])
     for step in range(cut // 4, plan.steps):
         weights = [schedule.weight(step, member) for member in range(members)]
+        for member in range(members):
+            drawn = schedule.batch(step, member), schedule.largest(step), weights[member]
+            assert schedule.draw(step, member) == drawn
         assert weights == pytest.approx([members * size / sum(sizes[step]) for size in sizes[step]])
     check_rest(plan, batches, cut)
 

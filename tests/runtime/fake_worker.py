@@ -242,7 +242,7 @@ class FakeWorker:
         """Whether there is a stop after it."""
         last, gradients = step == self.plan.steps - 1, self.schedule.exchange == "gradients"
         while len(self.drawn) < min(step + 1 + self.ahead, self.plan.steps):
-            self.drawn.append(self.schedule.batch(len(self.drawn)))
+            self.drawn.append(self.schedule.draw(len(self.drawn))[0])
         batch = self.drawn[step]
         samples = sum(sample_range.samples for sample_range in batch)
         self.held.extend(batch)

@@ -60,11 +60,11 @@ class EpochPlan:
 
     def batch(self, step: int, member: int, shares: Sequence[int] = ()) -> tuple[SampleRange, ...]:
         """Positions of one member in one step, in order; `shares` are as in `size`."""
-        size = self.size(step, member, shares)
-        before = member * size
-        if shares or step == self.steps - 1:
-            before = sum(self.size(step, other, shares) for other in range(member))
-        first = step * self.members * self.batch_size + before
+        size, first = self.batch_size, (step * self.members + member) * self.batch_size
+        if shares or step >= self.steps - 1:
+            size = self.size(step, member, shares)
+            first = step * self.members * self.batch_size
+            first += sum(self.size(step, other, shares) for other in range(member))
         return self._cut(first, first + size)
 
     def size(self, step: int, member: int, shares: Sequence[int] = ()) -> int:
@@ -132,6 +132,12 @@ class ShareSchedule:
     def batch(self, step: int, member: int) -> tuple[SampleRange, ...]:
         """Positions of one member in one step, in order."""
         return self.plan.batch(step, member, self.at(step))
+
+    def draw(self, step: int, member: int) -> tuple[tuple[SampleRange, ...], int, float | None]:
+        """What `batch`, `largest` and `weight` say of one step."""
+        if self.shares[-1] or len(self.shares) > 1 or step >= self.plan.steps - 1:
+            return self.batch(step, member), self.largest(step), self.weight(step, member)
+        return self.plan.batch(step, member), self.plan.batch_size, None
 
     def largest(self, step: int) -> int:
         """Samples of the member that has most of them in one step."""

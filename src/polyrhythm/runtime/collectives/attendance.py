@@ -17,6 +17,42 @@ WHY_NOT_INNER = "its SyncBatchNorm exchanges statistics in the forward pass"
 WHY_NOT_OTHER = "it has made other passes than in the step before"
 
 
+class StepPasses:
+    """Which passes of a step exchange: forward ones buffers, backward ones gradients.
+
+    It is beside the module, as `Module` sets its own attributes slowly.
+
+    Attributes:
+        usual: those of the step before.
+        alone: whether a pass of the step under way exchanges nothing.
+    """
+
+    __slots__ = ("_group", "_launched", "_played", "alone", "usual")
+
+    def __init__(self, group: SwitchGroup) -> None:
+        self._group = group
+        self._played, self.usual, self._launched, self.alone = "", FORWARD + BACKWARD, 0, False
+
+    @property
+    def played(self) -> str:
+        """Those of the step under way."""
+        if self._played and self._played[-1] == FORWARD and self._group.launches > self._launched:
+            self._played += BACKWARD
+        return self._played
+
+    def forward(self, before: str, exchanges: bool) -> None:
+        """A forward pass has been made; `before` are those before it."""
+        if exchanges:
+            self._played = before + FORWARD
+        else:
+            self.alone |= torch.is_grad_enabled()
+        self._launched = self._group.launches
+
+    def stepped(self) -> None:
+        """The step is over."""
+        self.usual, self._played, self.alone = self.played or self.usual, "", False
+
+
 class Attended(DistributedDataParallel):
     """A DistributedDataParallel that follows which passes a step has, and makes them with nothing.
 
@@ -27,41 +63,22 @@ class Attended(DistributedDataParallel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._played, self._usual, self._launched = "", FORWARD + BACKWARD, 0
-        self._alone = False
+        group = self.process_group
+        assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
+        self.passes = StepPasses(group)
 
     @property
     def why_not(self) -> str:
         """Why the rest of the step's exchange cannot be made without the script; empty if it can."""
         if any(isinstance(module, nn.SyncBatchNorm) for module in self.modules()):
             return WHY_NOT_INNER
-        return "" if self._usual.startswith(self.played) else WHY_NOT_OTHER
-
-    @property
-    def played(self) -> str:
-        """The passes of the step under way that exchange: forward ones buffers, backward ones gradients."""
-        if self._played.endswith(FORWARD) and self._launches > self._launched:
-            self._played += BACKWARD
-        return self._played
-
-    @property
-    def _launches(self) -> int:
-        group = self.process_group
-        assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
-        return group.launches
-
-    def stepped(self) -> None:
-        """The step is over."""
-        self._usual, self._played, self._alone = self.played or self._usual, "", False
+        return "" if self.passes.usual.startswith(self.passes.played) else WHY_NOT_OTHER
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        played = self.played
+        passes = self.passes
+        before = passes.played
         made = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-        if self.require_backward_grad_sync and torch.is_grad_enabled():
-            self._played = played + FORWARD
-        else:
-            self._alone |= torch.is_grad_enabled()
-        self._launched = self._launches
+        passes.forward(before, self.require_backward_grad_sync and torch.is_grad_enabled())
         return made
 
     def attend(self) -> None:
@@ -69,7 +86,7 @@ class Attended(DistributedDataParallel):
         roots: list[Tensor] = []
         self.require_backward_grad_sync = True  # which the script's forward pass would have said
         with torch.enable_grad():
-            for kind in self._usual.removeprefix(self.played):
+            for kind in self.passes.usual.removeprefix(self.passes.played):
                 if kind == FORWARD:
                     roots = self._pass_nothing()
                 else:
@@ -94,7 +111,7 @@ class Attended(DistributedDataParallel):
     def _nothing(self) -> list[Tensor]:
         # A parameter without a gradient anywhere keeps none if torch looks for those that are unused. Those of a pass
         # under no_sync it takes for used, and then each needs a gradient.
-        few = self.find_unused_parameters and not self._alone
+        few = self.find_unused_parameters and not self.passes.alone
         used = [p for p in self.module.parameters() if p.requires_grad][-1 if few else 0 :]
         sparse = {each.weight for each in self.module.modules() if getattr(each, "sparse", False)}
         return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
@@ -112,9 +129,9 @@ def attend(models: Sequence[Attended]) -> str:
     What some backward pass of the step has begun is left alone where there are several models.
     """
     if len(models) > 1:
-        return "" if any(BACKWARD in model.played for model in models) else WHY_NOT_SEVERAL
+        return "" if any(BACKWARD in model.passes.played for model in models) else WHY_NOT_SEVERAL
     for model in models:
-        if model.played == model._usual:
+        if model.passes.played == model.passes.usual:
             return ""
         if model.why_not:
             return model.why_not

@@ -109,7 +109,8 @@ class SwitchGroup(dist.ProcessGroup):
 
     @property
     def failure(self) -> str | None:
-        return self.generation.failure if self.generation else None
+        generation = self.generation
+        return generation.health.failure if generation is not None else None
 
     def abort(self, reason: str = "aborted", prefix: str | None = None) -> None:
         """Give up the generation, from any thread: pending collectives return at once, and the step's collective has

@@ -35,6 +35,8 @@ class Schedules:
         self._before = self._now = 0
         """What was reached with this worker's last step but one, and with its last."""
         self._were_apart = self._inside = False
+        self.follows = False
+        """Whether any of them follows the job."""
         self.left_alone = False
         """Whether each worker makes the steps that the script counts, and so its schedules."""
 
@@ -58,6 +60,7 @@ class Schedules:
         """
         for scheduler in [each for each, calls in self._calls.items() if calls == steps]:
             self._made[scheduler] = 0
+            self.follows = True
             if stretched:
                 what = f"{type(scheduler).__name__}.step counts the mini-batches of all workers, as one process would"
                 tell(what, self._places[scheduler])
@@ -77,6 +80,8 @@ class Schedules:
 
     def stepped(self) -> None:
         """This worker has made a step in the session."""
+        if not self.follows:
+            return
         self._were_apart |= self._apart()
         self._advance(self._reached())
 

@@ -101,10 +101,11 @@ class AdaptedScript:
         return Pass(self, loader, self._dealing.opening(loader, self.distributed, original)).iterator()
 
     def backward(self, roots: Iterable[Tensor]) -> None:
-        if self.session is not None:
+        if (session := self.session) is not None:
             self._used()  # though the model may be in evaluation mode
             self._own_values.backward(roots)
-            self.session.deferred.backward(together=not self.session.apart)
+            if session.deferred.fresh:
+                session.deferred.backward(together=not session.apart)
         elif not self.dormant:
             self.warm_up.backward()
 
@@ -136,7 +137,7 @@ class AdaptedScript:
         elif not session.has_batch:
             self._own.step()
         self._own_values.step(session.parameters)
-        if not session.apart:
+        if self.schedules.follows and not session.apart:
             self.schedules.meet(self._source.steps_begun - self._opened_at)
 
     def _check_place(self, session: ScriptSession) -> None:

@@ -70,12 +70,13 @@ class DeferredStep:
     def __init__(self, replica: ScriptReplica) -> None:
         self._replica = replica
         self._kept: list[Tensor | None] = []
-        self.under_way = self._new = False
+        self.under_way = self.fresh = False
+        """Whether a step that was put off is under way, and whether no backward pass has begun since."""
 
     def put_off(self) -> None:
         """The script's optimizer is about to step: keep its gradients, and keep it from them."""
         self._kept = [None if p.grad is None else p.grad.clone() for p in self._replica.parameters]
-        self.under_way = self._new = True
+        self.under_way = self.fresh = True
         self._replica.hide_gradients()
 
     def stepped(self) -> None:
@@ -88,9 +89,9 @@ class DeferredStep:
 
         If workers step together the pass may end in their exchange, which takes what was kept along.
         """
-        if not self._new:
+        if not self.fresh:
             return
-        self._new = False
+        self.fresh = False
         if any(p.grad is not None and p.grad.any() for p in self._replica.parameters):
             self._kept = []
         elif together:

@@ -112,7 +112,7 @@ class DDPExchange:
 
     def complete(self, steps: int) -> None:
         for model in self._attended:
-            model.stepped()
+            model.passes.stepped()
         if self.group is not None:
             self.group.step()
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps

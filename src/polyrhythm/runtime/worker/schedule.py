@@ -29,7 +29,7 @@ class LocalSchedule:
         self, policy: Policy[Any], cluster: Cluster, members: tuple[int, ...], rank: int, state: str = ""
     ) -> None:
         self._members = members
-        self._rank = rank
+        self._rank, self._index = rank, members.index(rank)
         self._driver = Driver(policy, cluster, self)
         if state and not policy.traits.steady:
             self._driver.lead(policy, decode_state(state))
@@ -70,20 +70,12 @@ class LocalSchedule:
         except Exception:  # of a policy that may be none of ours: it begins anew
             return ""
 
-    def batch(self, step: int) -> tuple[SampleRange, ...]:
-        """This rank's mini-batch in a step whose shares are known."""
+    def draw(self, step: int) -> tuple[tuple[SampleRange, ...], int, float | None]:
+        """Of a step whose shares are known: this rank's mini-batch, samples of the member that has most of them, and
+        what this rank's gradient counts for, None under equal shares.
+        """
         assert self.shares is not None
-        return self.shares.batch(step, self._members.index(self._rank))
-
-    def largest(self, step: int) -> int:
-        """Samples of the member that has most of them in that step."""
-        assert self.shares is not None
-        return self.shares.largest(step)
-
-    def weight(self, step: int) -> float | None:
-        """What this rank's gradient counts for in that step; None under equal shares."""
-        assert self.shares is not None
-        return self.shares.weight(step, self._members.index(self._rank))
+        return self.shares.draw(step, self._index)
 
     def advance(self, records: Sequence[MeasuredStep] | None = None) -> Sync | None:
         """Everyone completes the step; how the members' contributions are combined after it, if they are.

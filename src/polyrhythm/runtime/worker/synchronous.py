@@ -102,7 +102,7 @@ class SynchronousMode:
             return None
         self._drawn += 1
         before = self._dataset_samples - plan.samples + step * plan.members * plan.batch_size
-        batch, largest, weight = schedule.batch(step), schedule.largest(step), schedule.weight(step)
+        batch, largest, weight = schedule.draw(step)
         return DrawnBatch(batch, before, plan.members, largest, weight=weight)
 
     def follow(self, message: ToWorker) -> None:
@@ -244,7 +244,7 @@ class SynchronousMode:
         schedule, context = self._schedule, self._context
         step, gradients = schedule.step, schedule.exchange == "gradients"
         try:
-            sync = schedule.advance(unpacked(self._records) or None)
+            sync = schedule.advance(unpacked(self._records) if self._records else None)
         except PolicyError as error:
             self._failure, self._broken = (step, str(error)), True
             return False
@@ -290,7 +290,8 @@ class SynchronousMode:
         context.exchange.complete(step + 1)
         context.started_s = context.clock()
         figures = context.computed_s, reached, shared, skipped, wait_s
-        self._prepare(gradients)
+        if not self._stay_equal:
+            self._prepare(gradients)
         self._tell(Stepped(step, samples, *figures, self._records, context.started_s, context.loss), token)
         if stop:
             context.wait()
