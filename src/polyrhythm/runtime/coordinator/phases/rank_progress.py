@@ -46,7 +46,8 @@ class StepOrder:
         while heads:
             worker = heapq.heappop(heads)[1]
             if self._is_running(worker):
-                self._begun = begun = []
+                begun: list[int] = []
+                self._begun = begun
                 yield worker
                 self._begun = None
                 if not all([self._add(heads, other) for other in begun]):  # noqa: C419 (a rank waits for all of them)
