@@ -35,10 +35,10 @@ from polyrhythm.core import Policy, Report, Trace
 from polyrhythm.policies import RLP
 from polyrhythm.policies.rlp.network import ValueNetwork, load
 from polyrhythm.rl.dqn import PRESETS
-from polyrhythm.rl.evaluate import HELD_OUT_SEED, PAPER_BASELINES, best_of, compare, instances, times_of
 from polyrhythm.rl.instances import FAMILIES
 from polyrhythm.rl.learn import TEACHERS, Study
 from polyrhythm.rl.rollout import Rollout, play_all
+from polyrhythm_experiments.reproduce.rlp_evaluation import HELD_OUT_SEED, best_of, compare, instances, times_of
 from polyrhythm_experiments.reproduce.rlp_trials import FIGURES, TRAINED
 
 INSTANCES = 24
@@ -53,7 +53,7 @@ WARM_UP, TIMED = 16, 160
 PRETRAINING = 20
 """Jobs of the paper's pre-training, if not told otherwise; its own 100 take five times as long."""
 OTHERS = tuple(family for group in FIGURES.values() for family in group if family != TRAINED)
-SPECS = (*PAPER_BASELINES, "k-group:{k}", "kbandit")
+SPECS = (*TEACHERS, "k-group:{k}", "kbandit")
 
 
 def gains(console: Console, arguments: argparse.Namespace) -> bool:

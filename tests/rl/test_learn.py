@@ -12,7 +12,6 @@ from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.rl import learn
 from polyrhythm.rl.dqn import HIDDEN, PRESETS, Preset
 from polyrhythm.rl.episode import Episode
-from polyrhythm.rl.evaluate import compare, measure_all, spec_for
 from polyrhythm.rl.instances import Family, draw
 from polyrhythm.rl.learn import Study
 from polyrhythm.rl.rollout import Rollout, play, play_all
@@ -164,20 +163,6 @@ def test_teachers_are_told_as_actions(tiny: Family) -> None:
     assert {action for _, action in asp.choices} == {1}
     assert {action for _, action in bsp.choices} == {0, 2}
     assert asp.left(1.0)[0] == pytest.approx(sum(asp.rewards(1.0)))
-
-
-def test_comparisons() -> None:
-    ratio = compare([3.0, 1.0], [1.0, 1.0])
-    assert (ratio.value, ratio.wins, ratio.losses) == (2.0, 1, 0)
-    assert 1.0 <= ratio.low <= ratio.value <= ratio.high <= 3.0
-    assert spec_for("k-sync:{k}", 2) == "k-sync:1"
-
-
-def test_a_job_is_measured_the_same_on_any_core(tiny: Family) -> None:
-    pairs = [(draw(tiny, 3), spec) for spec in ("asp", "k-group:{k}")]
-    one, two = (measure_all(pairs, jobs=jobs) for jobs in (1, 2))
-    assert one == two
-    assert one[0].duration_s == one[0].time_to_target_s
 
 
 def test_what_was_learned_is_plain_data(tmp_path: Path) -> None:

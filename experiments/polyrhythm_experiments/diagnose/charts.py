@@ -12,7 +12,7 @@ from torch import Tensor
 from polyrhythm.report.figures import Chart
 from polyrhythm.report.palette import look
 from polyrhythm.telemetry.numbers import number
-from polyrhythm.training.diagnostics import density, distance
+from polyrhythm_experiments.diagnose.diagnostics import density, distance
 from polyrhythm_experiments.diagnose.probe import ProbedModel
 from polyrhythm_experiments.diagnose.study import Diagnosis
 

@@ -14,9 +14,9 @@ from polyrhythm.sim.numerics import Evaluation, StepResult
 from polyrhythm.training.averaging import Buffers
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task
-from polyrhythm.training.diagnostics import GradientSpread, spread, top_eigenvalue
 from polyrhythm.training.flat import Segment
 from polyrhythm.training.gradient import GradientRequest
+from polyrhythm_experiments.diagnose.diagnostics import GradientSpread, spread, top_eigenvalue
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from polyrhythm.policies.rlp.network import load
 from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.report.timeline import Timeline
 from polyrhythm.rl.episode import BATCH
-from polyrhythm.rl.evaluate import PAPER_BASELINES, Ratio, best_of, compare, instances, measure
 from polyrhythm.rl.instances import FAMILIES, Instance
+from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.figures import plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
+from polyrhythm_experiments.reproduce.rlp_evaluation import Ratio, best_of, compare, instances, measure
 from polyrhythm_experiments.reproduce.rlp_trials import SPECS, ResultsByKey, figures, run
 
 SOURCE = "*Learning efficient parameter server synchronization policies for distributed SGD* (RLP)."
@@ -88,7 +89,7 @@ def against_best(results: ResultsByKey, family: str, spec: str = "rlp") -> tuple
 
 
 def shown(spec: str) -> str:
-    return NAMES.get(spec, spec.replace(":{k}", "").upper() if spec in PAPER_BASELINES else spec.replace(":{k}", ""))
+    return NAMES.get(spec, spec.replace(":{k}", "").upper() if spec in TEACHERS else spec.replace(":{k}", ""))
 
 
 def summary(results: ResultsByKey) -> DocumentSection:
@@ -116,7 +117,7 @@ def section(title: str, families: Sequence[str], results: ResultsByKey) -> Docum
     ratios = [
         (shown(spec), *(str(against_best(results, family, spec)[1]) for family in families))
         for spec in SPECS
-        if spec not in PAPER_BASELINES
+        if spec not in TEACHERS
     ]
     bars = [
         Series(family, [shown(spec) for spec in SPECS], [fmean(each) for each in durations(results, family).values()])

@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 import joblib
 
 from polyrhythm.policies.rlp.network import dump, load
-from polyrhythm.rl.evaluate import PAPER_BASELINES, instances, measure
 from polyrhythm.rl.instances import Instance
+from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.lab import Lab
+from polyrhythm_experiments.reproduce.rlp_evaluation import instances, measure
 
-SPECS = (*PAPER_BASELINES, "k-sync:{k}", "k-async:{k}", "k-group:{k}", "kbandit", "rlp")
+SPECS = (*TEACHERS, "k-sync:{k}", "k-async:{k}", "k-group:{k}", "kbandit", "rlp")
 """What is compared; {k} is seven tenths of the workers."""
 JOBS_PER_SEED = 4
 """Held-out jobs of a family for each seed that was asked for."""

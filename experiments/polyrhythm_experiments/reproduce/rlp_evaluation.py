@@ -11,6 +11,7 @@ from polyrhythm.core import TraceWriter
 from polyrhythm.policies import parse_policy
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
+from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.gradient import one_thread
 
@@ -18,8 +19,6 @@ HELD_OUT_SEED = 1_000_000
 """Seeds from here on are held out: no training and no validation uses them."""
 RESAMPLES = 4000
 """Of a bootstrap."""
-PAPER_BASELINES = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
-"""BSP, ASP and the paper's SSP(2, 5, 8): our s is one less than its (see `SSP`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def compare(theirs: Sequence[float], ours: Sequence[float], seed: int = 0) -> Ra
     return Ratio(float(a.mean() / b.mean()), float(low), float(high), wins, losses)
 
 
-def best_of(times: dict[str, list[float]], names: Sequence[str] = PAPER_BASELINES) -> str:
+def best_of(times: dict[str, list[float]], names: Sequence[str] = TEACHERS) -> str:
     """The name with the least mean time.
 
     >>> best_of({"asp": [2.0, 2.0], "bsp": [1.0, 4.0]}, ["asp", "bsp"])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.training.data.task import Split, Task
-from polyrhythm.training.diagnostics import density, distance, power_iteration, spread, top_eigenvalue
 from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.models import LanguageModel, resnet, seeded
+from polyrhythm_experiments.diagnose.diagnostics import density, distance, power_iteration, spread, top_eigenvalue
 
 BUILDS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Tanh(), nn.Linear(3, 3)),
