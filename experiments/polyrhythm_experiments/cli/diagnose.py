@@ -6,11 +6,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
-from polyrhythm.cli.outputs import Outputs
+from polyrhythm.cli.outputs import Outputs, json_document
 from polyrhythm.cli.terminal import long_work, print_figures
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
     print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
     print_what_was_seen(diagnosis)
     if json:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(as_values(diagnosis, command)), indent=2) + b"\n")
+        json.write_bytes(json_document(as_values(diagnosis, command)))
     if report:
         report.write_text(page(diagnosis, command), encoding="utf-8")
 

@@ -1,6 +1,5 @@
 """The commands and their options."""
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,7 @@ from polyrhythm.cli.options import (
     Json,
     Overrides,
     ReportFile,
+    RunOn,
     ScenarioName,
     Show,
     Target,
@@ -55,12 +55,6 @@ app.command()(search_cost)
 app.command()(learn)
 app.command()(calibrate)
 app.command(cls=DoctorCommand)(doctor)
-
-
-class RunOn(StrEnum):
-    SIM = "sim"
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def print_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ import typer
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
 from polyrhythm.cli.options import read_override, split_policies
-from polyrhythm.cli.outputs import Outputs, check_writable
+from polyrhythm.cli.outputs import Outputs, check_writable, json_document
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.telemetry.result import RunResult
 
@@ -213,8 +213,7 @@ def write(command: str, findings: Findings, out: Path | None, json: Path | None,
 def as_json(command: str, findings: Findings) -> bytes:
     """Everything as one object; what is not finite is null."""
     errors = [{**pair._asdict(), "error": pair.error} for pair in compared(findings)]
-    value = {"command": command, **findings._asdict(), "agreement": errors}
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return json_document({"command": command, **findings._asdict(), "agreement": errors})
 
 
 def as_page(command: str, findings: Findings) -> str:

@@ -42,6 +42,14 @@ TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="K
 Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it goes on.")]
 
 
+class RunOn(StrEnum):
+    """What carries out runs: the simulator here, real workers here, or the simulator on a Ray cluster."""
+
+    SIM = "sim"
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class TrialsOn(StrEnum):
     """Where simulated runs are computed."""
 

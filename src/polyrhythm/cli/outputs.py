@@ -78,10 +78,14 @@ def check_writable(option: str, path: Path) -> None:
         raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
 
 
+def json_document(value: Any) -> bytes:
+    """Indented, with a line end; what is not finite is null."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
 def as_json(command: str, scenario: Any, results: Sequence[RunResult]) -> bytes:
     """One object per policy and seed, and what made them; what is not finite is null."""
-    value = {"command": command, "version": __version__, "scenario": scenario, "results": list(results)}
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return json_document({"command": command, "version": __version__, "scenario": scenario, "results": list(results)})
 
 
 def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from polyrhythm.cli.group import complain
+from polyrhythm.cli.search import SWITCH, default_store
 from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ VARIABLE = "POLYRHYTHM_POLICY"
 WATCHED = ("--on-divergence", "end")
 """Flags of a pilot in front of those that are given: one that diverges fails at once."""
 METRIC = r"accuracy[ =:]+([0-9.]+|nan)"
-SWITCH = "switch:bsp@{},asp"
 ASKED = re.compile(rf"(\()?(?<![\w-]){NAME}(?![\w-])(?(1)\))")
 """The policy's name in a spec, with the parentheses around it."""
 
@@ -76,12 +76,6 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         policy = piloted(pilot, store, job)
     complain(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
     return pilot.command(policy, run=0)
-
-
-def default_store() -> str:
-    from polyrhythm.cli.search import default_store
-
-    return str(default_store())
 
 
 def read_pilot(arguments: Sequence[str]) -> Pilot | None:

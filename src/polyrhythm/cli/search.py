@@ -13,8 +13,8 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED, complain
-from polyrhythm.cli.options import Ui, read_override
-from polyrhythm.cli.outputs import Outputs, check_writable
+from polyrhythm.cli.options import RunOn, Ui, read_override
+from polyrhythm.cli.outputs import Outputs, check_writable, json_document
 from polyrhythm.errors import JobError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
     from polyrhythm.sim import Scenario
 
-KNOB = "switch:bsp@{},asp"
-
-
-class SearchOn(StrEnum):
-    SIM = "sim"
-    LOCAL = "local"
-    RAY = "ray"
+SWITCH = "switch:bsp@{},asp"
 
 
 class WalkName(StrEnum):
@@ -40,7 +34,7 @@ class WalkName(StrEnum):
 def search(
     ctx: typer.Context,
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file.")],
-    policy: Annotated[str, typer.Option(metavar="SPEC", help="What is searched, with {} for the number.")] = KNOB,
+    policy: Annotated[str, typer.Option(metavar="SPEC", help="What is searched, with {} for the number.")] = SWITCH,
     safe: Annotated[float, typer.Option("--from", metavar="X", help="Value that keeps the accuracy.")] = 1.0,
     fast: Annotated[float, typer.Option("--to", metavar="X", help="Value that saves the most time.")] = 0.0,
     log: Annotated[bool, typer.Option("--log", help="Halve the logarithm of the number.")] = False,
@@ -63,7 +57,7 @@ def search(
     algorithm_1: Annotated[
         bool, typer.Option("--algorithm-1", help="As published: two-sided, means, nothing early, nothing shared.")
     ] = False,
-    on: Annotated[SearchOn, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = SearchOn.SIM,
+    on: Annotated[RunOn, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = RunOn.SIM,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time.")] = 1,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
@@ -115,13 +109,13 @@ def default_store() -> Path:
     return Path(os.environ.get("POLYRHYTHM_STORE") or Path(base) / "polyrhythm" / "searches.db")
 
 
-def job_of(scenario: "Scenario", on: SearchOn, time_scale: float) -> str:
+def job_of(scenario: "Scenario", on: RunOn, time_scale: float) -> str:
     """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data files."""
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
     about = {key: value for key, value in msgspec.to_builtins(scenario).items() if key not in ABOUT}
     data = scenario.training.data if scenario.training else None
-    place = {"local": time_scale} if on is SearchOn.LOCAL else {}
+    place = {"local": time_scale} if on is RunOn.LOCAL else {}
     return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place})
 
 
@@ -131,18 +125,18 @@ ABOUT = ("name", "description", "source")
 
 @contextmanager
 def runner_of(
-    scenario: "Scenario", plan: "SearchPlan", on: SearchOn, jobs: int, reuse: bool, time_scale: float
+    scenario: "Scenario", plan: "SearchPlan", on: RunOn, jobs: int, reuse: bool, time_scale: float
 ) -> "Iterator[Runner]":
     """What carries out the trials; nothing is started before the first."""
     from polyrhythm.search.runners import Processes, SerialRunner, on_ray
     from polyrhythm.search.simulated import SimulatedTrials
 
-    simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is SearchOn.SIM)
-    if on is SearchOn.LOCAL:
+    simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is RunOn.SIM)
+    if on is RunOn.LOCAL:
         if jobs > 1:
             raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
         yield SerialRunner(local_trials(scenario, time_scale))
-    elif on is SearchOn.RAY:
+    elif on is RunOn.RAY:
         yield on_ray(simulated(), jobs)
     elif jobs == 1:
         yield SerialRunner(simulated())
@@ -286,4 +280,4 @@ def as_json(command: str, finished: "Finished") -> bytes:
         "algorithm_1_s": cost.algorithm_1_s,
         "share_of_algorithm_1": cost.share,
     }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return json_document(value)

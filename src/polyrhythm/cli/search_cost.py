@@ -6,12 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import complain
-from polyrhythm.cli.outputs import check_writable
+from polyrhythm.cli.outputs import check_writable, json_document
 from polyrhythm.errors import UsageError
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
@@ -190,7 +189,7 @@ def as_json(command: str, log: RunLog, cases: "Sequence[Case]", rows: "dict[str,
             for case in cases
         ],
     }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return json_document(value)
 
 
 def candidate_json(candidate: "Candidate") -> dict[str, Any]:

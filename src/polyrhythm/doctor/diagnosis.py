@@ -12,7 +12,8 @@ from polyrhythm.doctor.evidence import Evidence, StepTimes
 from polyrhythm.doctor.lateness import STILL, LateRanks
 from polyrhythm.doctor.links import slow_links
 from polyrhythm.doctor.outlook import TODAY, Prospect, prospects
-from polyrhythm.doctor.wording import named, next_step, share, verdict, why
+from polyrhythm.doctor.wording import named, next_step, verdict, why
+from polyrhythm.telemetry.numbers import share
 
 SETTLING = 2
 """First steps of a job, which are longer than the others: memory is taken, connections are made."""

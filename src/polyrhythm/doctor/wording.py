@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from polyrhythm.doctor.culprits import Culprit
 from polyrhythm.doctor.evidence import Evidence, StepPart
+from polyrhythm.telemetry.numbers import share
 
 if TYPE_CHECKING:
     from polyrhythm.doctor.outlook import Prospect
@@ -37,15 +38,6 @@ REMEDIES: dict[tuple[StepPart, bool], str] = {
 
 def named(rank: int, host: str) -> str:
     return f"rank {rank} on {host}" if host else f"rank {rank}"
-
-
-def share(value: float) -> str:
-    """A share in per cent.
-
-    >>> share(0.312), share(0.0043)
-    ('31 %', '0.4 %')
-    """
-    return f"{value:.0%}".replace("%", " %") if abs(value) >= 0.0995 else f"{value:.1%}".replace("%", " %")
 
 
 def listed(words: Sequence[str]) -> str:

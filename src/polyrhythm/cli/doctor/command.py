@@ -5,13 +5,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from typer.core import TyperCommand
 
 from polyrhythm.cli.jobs import At, JobToken
 from polyrhythm.cli.options import ReportFile, split_policies
-from polyrhythm.cli.outputs import check_writable, make_folder
+from polyrhythm.cli.outputs import check_writable, json_document, make_folder
 from polyrhythm.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def tell(command: str, answer: "DoctorAnswer", json: bool, report: Path | None) 
     from polyrhythm.cli.doctor.show import as_page, print_answer
 
     if json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        sys.stdout.buffer.write(json_document(answer))
     else:
         print_answer(answer)
     if report:
