@@ -105,6 +105,13 @@ def test_rooms_of_the_runtime_import_what_stands_below(module: str) -> None:
     assert others <= ROOMS[own], f"{module} imports {others - ROOMS[own]}"
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_says_what_it_is_for(room: str) -> None:
+    text = MODULES[f"polyrhythm.runtime.{room}"].read_text(encoding="utf-8")
+    parts = ("\nWhat it is for: ", "\nWhat comes in: ", "\nWhat goes out: ", "\nIt imports ")
+    assert [part for part in parts if part not in text] == []
+
+
 def test_no_package_is_crowded() -> None:
     crowds: dict[str, int] = {}
     for name, path in MODULES.items():

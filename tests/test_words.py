@@ -47,6 +47,7 @@ GONE = {
     "carriage": "transport",
     "debts": "unsynchronised samples",
     "rescue": "rollback",
+    "opening": "warm-up step",
     "nursery": "fork-server context",
     "grave": "deferred destroy",
     "awake": "spinning",

@@ -14,7 +14,7 @@ EVERY = list(range(96))
 def test_its_data_are_shared_out(tmp_path: Path, policy: str, order: str) -> None:
     run = adapted(tmp_path, "alone.py", "3", order, policy=policy)
     first, second = run.epochs_of(0), run.epochs_of(1)
-    assert second[0][:8] == first[0][:8]  # the opening, of which the first rank's step counts
+    assert second[0][:8] == first[0][:8]  # the warm-up step, of which the first rank's step counts
     epochs = [sorted(a + b) for a, b in zip(first, [second[0][8:], *second[1:]], strict=True)]
     assert epochs == [EVERY] * 3
     weights = [(tmp_path / f"weights.{rank}").read_text(encoding="utf-8") for rank in range(2)]

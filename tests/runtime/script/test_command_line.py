@@ -53,8 +53,8 @@ def phases(folder: Path) -> list[Trace]:
 
 def counted(traces: list[Trace]) -> int:
     """Samples of all steps that count, with those of the warm-up step, which torch makes."""
-    opening = traces[0].header.cluster.processed_samples
-    return opening + sum(entry.event.samples for t in traces for entry in t.entries if isinstance(entry.event, Report))
+    warm_up = traces[0].header.cluster.processed_samples
+    return warm_up + sum(entry.event.samples for t in traces for entry in t.entries if isinstance(entry.event, Report))
 
 
 def test_bsp_to_asp_to_bsp_by_ctl(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_ranks_read_their_own_shards_from_the_first_step_on(tmp_path: Path, part
 def test_a_script_for_one_process_begins_in_the_shard_of_the_first(tmp_path: Path, policy: str) -> None:
     run = adapted(tmp_path, "dealt.py", partition="seldp", policy=policy, stand_in=False)
     first, second = run.epochs_of(0), run.epochs_of(1)
-    assert second[0][:4] == first[0][:4]  # the opening, of which the first rank's step counts
+    assert second[0][:4] == first[0][:4]  # the warm-up step, of which the first rank's step counts
     dealt = deal(parse_partition("seldp"), np.zeros(SAMPLES), 2, seed=JOB_SEED)
     counted = 0
     for rank, seen in enumerate([first, [second[0][4:], *second[1:]]]):
@@ -58,10 +58,10 @@ def test_servers_have_each_sample_of_each_pass_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", [("ranks", "parts"), ("parts",), ("ranks", "drop")])
 def test_accumulation_and_drop_last_lose_nothing(tmp_path: Path, what: tuple[str, ...]) -> None:
     run = adapted(tmp_path, "dealt.py", *what, partition="defdp", stand_in=False)
-    opening = 0 if "ranks" in what else 8  # is the first rank's
+    warm_up = 0 if "ranks" in what else 8  # is the first rank's
     dealt, counted = deal(parse_partition("defdp"), np.zeros(SAMPLES), 2, "ranks" not in what), 0
     for rank in run.ranks:
-        flat = [index for epoch in run.epochs_of(rank) for index in epoch][rank * opening :]
+        flat = [index for epoch in run.epochs_of(rank) for index in epoch][rank * warm_up :]
         passes = [index for epoch in range(EPOCHS + 1) for index in dealt.order(rank, epoch).tolist()]
         assert flat == passes[: len(flat)]
         counted += len(flat)

@@ -20,10 +20,10 @@ from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReadi
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.epochs import loop_number
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
-from polyrhythm.runtime.script.opening import disjoint, open_session
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
+from polyrhythm.runtime.script.session_start import disjoint, open_session
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -98,7 +98,7 @@ class AdaptedScript:
         if self.session is not None:
             trains = self.loaders.trains_on(loader)
             return Pass(self, loader, None).iterator() if trains else self.loaders.pass_over(loader)
-        return Pass(self, loader, self._dealing.opening(loader, self.distributed, original)).iterator()
+        return Pass(self, loader, self._dealing.warm_up_batches(loader, self.distributed, original)).iterator()
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if (session := self.session) is not None:

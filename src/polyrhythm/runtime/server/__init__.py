@@ -6,5 +6,5 @@ worker until somebody says what becomes of them (`shard_service`), and sums cont
 What comes in: pushes, pulls, uploads and downloads of workers; `Apply`, `Drop` and `Forget` of the coordinator.
 What goes out: parameters, and the word that a gradient has arrived.
 It does not know why a gradient is applied: no policy and no membership.
-It imports `wire`, `core` and `training`; never `coordinator`, `worker`, `collectives`, `launch` or `script`.
+It imports `wire` and `training`; never `coordinator`, `worker`, `collectives`, `launch` or `script`.
 """

@@ -7,5 +7,6 @@ parameter shards) from whoever sends.
 What goes out: checked messages, and payloads written where their reader wants them.
 It decides nothing: no policy, no optimizer, no process group. Nothing here unpickles, and no length is believed before
 it is checked.
-It imports `core`, `training` (names of settings and number formats) and `telemetry`; never another room of the runtime.
+It imports `core`, `policies`, `training` (names of settings and number formats) and `telemetry`; never another room of
+the runtime.
 """

@@ -6,6 +6,6 @@ coordinator and the shards.
 What comes in: a model, an optimizer and a data set; messages of the coordinator.
 What goes out: gradients, reports, exchanges of replicas; the loop itself stays as it was written.
 It decides nothing but what every rank can decide by itself (`schedule`).
-It imports `wire`, `collectives`, `launch` (to find its job), `core`, `policies`, `training` and `telemetry`; never
-`server`, `coordinator` or `script`.
+It imports `wire`, `collectives`, `checkpoint`, `launch` (to find its job), `core`, `policies`, `training` and
+`telemetry`; never `server`, `coordinator` or `script`.
 """

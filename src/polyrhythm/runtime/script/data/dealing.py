@@ -34,7 +34,7 @@ class Dealing:
         self.workers, self._rank = workers, rank
         self._asked = flags_of(config)
 
-    def opening(
+    def warm_up_batches(
         self, loader: DataLoader[Any], distributed: bool, original: Callable[[DataLoader[Any]], Iterator[Any]]
     ) -> Iterator[Any]:
         """What a loader gives until the script has made its first step."""
