@@ -135,14 +135,12 @@ class Policy(ABC, Generic[State]):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """What this policy promises on `cluster`; nothing unless a subclass says so."""
-        del cluster
         return Bounds()
 
     def stages(self, cluster: Cluster) -> "tuple[Stage, ...]":
         """The policies that follow one another, if that is all that this policy is; each can then run in a placement of
         its own. None unless a subclass says so.
         """
-        del cluster
         return ()
 
     @property
@@ -153,12 +151,10 @@ class Policy(ABC, Generic[State]):
 
     def figures(self, state: State) -> dict[str, float]:
         """What `state` has to show of the policy at work, by name, for reports; nothing unless a subclass says so."""
-        del state
         return {}
 
     def in_force(self, state: State) -> "Policy[Any]":
         """The policy that is in force; a change of it is a switch, which may cost the cluster time."""
-        del state
         return self
 
     @property
@@ -168,7 +164,6 @@ class Policy(ABC, Generic[State]):
 
     def remark(self, state: State) -> str:
         """What it has done last that a reader of the log wants to know, and why, in one line; empty if nothing."""
-        del state
         return ""
 
     @property

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -82,8 +83,7 @@ def keep(reader: Reader, order: WatchOrder) -> None:
     if order.report is None:
         return
     try:
-        with open(order.report, "w", encoding="utf-8") as file:
-            file.write(saved_page(order.address.job, *reader.after(0)))
+        Path(order.report).write_text(saved_page(order.address.job, *reader.after(0)), encoding="utf-8")
     except OSError as error:
         print(f"polyrhythm: cannot write --report {order.report}: {error.strerror}", file=sys.stderr, flush=True)
 

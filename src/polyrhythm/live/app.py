@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,13 +31,37 @@ FROM_FILES = re.compile(r"/|\\|\.py\b")
 class SwitchRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
 
+    def act(self, address: Address, by: str) -> str:
+        if FROM_FILES.search(self.policy):
+            raise UsageError("a policy that stands in a file can be switched to with polyrhythm ctl only")
+        state = steer.switch(address, self.policy, by)
+        return f"switching to {state.switching_to}" if state.switching_to else f"policy {state.policy} holds"
+
+
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    rank: int
+
+    def act(self, address: Address, by: str) -> str:
+        steer.ask(address, DrainWorker(self.rank, by))
+        return f"rank {self.rank} leaves when its step is complete"
+
 
 class RemoveRequest(msgspec.Struct, forbid_unknown_fields=True):
     rank: int
 
+    def act(self, address: Address, by: str) -> str:
+        steer.ask(address, RemoveWorker(self.rank, by))
+        return f"rank {self.rank} is removed"
+
 
 class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
-    pass
+    def act(self, address: Address, by: str) -> str:
+        steer.ask(address, EndJob(by))
+        return "the job ends"
+
+
+REQUESTS = {"/switch": SwitchRequest, "/drain": DrainRequest, "/remove": RemoveRequest, "/end": EndRequest}
+"""What a page may ask for: each is done with the job, and says in one line what came of it."""
 
 
 class Page:
@@ -49,25 +73,15 @@ class Page:
     def routes(self) -> list[Route]:
         return [
             Route("/", self.index),
-            Route("/page.css", self.style),
-            Route("/page.js", self.script),
+            *map(asset_route, ("page.css", "page.js")),
             Route("/state", self.state),
             Route("/saved", self.saved),
-            Route("/switch", self.switch, methods=["POST"]),
             Route("/complete", self.complete),
-            Route("/drain", self.drain, methods=["POST"]),
-            Route("/remove", self.remove, methods=["POST"]),
-            Route("/end", self.end, methods=["POST"]),
+            *(Route(path, partial(self.act, kind), methods=["POST"]) for path, kind in REQUESTS.items()),
         ]
 
     async def index(self, request: Request) -> Response:
         return Response(live_page(self._address.job), media_type="text/html")
-
-    async def style(self, request: Request) -> Response:
-        return Response(asset("page.css"), media_type="text/css")
-
-    async def script(self, request: Request) -> Response:
-        return Response(asset("page.js"), media_type="text/javascript")
 
     async def state(self, request: Request) -> Response:
         """How the job is, and the frames after that of a number."""
@@ -83,45 +97,14 @@ class Page:
         headers = {"Content-Disposition": 'attachment; filename="polyrhythm-job.html"'}
         return Response(page, media_type="text/html", headers=headers)
 
-    async def switch(self, request: Request) -> Response:
-        def act(asked: SwitchRequest, by: str) -> str:
-            if FROM_FILES.search(asked.policy):
-                raise UsageError("a policy that stands in a file can be switched to with polyrhythm ctl only")
-            state = steer.switch(self._address, asked.policy, by)
-            return f"switching to {state.switching_to}" if state.switching_to else f"policy {state.policy} holds"
-
-        return await self._act(request, SwitchRequest, act)
-
-    async def remove(self, request: Request) -> Response:
-        def act(asked: RemoveRequest, by: str) -> str:
-            steer.ask(self._address, RemoveWorker(asked.rank, by))
-            return f"rank {asked.rank} is removed"
-
-        return await self._act(request, RemoveRequest, act)
-
-    async def drain(self, request: Request) -> Response:
-        def act(asked: RemoveRequest, by: str) -> str:
-            steer.ask(self._address, DrainWorker(asked.rank, by))
-            return f"rank {asked.rank} leaves when its step is complete"
-
-        return await self._act(request, RemoveRequest, act)
-
     async def complete(self, request: Request) -> Response:
         return as_json(completions(request.query_params.get("begun", "")[:MOST_SPEC], BUILT_IN))
 
-    async def end(self, request: Request) -> Response:
-        def act(_: EndRequest, by: str) -> str:
-            steer.ask(self._address, EndJob(by))
-            return "the job ends"
-
-        return await self._act(request, EndRequest, act)
-
-    async def _act(self, request: Request, kind: type[Any], act: Callable[[Any, str], str]) -> Response:
-        """Read what is asked, do it, and say in one line what came of it."""
+    async def act(self, kind: type[Any], request: Request) -> Response:
         by = f"the page at {request.client.host if request.client else 'an unknown address'}"
         try:
             asked = msgspec.json.decode(await request.body(), type=kind)
-            return as_json({"said": await run_in_threadpool(act, asked, by)})
+            return as_json({"said": await run_in_threadpool(asked.act, self._address, by)})
         except msgspec.MsgspecError as error:
             return as_json({"error": f"the request cannot be read: {error}"}, 400)
         except PolyrhythmError as error:
@@ -146,3 +129,10 @@ def metrics_app(reader: Reader) -> ASGIApp:
 
 def as_json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def asset_route(name: str) -> Route:
+    async def send(_: Request) -> Response:
+        return Response(asset(name), media_type="text/css" if name.endswith(".css") else "text/javascript")
+
+    return Route(f"/{name}", send)

@@ -193,7 +193,7 @@ def worker_view(worker: WorkerStatus, now: Status, before: Status | None) -> Wor
         activity=activity_of(worker, now),
         steps=arrival.steps,
         samples=worker.samples,
-        samples_per_s=worker_rate(worker, now, before),
+        samples_per_s=per_second(worker.samples - (was.samples if was else 0), since_s),
         compute_s=lately.compute_s,
         transfer_s=lately.transfer_s,
         wait_s=lately.wait_s,
@@ -214,11 +214,6 @@ def pace_of(worker: WorkerView) -> Pace:
 
 def per_second(amount: float, elapsed_s: float) -> float:
     return max(0.0, amount / elapsed_s) if elapsed_s > SHORTEST_S else 0.0
-
-
-def worker_rate(worker: WorkerStatus, now: Status, before: Status | None) -> float:
-    done = {each.rank: each.samples for each in before.workers} if before else {}
-    return per_second(worker.samples - done.get(worker.rank, 0), now.time_s - (before.time_s if before else 0.0))
 
 
 def activity_of(worker: WorkerStatus, now: Status) -> LiveActivity:

@@ -24,7 +24,7 @@ class ASP(Policy[None]):
     traits: ClassVar[Traits] = Traits(reads_early=True)
 
     def init(self, cluster: Cluster) -> None:
-        del cluster
+        return None
 
     def decide(self, state: None, event: Event) -> tuple[None, Decisions]:
         match event:

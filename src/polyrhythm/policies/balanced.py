@@ -134,7 +134,6 @@ class Balanced(Policy[BalancedState]):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way, and everyone reads the newest parameters."""
-        del cluster
         return Bounds(lead=1, staleness=0)
 
     def figures(self, state: BalancedState) -> dict[str, float]:

@@ -43,12 +43,10 @@ class BSP(Policy[Barrier]):
     traits: ClassVar[Traits] = Traits(placement="clock", steady=True)
 
     def init(self, cluster: Cluster) -> Barrier:
-        del cluster
         return Barrier()
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way, and everyone reads the newest parameters."""
-        del cluster
         return Bounds(lead=1, staleness=0)
 
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:

@@ -100,7 +100,6 @@ class DiLoCo(Rounds):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the steps between two exchanges, if all wait; a replica is never stale."""
-        del cluster
         if self.quorum:
             return Bounds(staleness=0)
         return Bounds(lead=math.ceil(self.h / self.fragments), staleness=0)

@@ -65,7 +65,6 @@ class DSSP(Policy[DSSPState]):
             raise SpecError(f"s_high must be at least s_low={self.s_low} but got {self.s_high}")
 
     def init(self, cluster: Cluster) -> DSSPState:
-        del cluster
         return DSSPState()
 
     def bounds(self, cluster: Cluster) -> Bounds:

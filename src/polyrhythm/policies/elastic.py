@@ -144,7 +144,6 @@ class Elastic(Policy[ElasticState]):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """None: who is left out neither advances nor reads with the others."""
-        del cluster
         return Bounds()
 
     def decide(self, state: ElasticState, event: Event) -> tuple[ElasticState, Decisions]:

@@ -151,12 +151,10 @@ class ESync(Policy[ESyncState]):
                 raise SpecError(f"most={self.most} needs workers that wait; leave out most or blocking=False")
 
     def init(self, cluster: Cluster) -> ESyncState:
-        del cluster
         return ESyncState()
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Fast workers lead without limit; a step on a replica is never stale."""
-        del cluster
         return Bounds(staleness=0)
 
     def decide(self, state: ESyncState, event: Event) -> tuple[ESyncState, Decisions]:

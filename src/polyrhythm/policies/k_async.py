@@ -34,7 +34,6 @@ class KAsync(Policy[Barrier]):
         require_at_least(1, k=self.k)
 
     def init(self, cluster: Cluster) -> Barrier:
-        del cluster
         return Barrier()
 
     def bounds(self, cluster: Cluster) -> Bounds:

@@ -62,7 +62,6 @@ class KBatchAsync(Policy[Batches]):
         require_at_least(1, k=self.k)
 
     def init(self, cluster: Cluster) -> Batches:
-        del cluster
         return Batches()
 
     def decide(self, state: Batches, event: Event) -> tuple[Batches, Decisions]:

@@ -63,7 +63,6 @@ class KBatchSync(Policy[BatchRound]):
         require_at_least(1, k=self.k)
 
     def init(self, cluster: Cluster) -> BatchRound:
-        del cluster
         return BatchRound()
 
     def bounds(self, cluster: Cluster) -> Bounds:

@@ -39,7 +39,6 @@ class KGroup(Policy[Barrier]):
         require_at_least(1, k=self.k)
 
     def init(self, cluster: Cluster) -> Barrier:
-        del cluster
         return Barrier()
 
     def bounds(self, cluster: Cluster) -> Bounds:

@@ -45,7 +45,6 @@ class FirstArrivals(Policy[Round]):
         """How many of the `live` workers a round waits for, from 1 to `live`."""
 
     def init(self, cluster: Cluster) -> Round:
-        del cluster
         return Round()
 
     def bounds(self, cluster: Cluster) -> Bounds:

@@ -58,7 +58,6 @@ class LocalSGD(Rounds):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way; a step on a replica is never stale."""
-        del cluster
         return Bounds(lead=max(self.h, self.last or 0), staleness=0)
 
     def length(self, state: RoundState) -> int:

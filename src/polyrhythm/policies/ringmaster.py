@@ -73,12 +73,10 @@ class Ringmaster(Policy[Reads]):
         require_at_least(0, r=self.r)
 
     def init(self, cluster: Cluster) -> Reads:
-        del cluster
         return Reads()
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """With `stop` nothing staler than r arrives at all."""
-        del cluster
         return Bounds(staleness=self.r) if self.stop else Bounds()
 
     def decide(self, state: Reads, event: Event) -> tuple[Reads, Decisions]:

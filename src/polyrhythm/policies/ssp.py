@@ -49,7 +49,6 @@ class SSP(Policy[SSPState]):
             raise SpecError(f"s must be a whole number of at least 0, or inf, but got {self.s}")
 
     def init(self, cluster: Cluster) -> SSPState:
-        del cluster
         return SSPState()
 
     def bounds(self, cluster: Cluster) -> Bounds:

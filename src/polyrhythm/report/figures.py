@@ -1,5 +1,6 @@
 """The figures of the page, each with its title, a description for who cannot see it, and its numbers as a table."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -113,11 +114,7 @@ HATCHES = {"solid": "", "dash": "/", "dot": "."}
 
 
 def staleness_counts(runs: Sequence[RunResult]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for run in runs:
-        for staleness, gradients in run.staleness_counts.items():
-            total[staleness] = total.get(staleness, 0) + gradients
-    return total
+    return sum((Counter(run.staleness_counts) for run in runs), Counter[int]())
 
 
 def binned(counts: Mapping[int, int], width: int, bins: int) -> list[float]:

@@ -21,7 +21,6 @@ class Constant:
     action: int
 
     def choose(self, observation: Observation) -> int:
-        del observation
         return self.action
 
 

@@ -39,7 +39,6 @@ class RayTasks(ParallelBackendBase):  # type: ignore[misc]
 
     def configure(self, n_jobs: int | None = None, parallel: Any = None, **options: Any) -> int:
         """Begin with so many tasks at a time; what joblib is told is more than one, as it would run that one here."""
-        del options
         self.parallel, slots = parallel, self.effective_n_jobs(n_jobs)
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="polyrhythm-ray")
         return max(2, slots)
@@ -63,7 +62,6 @@ class RayTasks(ParallelBackendBase):  # type: ignore[misc]
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         """End what still runs: it is for nobody."""
-        del ensure_ready
         self.terminate()
         for reference in list(self._running):
             self._ray.cancel(reference, force=True)

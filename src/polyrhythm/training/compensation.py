@@ -43,12 +43,10 @@ class Compensation:
 
     def lr_scale(self, staleness: int) -> float:
         """Factor on the learning rate."""
-        del staleness
         return 1.0
 
     def correct(self, gradient: "Tensor", drift: "Tensor", mean_square: "Tensor | None") -> "Tensor":
         """The gradient to apply, given ``drift = w - b``; a new tensor, and `mean_square` advances in place."""
-        del drift, mean_square
         return gradient
 
 

@@ -185,7 +185,6 @@ class StackedGradients:
     @torch.no_grad()
     def evaluate(self, parameters: Tensor, buffers: Buffers) -> Quality:
         """Quality on the test split."""
-        del buffers
         layers = views_of(parameters.unsqueeze(0), self.layers)
         return self.task.measure(lambda inputs: forward(layers, inputs.reshape(1, len(inputs), -1)).pop()[0])
 

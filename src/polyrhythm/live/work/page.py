@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from polyrhythm.live.app import as_json
+from polyrhythm.live.app import as_json, asset_route
 from polyrhythm.live.gate import Gate
-from polyrhythm.live.pages import asset, work_page
+from polyrhythm.live.pages import work_page
 from polyrhythm.live.serving import answer
 from polyrhythm.live.work.board import WorkBoard
 
@@ -63,8 +63,7 @@ class WorkPage:
         asyncio.set_event_loop(self._loop)
         routes = [
             Route("/", self._index),
-            Route("/page.css", self._style),
-            Route("/work.js", self._script),
+            *map(asset_route, ("page.css", "work.js")),
             Route("/state", self._state),
             Route("/saved", self._saved),
         ]
@@ -77,12 +76,6 @@ class WorkPage:
 
     async def _index(self, request: Request) -> Response:
         return Response(work_page(self._board.view(), False), media_type="text/html")
-
-    async def _style(self, request: Request) -> Response:
-        return Response(asset("page.css"), media_type="text/css")
-
-    async def _script(self, request: Request) -> Response:
-        return Response(asset("work.js"), media_type="text/javascript")
 
     async def _state(self, request: Request) -> Response:
         self._asked_s = time.monotonic()

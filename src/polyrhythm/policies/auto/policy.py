@@ -88,7 +88,6 @@ class Auto(Supervisor[AutoState]):
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Those of the exact arms; none if others are allowed."""
-        del cluster
         if self.learns_from is not None:
             return Bounds()
         return Bounds(staleness=0) if self.drop else Bounds(lead=1, staleness=0)

@@ -41,7 +41,6 @@ class ByAction(Policy[Barrier]):
     summary: ClassVar[str] = "one action of RLP"
 
     def init(self, cluster: Cluster) -> Barrier:
-        del cluster
         return Barrier()
 
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
@@ -127,7 +126,6 @@ class PaperView(View[PaperSignals]):
 
     def observe(self, signals: PaperSignals, closed: LossWindow | None) -> tuple[PaperSignals, Observation | None]:
         """A choice is due at every report."""
-        del closed
         return signals, tuple(value for entry in signals.history for value in entry)
 
     def choose(self, signals: PaperSignals, action: int) -> tuple[PaperSignals, Policy[Any]]:
