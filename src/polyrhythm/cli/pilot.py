@@ -143,6 +143,7 @@ def job_of(pilot: Pilot) -> str:
 
     That of a family is its name.
     """
+    from polyrhythm.runtime.launch.run_flags import without
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
     if pilot.options.job_family:
@@ -153,7 +154,7 @@ def job_of(pilot: Pilot) -> str:
     parts = {
         "script": digest_of([path]),
         "arguments": pilot.script[1:],
-        "flags": unnamed(pilot.flags),
+        "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing
         "data": digest_of(pilot.options.data),
         "processors": os.cpu_count(),
     }
@@ -176,20 +177,6 @@ def shared_by_family(pilot: Pilot) -> dict[str, str]:
 def named(pilot: Pilot, job: str) -> str:
     family: str = pilot.options.job_family
     return f"family {family}" if family else f"fingerprint {job}"
-
-
-def unnamed(flags: Sequence[str]) -> list[str]:
-    """Flags without the name of the job and without its trace, which change nothing."""
-    kept: list[str] = []
-    skip = False
-    for flag in flags:
-        if skip:
-            skip = False
-        elif flag in ("--job", "--trace"):
-            skip = True
-        elif not flag.startswith(("--job=", "--trace=")):
-            kept.append(flag)
-    return kept
 
 
 def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:

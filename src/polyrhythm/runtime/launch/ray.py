@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN, read_hosts, read_processes
 from polyrhythm.runtime.launch.process_watch import say
-from polyrhythm.runtime.launch.ray_modules import ray_part
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
 from polyrhythm.runtime.launch.torchrun import launch, read_command
@@ -130,6 +130,13 @@ def connected() -> Any:
                 "--on ray found no Ray cluster; start one with ray start --head, or name it in RAY_ADDRESS"
             ) from None
     return ray
+
+
+def ray_part(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError("--on ray needs Ray; install it with: pip install 'polyrhythm[ray]'") from None
 
 
 def reserve(ray: Any, order: RayOrder) -> Any:

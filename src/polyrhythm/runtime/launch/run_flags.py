@@ -7,14 +7,13 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, get_args
 
+import msgspec
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
-from polyrhythm.runtime.wire.job_config import Averaging, Given
-from polyrhythm.training.config import StateTreatment
-from polyrhythm.training.divergence import OnDivergence
+from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
 
 ABOUT_THE_CALL = ("config", "show_config")
 """Flags of ours that are no setting of a job."""
@@ -27,6 +26,49 @@ class Expanded(NamedTuple):
     overruled: tuple[str, ...]
 
 
+HELP: dict[str, tuple[str | None, str]] = {
+    "policy": ("SPEC", "first policy, as in ssp:3"),
+    "on": (None, "where to start the workers"),
+    "worker_gpus": ("N", "GPUs of each worker, with --on ray"),
+    "job": ("NAME", "id of the job, for polyrhythm ctl"),
+    "epochs": (None, "epochs that the script makes, for policies with shares"),
+    "lr_convention": (None, "see the guide to real jobs"),
+    "compensation": ("SPEC", "what is done about staleness"),
+    "compress": ("SPEC", "what is sent, as in int8 or topk:0.01"),
+    "full_duplex": (None, "pull while pushing, between hosts; see the guide"),
+    "partition": ("SPEC", "who reads which samples, as in seldp"),
+    "injection": ("A,B", "data injection: its shares alpha and beta"),
+    "averaging": (None, "where averages of replicas are summed up"),
+    "averaged_state": (None, "states of averaged replicas"),
+    "delta_rate": ("R", "rate of deltas without an optimizer"),
+    "on_divergence": (None, "when the loss is nan or explodes"),
+    "shards": ("N", "parameter servers"),
+    "hang_after": ("S", "silence of a worker that is a hang"),
+    "max_coordinator_restarts": ("N", "how often one follows that has died"),
+    "snapshot": ("TIME", "between two copies of what servers have"),
+    "grace": ("S", "how long workers may take to end after SIGTERM"),
+    "checkpoint": ("DIR", "keep checkpoints here, and go on from the newest"),
+    "every": ("TIME", "between two checkpoints, as in 90s, 5m or 1h"),
+    "keep": ("K", "checkpoints that stay"),
+    "trace": ("DIR", "keep a trace of every phase"),
+    "ui": (
+        None,
+        "a page about the job while it runs, with controls; on a terminal there is one unless --no-ui is given",
+    ),
+    "ui_host": ("HOST", "where page and metrics listen"),
+    "ui_port": ("PORT", "of the page; 0 is any that is free"),
+    "report": ("FILE.html", "keep the page as it is at the end of the job"),
+    "metrics_port": ("PORT", "metrics for Prometheus; 0 is any free port"),
+    "events": ("FILE", "write what happens to the job as JSON lines"),
+    "tensorboard": ("DIR", "write loss, throughput and the like for TensorBoard"),
+    "tls_cert": ("FILE", "of this host: TLS between hosts; see the guide"),
+    "tls_key": ("FILE", "of that certificate"),
+    "tls_ca": ("FILE", "of the authority behind those of all hosts"),
+    "allow_policy_files": (None, "let polyrhythm ctl switch to a file's policy"),
+}
+"""Of each setting of ours: what stands for its value, and a few words; all else of its flag is the setting's own."""
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
     parser.prog = "polyrhythm run"
@@ -37,60 +79,22 @@ def make_parser() -> argparse.ArgumentParser:
     ours = parser.add_argument_group("polyrhythm")
     ours.add_argument("--config", metavar="FILE", help="job file: TOML, with a key for every flag")
     ours.add_argument("--show-config", action="store_true", help="print all settings and where each comes from; stop")
-    ours.add_argument("--policy", default="bsp", metavar="SPEC", help="first policy, as in ssp:3")
-    ours.add_argument("--on", choices=("here", "ray"), default="here", help="where to start the workers")
-    ours.add_argument("--worker-gpus", type=float, default=0.0, metavar="N", help="GPUs of each worker, with --on ray")
-    ours.add_argument("--job", default="", metavar="NAME", help="id of the job, for polyrhythm ctl")
-    ours.add_argument("--epochs", type=int, default=1, help="epochs that the script makes, for policies with shares")
-    ours.add_argument(
-        "--lr-convention", choices=("linear", "same"), default="linear", help="see the guide to real jobs"
-    )
-    ours.add_argument("--compensation", default="none", metavar="SPEC", help="what is done about staleness")
-    ours.add_argument("--compress", default="none", metavar="SPEC", help="what is sent, as in int8 or topk:0.01")
-    ours.add_argument("--full-duplex", action="store_true", help="pull while pushing, between hosts; see the guide")
-    ours.add_argument("--partition", default="shared", metavar="SPEC", help="who reads which samples, as in seldp")
-    ours.add_argument("--injection", default="none", metavar="A,B", help="data injection: its shares alpha and beta")
-    ours.add_argument(
-        "--averaging", choices=get_args(Averaging), default="ring", help="where averages of replicas are summed up"
-    )
-    ours.add_argument(
-        "--averaged-state", choices=get_args(StateTreatment), default="keep", help="states of averaged replicas"
-    )
-    ours.add_argument("--delta-rate", type=float, default=1.0, metavar="R", help="rate of deltas without an optimizer")
-    ours.add_argument(
-        "--on-divergence", choices=get_args(OnDivergence), default="ignore", help="when the loss is nan or explodes"
-    )
-    ours.add_argument("--shards", type=int, default=1, metavar="N", help="parameter servers")
-    ours.add_argument("--hang-after", type=float, default=10.0, metavar="S", help="silence of a worker that is a hang")
-    ours.add_argument(
-        "--max-coordinator-restarts", type=int, default=5, metavar="N", help="how often one follows that has died"
-    )
-    ours.add_argument("--snapshot", default="5s", metavar="TIME", help="between two copies of what servers have")
-    ours.add_argument(
-        "--grace", type=float, default=30.0, metavar="S", help="how long workers may take to end after SIGTERM"
-    )
-    ours.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints here, and go on from the newest")
-    ours.add_argument("--every", default="60s", metavar="TIME", help="between two checkpoints, as in 90s, 5m or 1h")
-    ours.add_argument("--keep", type=int, default=3, metavar="K", help="checkpoints that stay")
-    ours.add_argument("--trace", metavar="DIR", help="keep a trace of every phase")
-    ours.add_argument(
-        "--ui",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="a page about the job while it runs, with controls; on a terminal there is one unless --no-ui is given",
-    )
-    ours.add_argument("--ui-host", default="127.0.0.1", metavar="HOST", help="where page and metrics listen")
-    ours.add_argument("--ui-port", type=int, default=0, metavar="PORT", help="of the page; 0 is any that is free")
-    ours.add_argument("--report", metavar="FILE.html", help="keep the page as it is at the end of the job")
-    ours.add_argument("--metrics-port", type=int, metavar="PORT", help="metrics for Prometheus; 0 is any free port")
-    ours.add_argument("--events", metavar="FILE", help="write what happens to the job as JSON lines")
-    ours.add_argument("--tensorboard", metavar="DIR", help="write loss, throughput and the like for TensorBoard")
-    ours.add_argument("--tls-cert", default="", metavar="FILE", help="of this host: TLS between hosts; see the guide")
-    ours.add_argument("--tls-key", default="", metavar="FILE", help="of that certificate")
-    ours.add_argument("--tls-ca", default="", metavar="FILE", help="of the authority behind those of all hosts")
-    ours.add_argument("--allow-policy-files", action="store_true", help="let polyrhythm ctl switch to a file's policy")
+    for field in msgspec.structs.fields(JobConfig):
+        if field.name in HELP:
+            metavar, words = HELP[field.name]
+            ours.add_argument(flag_of(field.name), default=field.default, help=words, **form(field, metavar))
     show_ours_first(parser)
     return parser
+
+
+def form(field: msgspec.structs.FieldInfo, metavar: str | None) -> dict[str, Any]:
+    """How the value of a setting is written on the command line."""
+    if field.name in CHOICES:
+        return {"choices": CHOICES[field.name]}
+    if field.type is bool:
+        return {"action": argparse.BooleanOptionalAction if field.name == "ui" else "store_true"}
+    kinds = (field.type, *get_args(field.type))
+    return {"type": next(kind for kind in (int, float, str) if kind in kinds), "metavar": metavar}
 
 
 def show_ours_first(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from polyrhythm.errors import REFUSED, UsageError
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
@@ -23,7 +24,6 @@ from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, CoordinatorStart, store_port, wait_for_coordinator
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
-from polyrhythm.runtime.launch.secure import take_up_tls
 from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
@@ -31,7 +31,8 @@ from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
-from polyrhythm.runtime.wire.tls.cover import UNCOVERED, covered
+from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
+from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
 from polyrhythm.training.divergence import DIVERGED
 
 PATIENCE_S = 7 * 86400.0
@@ -94,6 +95,16 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         workers=processes * node.count,
     )
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
+
+
+def take_up_tls(config: JobConfig, node: Node) -> None:
+    """Let all processes of this host have TLS, if it is asked for."""
+    files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca)
+    if node.count > 1:
+        check_files(files)
+    take_up(files, os.environ, node.count)
+    if "policy" in config.given:
+        check_cover(parse_policy(config.policy))
 
 
 def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
