@@ -24,10 +24,10 @@ from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
 from tests.chaos.scripts import Fault, FaultScript, script_of, sound
-from tests.runtime.jobs import Job, job, take_part
+from tests.runtime.coordinates import await_samples, await_status
+from tests.runtime.jobs import LIMIT_S, Job, job, take_part
 
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 720, 2, 0.003
-LIMIT_S = 60.0
 SLOTS = 32
 """Parameters of a sample: that two attempts move the same one has this part of a chance."""
 
@@ -72,24 +72,11 @@ class Play:
         ):
             self._there = {rank: (running.ranks, rank) for rank in range(script.workers)}
             for fault in script.faults:
-                if not self._await(fault.at * EPOCHS * SAMPLES):
+                if not await_samples(running, fault.at * EPOCHS * SAMPLES):
                     break
                 if sound(fault, {*self._there}):
                     self._do(fault, running)
             return trouble([self._outcome(*place) for place in self._there.values()], script)
-
-    def _await(self, samples: float) -> bool:
-        """Until so many samples are processed; False if the job has ended."""
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            try:
-                state = steer.status(steer.at(self._name))
-            except PolyrhythmError:
-                return False
-            if state.samples >= samples:
-                return True
-            time.sleep(0.01)
-        raise AssertionError(f"seed {self._script.seed}: no {samples:g} samples after {LIMIT_S:g} s")
 
     def _do(self, fault: Fault, running: Job) -> None:
         match fault.kind:
@@ -119,15 +106,8 @@ class Play:
 
     def _await_member(self, rank: int, there: bool) -> bool:
         """Until a rank is a member of the job, or none any more; False if the job has ended before."""
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            try:
-                if (rank in steer.status(steer.at(self._name)).members) == there:
-                    return True
-            except PolyrhythmError:
-                return False
-            time.sleep(0.01)
-        raise AssertionError(f"rank {rank} is {'no' if there else 'a'} member after {LIMIT_S:g} s")
+        otherwise = f"rank {rank} is {'no' if there else 'a'} member"
+        return await_status(self._name, lambda state: (rank in state.members) == there, otherwise)
 
     def _outcome(self, group: Workers, place: int) -> ProcessOutcome:
         others = [other for other in range(len(group.processes)) if other != place]

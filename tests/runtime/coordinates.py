@@ -7,7 +7,7 @@ sample was made twice.
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from tests.runtime.jobs import LIMIT_S, Job
 
@@ -43,18 +44,23 @@ def trouble(weights: Iterable[Tensor], sizes: Iterable[int]) -> str:
     return f"{missing} samples are in no parameter, {wrong} were made more than once" if missing or wrong else ""
 
 
-def await_samples(running: Job, count: int) -> bool:
+def await_samples(running: Job, count: float) -> bool:
     """Until the job has processed so many samples; whether it has, or has ended before."""
+    return await_status(running.settings.job, lambda state: state.samples >= count, f"no {count:g} samples")
+
+
+def await_status(job: str, wanted: Callable[[Status], bool], otherwise: str) -> bool:
+    """Until a job is as wanted; whether it is, or has ended before."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
-            state = steer.status(steer.at(running.settings.job))
+            state = steer.status(steer.at(job))
         except PolyrhythmError:
             return False
-        if state.samples >= count:
+        if wanted(state):
             return True
         time.sleep(0.005)
-    raise AssertionError(f"no {count} samples after {LIMIT_S:g} s")
+    raise AssertionError(f"{otherwise} after {LIMIT_S:g} s")
 
 
 def kill_everything(running: Job) -> None:
