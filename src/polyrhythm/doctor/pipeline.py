@@ -16,7 +16,7 @@ from polyrhythm.doctor.outlook import TODAY, Prospect, prospects
 from polyrhythm.doctor.pipeline_clocks import aligned
 from polyrhythm.doctor.pipeline_graph import COLLECTIVES, COMPUTE, MESSAGES, PipelineGraph, graph_of
 from polyrhythm.doctor.readers.operations import Lanes, Operations
-from polyrhythm.doctor.wording import share
+from polyrhythm.telemetry.numbers import share
 
 SLOW = 1.05
 """Slowdown over the ideal below which there is nothing to look for."""

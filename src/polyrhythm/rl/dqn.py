@@ -14,9 +14,9 @@ discount but an end, returns of up to 16 steps of an action that is explored to 
 that is the running mean of theta, bounded features, macro actions (the view "phase"), and a margin by which an action
 must beat the fallback's.
 
-Where the paper leaves something open: numbers are counted in units (`rlp_views.UNITS`, times in 100 s) and the norm of
-a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite. Pre-training sees its
-samples 20 times, and the best of the networks after each goes on, judged by validation jobs.
+Where the paper leaves something open: numbers are counted in units (`polyrhythm.policies.rlp.views.UNITS`, times in
+100 s) and the norm of a gradient is clipped at 10; raw, the iteration count alone makes the first updates infinite.
+Pre-training sees its samples 20 times, and the best of the networks after each goes on, judged by validation jobs.
 """
 
 import math
