@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,13 @@ def test_each_room_says_what_it_is_for(room: str) -> None:
     text = MODULES[f"polyrhythm.runtime.{room}"].read_text(encoding="utf-8")
     parts = ("\nWhat it is for: ", "\nWhat comes in: ", "\nWhat goes out: ", "\nIt imports ")
     assert [part for part in parts if part not in text] == []
+
+
+def test_the_design_names_all_rooms_and_what_they_import() -> None:
+    design = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ?([^|]*)\|$", design[design.index("| room |") :], re.MULTILINE)
+    named = {room: {*re.findall(r"\w+", others)} for room, others in rows[: len(ROOMS)]}
+    assert named == {room: others - {"wire"} for room, others in ROOMS.items()}
 
 
 def test_no_package_is_crowded() -> None:
