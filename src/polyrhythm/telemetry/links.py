@@ -39,7 +39,6 @@ class LinkBytes:
     _updates: int = 0
 
     def begin_phase(self, synchronous: bool, message_bytes: int, push_bytes: float, star: bool) -> None:
-        """A policy starts."""
         self._synchronous, self._star = synchronous, star
         self._message_bytes, self._push_bytes = message_bytes, push_bytes
         self._live.clear()

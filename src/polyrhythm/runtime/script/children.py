@@ -96,7 +96,6 @@ class Children:
         kind.start, kind.join = start, join
 
     def check(self, trained: bool) -> None:
-        """The script ends."""
         for process, place in self._started.items():
             if process.exitcode == REFUSED or not trained:
                 raise refuse(REASON, place)

@@ -52,7 +52,6 @@ class JointStep:
         self._stepped: list[Optimizer] = []
 
     def before(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
         if optimizer in self._stepped:
             raise refuse("a second step of this optimizer with one mini-batch; make one step for each")
         self._stepped.append(optimizer)

@@ -91,12 +91,10 @@ class OwnValues:
             self._follow(outputs, error)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass begins."""
         if self._followed is not None:
             self._followed.check(self._followed.recorded, roots)
 
     def step(self, parameters: Iterable[Tensor]) -> None:
-        """The optimizer is about to step."""
         if self._followed is not None:
             self._followed.check(self._followed.reached, [p.grad for p in parameters if p.grad is not None])
 

@@ -229,7 +229,6 @@ class ScriptSession(Session):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained."""
         return self._replica.parameters
 
     @property

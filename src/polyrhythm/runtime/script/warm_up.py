@@ -71,7 +71,6 @@ class WarmUpStep:
         self.stepped_at = self.stepped_at or script_line()
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped."""
         self._after |= {p: summary(p) for group in optimizer.param_groups for p in trainable(group["params"])}
 
     @property

@@ -69,7 +69,6 @@ class Hierarchy:
         self._arrive(*sent)
 
     def spread(self, vector: Tensor, source: int, meanwhile: Meanwhile = None) -> None:
-        """As `SharedBuffers.spread`."""
         host, member = self._hosts.place_of(source)
         if host == self._host:
             self._spread_here(vector, member, meanwhile)
@@ -86,7 +85,6 @@ class Hierarchy:
                 part.end()
 
     def close(self) -> None:
-        """Let go of the connections."""
         for part in (self._memory, self._leaders):
             if part is not None:
                 part.close()

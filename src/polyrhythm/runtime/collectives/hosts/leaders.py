@@ -67,7 +67,6 @@ class Leaders:
         self._sockets.shut_down()
 
     def close(self) -> None:
-        """Drop the group."""
         groups, self._group = [self._group], None
         destroy(groups, at_once=self._health.failure is None)
 

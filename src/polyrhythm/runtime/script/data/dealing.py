@@ -94,7 +94,6 @@ class Dealing:
             )
 
     def check_own(self, place: str) -> None:
-        """The script reads its data itself."""
         if self._asked:
             raise refuse(
                 f"{self._asked} needs samples that the job deals out, and this script reads its own; read a map-style "
@@ -104,7 +103,6 @@ class Dealing:
             )
 
     def check_parts(self, parts: int, place: str) -> None:
-        """A step takes so many mini-batches."""
         if self.injection and parts > 1:
             raise refuse(
                 f"--injection makes the mini-batch of a step smaller, and this script adds up the gradients of {parts} "
@@ -113,7 +111,6 @@ class Dealing:
             )
 
     def check_job(self, config: JobConfig, place: str) -> None:
-        """The job was started with this config."""
         if flags_of(config) != self._asked:
             raise refuse(
                 f"the job was started with {flags_of(config) or 'no --partition'}, and this worker with "
@@ -145,7 +142,6 @@ class Dealing:
 
 
 def planned(plan: EpochPlan, order: ShardedOrder, rank: int) -> Iterator[list[int]]:
-    """The mini-batches of one rank."""
     for step in range(plan.steps):
         ranges: tuple[SampleRange, ...] = plan.batch(step, rank)
         yield [index for sample_range in ranges for index in order.indices(sample_range).tolist()]

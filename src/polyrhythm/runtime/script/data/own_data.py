@@ -147,7 +147,6 @@ class OwnReading:
                 each.source = chain(begun, islice(each.source, self._rank, None, self._split))
 
     def given(self, run: Pass, origin: str) -> None:
-        """The script gets a mini-batch."""
         if origin not in self._passes:
             return
         if (before := self._passes[origin]) is not run:
