@@ -57,7 +57,6 @@ def evidence_of(
     source: str,
     marks: Sequence[RankMarks],
     batch_size: int | None = None,
-    notes: tuple[str, ...] = (),
     overlap: float | None = None,
     world: int | None = None,
 ) -> Evidence:
@@ -91,7 +90,6 @@ def evidence_of(
         detail=details(ordered, [numbers[place + 1] for place in follows]),
         overlap=overlap,
         wall_s=float((ends[:, -1] - ends[:, 0]).mean()),
-        notes=notes,
     )
 
 

@@ -4,7 +4,7 @@ The ideal of an operation is the mean of its kind over all replicas, stages and 
 what it takes once all are there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,16 +96,14 @@ def ideal(trace: Operations, graph: PipelineGraph) -> Lanes:
     return made
 
 
-def diagnose_pipeline(
-    trace: Operations, policies: Sequence[str] = (), predict: Callable[..., list[Prospect]] = prospects
-) -> DoctorAnswer:
+def diagnose_pipeline(trace: Operations, policies: Sequence[str] = ()) -> DoctorAnswer:
     """Which rank, stage, replica or micro-batches hold a job up, in which operation, and whether a policy helps."""
     trace = aligned(trace)
     replay = PipelineReplay(trace)
     ratio = replay.now_s / float(trace.step_s.mean())
     if abs(ratio - 1) > FAITHFUL:
         return unlike(trace, replay, ratio)
-    rows = predict(replicas(trace, replay.graph), policies) if trace.replicas > 1 else []
+    rows = prospects(replicas(trace, replay.graph), policies) if trace.replicas > 1 else []
     chosen = next((row for row in rows if row.chosen), None)
     cause = main_cause(replay) if replay.slowdown >= SLOW else None
     return DoctorAnswer(

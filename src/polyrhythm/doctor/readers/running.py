@@ -5,7 +5,7 @@ single late step only as far as it lengthens that mean.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class LiveStep(NamedTuple):
     wait_s: float
 
 
-def watch_job(address: Address, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Evidence:
+def watch_job(address: Address, seconds: float) -> Evidence:
     """Look at a running job for so long from its first steps on, or to its end.
 
     Raises:
@@ -47,13 +47,13 @@ def watch_job(address: Address, seconds: float, sleep: Callable[[float], None] =
         looks = [controller.ask(AskStatus())]
         until_s = time.monotonic() + START_S
         while not (looks[-1].ended or has_begun(looks[-1])) and time.monotonic() < until_s:
-            sleep(PERIOD_S)
+            time.sleep(PERIOD_S)
             looks = [controller.ask(AskStatus())]
         until_s = time.monotonic() + seconds
         # A job that has ended says so once and is gone.
         with suppress(UnreachableError):
             while not looks[-1].ended and time.monotonic() < until_s:
-                sleep(PERIOD_S)
+                time.sleep(PERIOD_S)
                 looks.append(controller.ask(AskStatus()))
     return evidence_of_looks(address.job, looks)
 

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
@@ -64,6 +64,6 @@ def present(address: Address, processes: int) -> set[int]:
     return {host for host in hosts if ranks >= {*range(host * processes, (host + 1) * processes)}}
 
 
-def changing_hosts(environment: Mapping[str, str] = os.environ) -> str:
+def changing_hosts() -> str:
     """MIN:MAX, if hosts of this job may come and go."""
-    return environment.get(HOSTS, "")
+    return os.environ.get(HOSTS, "")
