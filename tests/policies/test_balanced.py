@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core.workload import divide
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import Balanced, parse_policy
 
@@ -182,3 +183,15 @@ def test_the_largest_share_holds() -> None:
     assert rounds.shares == {0: 40, 1: 24}
     assert parse_policy("balanced:40") == Balanced(40)
     assert rounds.policy.figures(rounds.state) == {"largest_share": 40, "smallest_share": 24, "changes": 1}
+
+
+def test_no_share_is_below_the_least() -> None:
+    """Batch norm can make nothing of one sample; an epoch's end is cut like the shares."""
+    policy = Balanced()
+    rounds = Rounds(policy, speeds(1.0, 1.0, 40.0), policy.init(Cluster(3, BATCH, least_share=2)))
+    rounds.tell(Joined((0, 1, 2), 0.0))
+    rounds.go(8)
+    assert rounds.shares[2] == 2
+    assert divide(9, (45, 49, 2)) == (4, 3, 2)
+    one_each = Balanced().init(Cluster(3, 1, least_share=2))
+    assert Balanced().decide(one_each, Joined((0, 1, 2), 0.0))[1] == (Proceed((0, 1, 2)),)

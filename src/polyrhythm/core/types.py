@@ -34,6 +34,8 @@ class Cluster:
         processed_samples: how many of them were processed before this policy started, under others or before a
             restart.
         dataset_samples: samples of one epoch; None if nobody knows.
+        least_share: samples that a mini-batch must have where shares are unequal: 2 where a model has batch norm, which
+            can make nothing of one.
 
     Raises:
         UsageError: for a number below 1.
@@ -47,9 +49,10 @@ class Cluster:
     workload_samples: int = 1
     processed_samples: int = 0
     dataset_samples: int | None = None
+    least_share: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("workers", "batch_size", "workload_samples", "dataset_samples"):
+        for name in ("workers", "batch_size", "workload_samples", "dataset_samples", "least_share"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1 but got {value}")

@@ -55,19 +55,21 @@ def even_share(samples: int, members: int, batch_size: int, step: int, member: i
 
 
 def divide(samples: int, shares: Sequence[int]) -> tuple[int, ...]:
-    """Whole parts of so many samples in proportion to `shares`, at least one each; ties go to whoever is first.
+    """Whole parts of so many samples in proportion to `shares`, at least one each, or two where all shares are two or
+    more and there are as many; ties go to whoever is first.
 
-    >>> divide(16, (3, 1)), divide(6, (2, 1, 1)), divide(5, (60, 1, 1, 1))
-    ((12, 4), (3, 2, 1), (2, 1, 1, 1))
+    >>> divide(16, (3, 1)), divide(6, (2, 1, 1)), divide(5, (60, 1, 1, 1)), divide(6, (60, 2, 2))
+    ((12, 4), (3, 2, 1), (2, 1, 1, 1), (2, 2, 2))
     """
     total, members = sum(shares), range(len(shares))
-    parts = [max(1, samples * share // total) for share in shares]
+    least = 2 if min(shares) >= 2 and samples >= 2 * len(shares) else 1
+    parts = [max(least, samples * share // total) for share in shares]
     by_lack = sorted(members, key=lambda member: (parts[member] * total - samples * shares[member], member))
     for member in by_lack[: max(0, samples - sum(parts))]:
         parts[member] += 1
-    while (excess := sum(parts) - samples) > 0:  # the least part of one has been more than its due
+    while (excess := sum(parts) - samples) > 0:  # the least part has been more than somebody's due
         largest = max(members, key=lambda member: (parts[member], -member))
-        parts[largest] -= min(excess, parts[largest] - 1)
+        parts[largest] -= min(excess, parts[largest] - least)
     return tuple(parts)
 
 

@@ -59,6 +59,7 @@ class BalancedState:
         guard: what limits the shares, if anything does.
         steps: of those who wait, where something limits the shares.
         sizes: samples of the round before.
+        least: smallest share, see `Cluster.least_share`.
     """
 
     batch_size: int
@@ -75,6 +76,7 @@ class BalancedState:
     guard: ShareGuard | None = None
     steps: WorkerMap[GuardedStep] = field(default_factory=WorkerMap)
     sizes: tuple[int, ...] = ()
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Balanced(Policy[BalancedState]):
 
     def init(self, cluster: Cluster) -> BalancedState:
         times = known_times(self.known, cluster.batch_size)
-        return BalancedState(cluster.batch_size, times=times, guard=guard_of(self.risk, self.account))
+        guard = guard_of(self.risk, self.account, trusts=bool(self.known))
+        return BalancedState(cluster.batch_size, times=times, guard=guard, least=cluster.least_share)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the round under way, and everyone reads the newest parameters."""
@@ -188,7 +191,7 @@ class Balanced(Policy[BalancedState]):
         times = [state.times.get(worker) or StepTime() for worker in workers]
         if all(time.steps >= LEARNED for time in times):
             whole = [step.whole_s for step in steps]
-            guard = guard.foreseen(times, whole, state.batch_size, self.most, state.exchange_s)
+            guard = guard.foreseen(times, whole, state.batch_size, self.most, state.exchange_s, state.least)
         return replace(state, guard=guard, sizes=sizes)
 
     def _deal(self, state: BalancedState, workers: tuple[int, ...], time_s: float) -> tuple[BalancedState, Decisions]:
@@ -197,7 +200,8 @@ class Balanced(Policy[BalancedState]):
         now = tuple(state.aims.get(worker) or state.batch_size for worker in workers)
         now = now if len(state.aims) in (0, len(workers)) and sum(now) == sum(equal) else equal
         times = filled([state.times.get(worker) for worker in workers], state.batch_size)
-        shares = better_shares(times, now, state.batch_size, self.most, state.exchange_s) if times else now
+        limits = self.most, state.exchange_s, state.least
+        shares = better_shares(times, now, state.batch_size, *limits) if times else now
         aims = unequal(workers, shares)
         if state.guard is not None and times:
             shares = state.guard.afforded(times, shares, state.batch_size)
@@ -216,10 +220,10 @@ def unequal(workers: tuple[int, ...], shares: tuple[int, ...]) -> WorkerMap[int]
     return dealt
 
 
-def guard_of(risk: float, account: str) -> ShareGuard | None:
+def guard_of(risk: float, account: str, trusts: bool = False) -> ShareGuard | None:
     """What `Balanced.risk` and `Balanced.account` say."""
     try:
-        return ShareGuard.begun(risk, account)
+        return ShareGuard.begun(risk, account, trusts)
     except (ValueError, TypeError):
         raise SpecError(f"account must be two or three numbers with / between them but got {account!r}") from None
 
@@ -290,6 +294,7 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
         state.guard,
         steps,
         state.sizes,
+        state.least,
     )
 
 

@@ -215,6 +215,17 @@ def uneven_statistics(model: nn.Module) -> str:
     )
 
 
+def least_share(model: nn.Module) -> int:
+    """Samples that a mini-batch of this model must have: batch norm over vectors can make nothing of one.
+
+    Whether other batch norm sees more than one position of a sample is known in its forward pass only.
+
+    >>> least_share(nn.Linear(2, 2)), least_share(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    (1, 2)
+    """
+    return 2 if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()) else 1
+
+
 def why_unshareable(model: nn.Module) -> str:
     """Why the mini-batches of this model's workers cannot be unequal; empty if they can.
 

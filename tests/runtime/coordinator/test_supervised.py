@@ -12,9 +12,9 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
-from polyrhythm.runtime.coordinator.stages import check_parts
+from polyrhythm.runtime.coordinator.stages import Stages, check_parts
 from polyrhythm.runtime.wire.protocol import Ready
-from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
+from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from tests.runtime.fake_job import FakeJob
 
 
@@ -35,20 +35,41 @@ def test_a_switch_of_somebody_else_ends_it() -> None:
     assert set(specs[specs.index("local:4") :]) == {"local:4"}
 
 
-def test_auto_begins_as_bsp_and_finds_who_is_slow() -> None:
+def test_auto_begins_with_equal_shares_and_finds_who_is_slow() -> None:
     """The rank of number 2 takes three times as long for a sample as that of number 0."""
     job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
     job.run({})
-    assert [trace.header.policy.partition(":known")[0] for trace in job.traced()][:2] == ["bsp", "balanced"]
+    first = job.traced()[0]
+    assert first.header.policy.startswith("balanced:risk=0.02")
+    dealt = [d.shares for entry in first.entries for d in entry.decisions if isinstance(d, Proceed)]
+    assert dealt[:4] == [None] * 4
+    assert any(dealt)
     assert job.remarks[0].startswith(
         "balanced: ranks 1, 2 are" if "1" in job.remarks[0][:18] else "balanced: rank 2 is"
     )
 
 
+def test_auto_begins_as_bsp_where_shares_cannot_be() -> None:
+    """That is said in a line, and nothing is refused."""
+    job, stages = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0), Stages(parse_policy("auto"), epochs=2)
+    job.epoch, job.workload = 0, Workload(60, 60)
+    job.members[0] = Member(Ready(0, 60, 4, parts=2))
+    assert stages.stage(job).policy == BSP()
+    remark = stages.policy.remark(stages.known)
+    assert remark.startswith("bsp: balanced cannot run here: policy balanced deals the mini-batches")
+
+
+def test_a_model_with_batch_norm_has_no_share_of_one() -> None:
+    job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
+    job.epoch, job.workload = 0, Workload(60, 60)
+    job.members[0] = Member(Ready(0, 60, 4, terms={LEAST_SHARE: 2}))
+    assert job.cluster(1).least_share == 2
+
+
 def test_a_step_that_a_change_has_kept_from_beginning_is_not_counted_as_dropped() -> None:
     """Every sample counts once, and no gradient was computed for nothing."""
-    job = FakeJob("auto", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
-    job.run({})
+    job = FakeJob("bsp", workers=3, samples=1800, batch_size=8, epochs=2, seed=2)
+    job.run({400: "switch balanced"})
     assert len(job.traced()) > 1
     assert not job.coordinator.job.ledger.dropped
 

@@ -7,22 +7,15 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Policy, Traits
-from polyrhythm.policies._lib.dealing.foresight import Foresight
 from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.auto.evidence import JobTimes
-from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, k_sync_rounds, shares_of
+from polyrhythm.policies.auto.outlook import StepView, balanced_rounds, bsp_rounds, bsp_s, k_sync_rounds, shares_of
 from polyrhythm.policies.balanced import Balanced
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.k_sync import KSync
 
 DOUBTS = 2.5
 """Standard errors of a gain that are taken away."""
-
-FORESEEN_DOUBTS = 1.0
-"""The same of what it would have saved with shares that were known before; those are not made to fit."""
-
-LEAST_FORESEEN = 2
-"""Rounds with such shares before they tell anything."""
 
 LEAST_GAIN = 0.03
 """Share of a round that an arm must surely save."""
@@ -59,12 +52,13 @@ class Informed(Balanced):
 
     @classmethod
     def by(cls, evidence: JobTimes, limits: ShareLimits) -> "Informed":
-        """With the time of everyone's steps."""
-        last = max(worker for worker, _ in evidence.workers.items())
+        """With the time of everyone's steps, unless shares that follow from them have not paid."""
+        last = max((worker for worker, _ in evidence.workers.items()), default=-1)
         each = [evidence.workers.get(worker) for worker in range(last + 1)]
+        pays = evidence.foresight.pays
         known = "/".join(known_of(one.time, evidence.batch_size) if one else "-" for one in each)
         account = f"{limits.bsp_s:.6g}/{limits.ahead_s:.6g}/{evidence.exchange_s:.6g}"
-        return cls(limits.most, known, limits.risk, account)
+        return cls(limits.most, known if pays else "", limits.risk, account)
 
 
 def known_of(time: StepTime, batch_size: int) -> str:
@@ -90,26 +84,31 @@ def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float, doub
     return (fmean(apart) - doubts * doubt) / (fmean(bsp) + exchange_s)
 
 
-def surely_foreseen(foresight: Foresight, exchange_s: float) -> float:
-    """The same of the shares that would have been dealt before each round.
-
-    >>> surely_foreseen(Foresight(), exchange_s=0.0)
-    -inf
-    """
-    rounds = foresight.rounds
-    if len(rounds) < LEAST_FORESEEN:
-        return -math.inf
-    return surely([one.bsp_s for one in rounds], [one.dealt_s for one in rounds], exchange_s, FORESEEN_DOUBTS)
-
-
 def balanced_arm(evidence: JobTimes, view: StepView, limits: ShareLimits) -> ArmOutlook | None:
+    """None where shares are equal, or would not have paid if they had been dealt before the rounds."""
     shares = shares_of(view, limits.most)
-    if len(set(shares)) == 1:
+    if len(set(shares)) == 1 or not evidence.foresight.pays:
         return None
     rounds = balanced_rounds(view, shares)
-    sure = min(surely(bsp_rounds(view), rounds, view.exchange_s), surely_foreseen(evidence.foresight, view.exchange_s))
-    dealt = " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
-    return ArmOutlook(Informed.by(evidence, limits), fmean(rounds) + view.exchange_s, sure, f", shares {dealt}")
+    sure = surely(bsp_rounds(view), rounds, view.exchange_s)
+    about = f", shares {listed(shares)}"
+    return ArmOutlook(Informed.by(evidence, limits), fmean(rounds) + view.exchange_s, sure, about)
+
+
+def listed(shares: Sequence[int]) -> str:
+    """As a line shows them.
+
+    >>> listed((20, 20, 4))
+    '20 20 4'
+    """
+    return " ".join(map(str, shares[:SHOWN])) + (" ..." if len(shares) > SHOWN else "")
+
+
+def dealing_line(evidence: JobTimes, view: StepView, most: float) -> str:
+    """Why shares are unequal from now on, and what they are to be."""
+    shares, late = shares_of(view, most), evidence.late()
+    gain = bsp_s(view) / (fmean(balanced_rounds(view, shares)) + view.exchange_s)
+    return f"balanced: {late + '; ' if late else ''}{gain:.1f}x the throughput, shares {listed(shares)}"
 
 
 def first_arrivals(view: StepView) -> Iterator[ArmOutlook]:
@@ -134,3 +133,7 @@ def exact_arms(evidence: JobTimes, view: StepView, limits: ShareLimits, *, drop:
 
 
 REFERENCE = BSP()
+"""Of a job that cannot run balanced BSP."""
+
+EXACT = (BSP.name, Balanced.name)
+"""Arms whose gradients are BSP's."""

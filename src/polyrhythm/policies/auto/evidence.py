@@ -55,7 +55,7 @@ class JobTimes:
         live: how many workers there are.
         reports: since the job began.
         foresight: what balanced BSP would have made of the latest rounds.
-        most: largest share that it would have dealt.
+        most, least: largest and smallest share that it would have dealt.
     """
 
     batch_size: int
@@ -68,6 +68,7 @@ class JobTimes:
     reports: int = 0
     foresight: Foresight = UNFORESEEN
     most: float = math.inf
+    least: int = 1
 
     def resumed(self) -> "JobTimes":
         """Nobody is there yet; who comes is known by what was measured of it before."""
@@ -118,6 +119,7 @@ class JobTimes:
             self.reports + 1,
             self.foresight,
             self.most,
+            self.least,
         )
 
     def decided(self, decisions: Decisions, time_s: float) -> "JobTimes":
@@ -152,7 +154,7 @@ class JobTimes:
         if not all(one.steps for one in each):
             return self.foresight
         times, steps = [one.time for one in each], [one.steps[-1] for one in each]
-        return self.foresight.after(times, steps, self.batch_size, self.most, self.exchange_s)
+        return self.foresight.after(times, steps, self.batch_size, self.most, self.exchange_s, self.least)
 
     @property
     def exchange_s(self) -> float:
@@ -183,7 +185,15 @@ class JobTimes:
         count = min(count, max(LEAST_ROWS, round(min(one.time.steps for one in each))))
         steps = [one.steps[-count:] for one in each]
         exchange_s = self.exchange_s
-        return StepView(steps, [one.time for one in each], self.batch_size, exchange_s, self.message_s or exchange_s)
+        times, message_s = [one.time for one in each], self.message_s or self._likely_message_s(steps)
+        return StepView(steps, times, self.batch_size, exchange_s, message_s, self.least)
+
+    def _likely_message_s(self, steps: list[tuple[float, ...]]) -> float:
+        """As long as nobody has exchanged alone: a part of the exchange of all, as far as links are not busy with the
+        others' parts. It may be longer; the first trial shows it.
+        """
+        exchange_s = self.exchange_s
+        return max(exchange_s / len(steps), exchange_s - min(fmean(each) for each in steps))
 
     def late(self) -> str:
         """Who is slower than the median, in words: at most a few, from the slowest on.

@@ -23,35 +23,66 @@ from polyrhythm.policies.local import LocalSGD
 from polyrhythm.policies.selsync import SelSync
 from polyrhythm.policies.ssp import SSP
 
-WORTH = 1.3
+WORTH = 1.15
 """How many times as fast an arm must be expected to learn, to be tried."""
+
+OUTER_STEPS = 3
+"""Steps of an outer optimizer by which a trial is expected to be over: its momentum is not yet what it will be."""
 
 
 class Rung(NamedTuple):
-    """An arm, and the progress that a sample is taken to bring before anything is known."""
+    """An arm, and by how many rounds those who learn under it are apart, on average.
+
+    A gradient that comes so many rounds late, or from a replica that has gone so far by itself, is taken to bring less
+    by as much as the loss falls meanwhile.
+    """
 
     policy: Policy[Any]
-    likely: float
+    apart: float
+
+    def likely(self, fall: float) -> float:
+        """Progress that a sample is taken to bring before anything is known, if the logarithm of the loss falls by so
+        much in a round.
+
+        >>> round(Rung(LocalSGD(8), 4.0).likely(0.05), 2), round(Rung(DiLoCo(16), 8.0).likely(0.01), 2)
+        (0.83, 1.64)
+        """
+        gain = outer_gain(self.policy) if isinstance(self.policy, DiLoCo) else 1.0
+        return gain / (1 + gain * self.apart * max(0.0, fall))
+
+
+def outer_gain(policy: DiLoCo) -> float:
+    """How many times the mean delta the first outer steps are, as long as deltas point the same way.
+
+    >>> round(outer_gain(DiLoCo(16)), 2), outer_gain(DiLoCo(16, lr=1.0, momentum=0.0))
+    (1.88, 1.0)
+    """
+    velocity, moved = 0.0, 0.0
+    for _ in range(OUTER_STEPS):
+        velocity = policy.momentum * velocity + 1
+        moved += policy.lr * (1 + policy.momentum * velocity if policy.nesterov else velocity)
+    return moved / OUTER_STEPS
 
 
 NO_POINTS = LossPoints()
 
 LOCAL = (
-    *(Rung(LocalSGD(h), likely) for h, likely in ((2, 0.97), (4, 0.94), (8, 0.88), (16, 0.8), (32, 0.65))),
-    Rung(SelSync(lssr=0.8), 0.85),
-    Rung(DiLoCo(16), 0.7),
+    *(Rung(LocalSGD(h), h / 2) for h in (2, 4, 8, 16, 32)),
+    Rung(SelSync(lssr=0.8), 2.5),
+    Rung(DiLoCo(16), 8.0),
 )
+"""Replicas that average every h steps are h / 2 from the last average in the mean."""
 
 
 def asynchronous(workers: int) -> tuple[Rung, ...]:
     half = -(-workers // 2)
-    return Rung(ASP(), 0.9), Rung(SSP(3), 0.92), Rung(KAsync(half), 0.95)
+    return Rung(ASP(), 1.0), Rung(SSP(3), 1.0), Rung(KAsync(half), 0.75)
 
 
 def rungs(allow: str, workers: int, also: Policy[Any] | None) -> Iterator[Rung]:
     """All that may be tried; what the user has added first."""
     if also is not None:
-        yield Rung(also, 1.0)
+        yield Rung(also, 0.0)
     if allow != "exact":
         yield from LOCAL
     if allow == "async":
@@ -64,11 +95,13 @@ def least_points(policy: Policy[Any]) -> int:
 
 
 def worth_a_trial(
-    view: StepView, best_s: float, limit_s: float, choices: Iterator[Rung], shut: set[str]
-) -> ArmOutlook | None:
-    """The affordable arm that is expected to learn fastest, if it is fast enough beside the best exact arm."""
+    view: StepView, best_s: float, limit_s: float, fall: float, choices: Iterator[Rung], shut: set[str]
+) -> tuple[ArmOutlook, float] | None:
+    """The affordable arm that is expected to learn fastest, if it is fast enough beside the best exact arm, and the
+    progress that is expected of it.
+    """
     expected = [
-        (round_s / rung.likely, ArmOutlook(rung.policy, round_s, 0.0))
+        (round_s / (likely := rung.likely(fall)), (ArmOutlook(rung.policy, round_s, 0.0), likely))
         for rung in choices
         if rung.policy.spec not in shut and (round_s := seconds(rung.policy, view) or best_s / WORTH / 1.01)
         if least_points(rung.policy) * round_s <= limit_s
@@ -93,7 +126,9 @@ class ArmTrial:
     """An arm on trial, or kept.
 
     Args:
-        speed: samples a second over those of the best exact arm, as expected.
+        speed: samples a second over those of BSP, as expected.
+        likely: the progress that was expected.
+        exact: samples a second of the best exact arm over BSP's.
         limit_s: time that it may cost.
         reference: points of the exact policies before it.
         losses: its own.
@@ -103,6 +138,8 @@ class ArmTrial:
     """
 
     speed: float
+    likely: float
+    exact: float
     limit_s: float
     reference: tuple[LossPoint, ...]
     losses: LossPoints = NO_POINTS
@@ -115,11 +152,14 @@ class ArmTrial:
         return replace(self, losses=self.losses.add(loss, samples, size, MOST_REFERENCE if self.kept else MOST_TRIAL))
 
     def passed(self, shown: TrialProgress) -> "ArmTrial":
-        return replace(self, kept=True, credit=max(0.0, min(1.0, shown.likely)))
+        """What a sample surely brings beyond one of BSP counts, too."""
+        return replace(self, kept=True, credit=max(0.0, min(max(1.0, shown.least), shown.likely)))
 
 
-def sees_learning(reference: tuple[LossPoint, ...]) -> bool:
-    """Whether the loss falls so surely that a trial of `LEAST_TRIAL` points can show something."""
+def seen_fall(reference: tuple[LossPoint, ...]) -> float:
+    """By how much the logarithm of the loss falls in a round; 0 if not so surely that a trial of `LEAST_TRIAL` points
+    can show something.
+    """
     line = LossLine.through(reference)
-    step = (reference[-1].samples - reference[0].samples) / (len(reference) - 1)
-    return -line.slope * LEAST_TRIAL * step > line.spread
+    fall = -line.slope * (reference[-1].samples - reference[0].samples) / (len(reference) - 1)
+    return fall if fall * LEAST_TRIAL > line.spread else 0.0

@@ -4,8 +4,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from polyrhythm.core import Cluster, Decisions, Event, Left, Policy, Report, Sync
-from polyrhythm.policies.auto.arms import REFERENCE, ArmOutlook, ShareLimits, exact_arms
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
+from polyrhythm.policies.auto.arms import (
+    EXACT,
+    REFERENCE,
+    Informed,
+    ShareLimits,
+    dealing_line,
+    exact_arms,
+)
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
     NO_POINTS,
@@ -13,7 +20,7 @@ from polyrhythm.policies.auto.learning import (
     harsher,
     least_points,
     rungs,
-    sees_learning,
+    seen_fall,
     worth_a_trial,
 )
 from polyrhythm.policies.auto.outlook import StepView, bsp_s
@@ -26,16 +33,13 @@ from polyrhythm.policies.auto.progress import (
     TrialProgress,
     progress,
 )
+from polyrhythm.policies.auto.saved_time import NOTHING_SAVED, SavedTime, TimeStretch
 from polyrhythm.policies.balanced import Balanced
+
+EQUAL_AGAIN = "balanced: shares are equal again, as unequal ones no longer pay"
 
 BETTER = 0.05
 """Share of the time of the arm in force that another one must save to take its place."""
-
-LOST_ROUNDS = 3.0
-"""Rounds of BSP that an arm may lose of what it had saved before it goes."""
-
-LOST_SHARE = 0.1
-"""Share of what it has saved in all that it may lose beside."""
 
 BARRED_ROUNDS = 16
 """Rounds for which an arm that has gone is not tried again; twice as many each further time."""
@@ -48,11 +52,14 @@ OFTEN, SELDOM = 1, 2
 
 MANY = 16
 
+FALLS = 3.0
+"""Fall of the logarithm of the loss, as fast as it falls now, in which a job has most of what there is to be won."""
+
+TIMED_ROUNDS = 4
+"""Rounds of a trial after which its speed is known."""
+
 PATIENCE = 2.0
 """How many times its limit a trial may take while it looks better than not."""
-
-BIAS = 0.25
-"""How far real rounds of BSP may be off those that are predicted."""
 
 
 class Permits(NamedTuple):
@@ -63,64 +70,6 @@ class Permits(NamedTuple):
     most: float
     allow: str = "exact"
     also: Policy[Any] | None = None
-
-
-class TimeStretch(NamedTuple):
-    """Where a stretch of time began: its time, the samples and the reports until then."""
-
-    time_s: float
-    samples: int
-    reports: int
-
-
-@dataclass(frozen=True, slots=True)
-class SavedTime:
-    """Times of the job and of its arm in force against BSP, seconds.
-
-    Args:
-        elapsed_s: of the job, as far as it can be compared.
-        saved_s: by which it is ahead of BSP.
-        arm_saved_s, arm_best_s, arm_gained_s: what the arm in force has saved, the most it has had, and all its gains.
-        bias: time of real rounds of BSP over those predicted.
-        arm_windows: stretches since the arm came into force; the first has what the change took, and is not the arm's.
-    """
-
-    elapsed_s: float = 0.0
-    saved_s: float = 0.0
-    arm_saved_s: float = 0.0
-    arm_best_s: float = 0.0
-    arm_gained_s: float = 0.0
-    bias: float = 1.0
-    arm_windows: int = 0
-
-    def book(self, took_s: float, bsp_s: float, is_bsp: bool, credit: float = 1.0) -> "SavedTime":
-        """A stretch of time, and what BSP would have taken for its samples; they count by `credit`."""
-        if is_bsp:
-            bias = self.bias
-            if bsp_s > 0:
-                bias += (min(max(took_s / bsp_s, 1 - BIAS), 1 + BIAS) - bias) / 4
-            return replace(self, elapsed_s=self.elapsed_s + took_s, bias=bias)
-        saved_s = bsp_s * self.bias * credit - took_s
-        own_s = saved_s if self.arm_windows else 0.0
-        arm_s = self.arm_saved_s + own_s
-        return SavedTime(
-            self.elapsed_s + took_s,
-            self.saved_s + saved_s,
-            arm_s,
-            max(self.arm_best_s, arm_s),
-            self.arm_gained_s + max(0.0, own_s),
-            self.bias,
-            self.arm_windows + 1,
-        )
-
-    def fresh(self) -> "SavedTime":
-        """Another arm is in force."""
-        return SavedTime(self.elapsed_s, self.saved_s, bias=self.bias)
-
-    def lost(self, round_s: float) -> bool:
-        """Whether the arm in force has lost what it may."""
-        allowed_s = LOST_ROUNDS * round_s + LOST_SHARE * self.arm_gained_s
-        return self.arm_best_s - self.arm_saved_s > allowed_s
 
 
 class Barred(NamedTuple):
@@ -142,33 +91,45 @@ class Mind:
     remark: str = ""
     changes: int = 0
     window: TimeStretch | None = None
-    account: SavedTime = SavedTime()
+    account: SavedTime = NOTHING_SAVED
     due: int = 0
     barred: tuple[Barred, ...] = ()
     losses: LossPoints = NO_POINTS
     trial: ArmTrial | None = None
+    uneven: bool = False
+    dealt: bool = False
 
     @classmethod
-    def start(cls, cluster: Cluster, most: float = math.inf) -> "Mind":
-        return cls(cluster, JobTimes(cluster.batch_size, most=most))
+    def start(cls, cluster: Cluster, permits: Permits) -> "Mind":
+        """Under balanced BSP, whose shares are equal until they surely need not be: that is BSP."""
+        first = Informed(permits.most, risk=permits.risk)
+        return cls(cluster, JobTimes(cluster.batch_size, most=permits.most, least=cluster.least_share), first, first)
 
     @property
     def saved_s(self) -> float:
         return self.account.saved_s
 
-    def resumed(self) -> "Mind":
+    def resumed(self, permits: Permits) -> "Mind":
         """With nothing under way: times until now are those of another clock."""
-        return replace(self, window=None, evidence=self.evidence.resumed())
+        return replace(self._informed(permits), window=None, evidence=self.evidence.resumed())
+
+    def _informed(self, permits: Permits) -> "Mind":
+        """Balanced BSP that begins anew knows what is known."""
+        return replace(self, wanted=self._exact(permits)) if self.wanted.name == Balanced.name else self
 
     def after(self, permits: Permits, policy: Policy[Any], event: Event, decisions: Decisions) -> "Mind":
         """With an event, and what the policy in force has decided about it."""
-        alone = self.arm.bounds(self.cluster).staleness > 0 if self.arm is not REFERENCE else False
+        alone = self.arm.name not in EXACT and self.arm.bounds(self.cluster).staleness > 0
         evidence = self.evidence.after(event, alone).decided(decisions, event.time_s)
-        mind = replace(self, evidence=evidence)
+        uneven = self.uneven or (type(event) is Report and event.samples > evidence.batch_size)
+        mind = replace(self, evidence=evidence, uneven=uneven)
+        if policy == self.arm and policy.name == Balanced.name:
+            mind = mind._dealing(permits, decisions)
         if type(event) is Report and event.loss is not None:
             mind = mind._heard(event.loss)
-        if isinstance(event, Left):
-            mind = replace(mind, window=None)
+        if isinstance(event, Left | Joined):
+            mind = mind._informed(permits)
+            mind = replace(mind, window=None if isinstance(event, Left) else mind.window)
         if policy != self.arm:
             return mind._booked(event.time_s)._entered(policy)
         if not any(isinstance(decision, Sync) for decision in decisions) and not (mind.trial and type(event) is Report):
@@ -176,6 +137,17 @@ class Mind:
         if mind.window is None:
             return replace(mind, window=TimeStretch(event.time_s, evidence.processed, evidence.reports))
         return mind._booked(event.time_s)._reviewed(permits) if evidence.reports >= mind.due else mind
+
+    def _dealing(self, permits: Permits, decisions: Decisions) -> "Mind":
+        """Say so when shares become unequal, or equal again."""
+        for decision in decisions:
+            if isinstance(decision, Proceed) and len(decision.workers) == len(self.evidence.workers):
+                dealt, view = decision.shares is not None, self.evidence.view
+                if dealt == self.dealt or view is None:
+                    return self
+                line = dealing_line(self.evidence, view, permits.most) if dealt else EQUAL_AGAIN
+                return replace(self, dealt=dealt, remark=line)
+        return self
 
     def _heard(self, loss: float) -> "Mind":
         size, samples = max(1, len(self.evidence.workers)), self.evidence.processed
@@ -191,7 +163,7 @@ class Mind:
         elif trial is not None:
             trial = None
         losses = self.losses if trial is None and self.trial is None else LossPoints()
-        return replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses)
+        return replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses, dealt=False)
 
     def _booked(self, time_s: float) -> "Mind":
         """With the account of the window, and a new one."""
@@ -204,8 +176,9 @@ class Mind:
         per_sample_s = bsp_s(latest) / (len(evidence.workers) * evidence.batch_size)
         bsp_took_s = per_sample_s * (evidence.processed - window.samples)
         credit = 1.0 if self.trial is None or self.trial.begun_s is None else self.trial.credit
-        account = self.account.book(time_s - window.time_s, bsp_took_s, self.arm == REFERENCE, credit)
-        return replace(self, window=begun, account=account)
+        is_bsp = self.arm.name in EXACT and not self.uneven
+        account = self.account.book(time_s - window.time_s, bsp_took_s, is_bsp, credit)
+        return replace(self, window=begun, account=account, uneven=False)
 
     def _reviewed(self, permits: Permits) -> "Mind":
         """What to do next, now that a window is over."""
@@ -218,8 +191,8 @@ class Mind:
         round_s = bsp_s(view) * self.account.bias
         if mind.trial is not None:
             return mind._judged(permits, mind.trial, view, round_s)
-        if self.arm.name not in (REFERENCE.name, Balanced.name) and mind._fails(permits, round_s):
-            return mind._back(round_s)
+        if self.arm.name not in EXACT and mind._fails(permits, round_s):
+            return mind._back(permits, round_s)
         improved = mind._improved(permits, view, round_s)
         return improved._ventured(permits, view, round_s) if improved.wanted == improved.arm else improved
 
@@ -228,12 +201,17 @@ class Mind:
         behind_s = max(permits.risk * account.elapsed_s, round_s)
         return account.lost(round_s) or (account.arm_saved_s < 0 and account.saved_s < -behind_s)
 
-    def _back(self, round_s: float) -> "Mind":
+    def _back(self, permits: Permits, round_s: float) -> "Mind":
         lost = -self.account.arm_saved_s / round_s if round_s else 0.0
         name = self.arm.spec
         why = f"{lost:.1f} rounds slower" if lost > 0 else "no longer faster"
-        barred = self.barring(self.arm, "")
-        return replace(barred, wanted=REFERENCE, remark=f"bsp: {name} is {why}", changes=self.changes + 1)
+        barred, exact = self.barring(self.arm, ""), self._exact(permits)
+        return replace(barred, wanted=exact, remark=f"{exact.spec}: {name} is {why}", changes=self.changes + 1)
+
+    def _exact(self, permits: Permits) -> Policy[Any]:
+        """What is gone back to: balanced BSP, which knows what is known, where the job can run it."""
+        shut = any(bar.name == Balanced(permits.most).spec and bar.until == math.inf for bar in self.barred)
+        return REFERENCE if shut else Informed.by(self.evidence, self._limits(permits))
 
     def barring(self, policy: Policy[Any], reason: str) -> "Mind":
         """With an arm that is not tried for a while, or, for a reason that somebody else gives, never again."""
@@ -241,18 +219,19 @@ class Mind:
         mind = self._barred_name(name, math.inf if reason else BARRED_ROUNDS)
         if not reason:
             return mind
-        line = f"{self.arm.spec}: {policy.spec} cannot run here: {reason}"
-        return replace(mind, wanted=self.arm, trial=None, remark=line)
+        goes_on = REFERENCE if policy == self.arm else self.arm
+        line = f"{goes_on.spec}: {policy.spec} cannot run here: {reason}"
+        return replace(mind, wanted=goes_on, trial=None, remark=line)
 
     def _improved(self, permits: Permits, view: StepView, round_s: float) -> "Mind":
         """Want the best arm if it is surely better than what is in force."""
         arms = exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
         best = next((arm for arm in arms if not shut & {arm.policy.name, arm.policy.spec}), None)
-        if best is None or best.policy == self.arm or not self._pays(best, round_s):
+        if best is None or best.policy == self.arm or not self._pays(best.round_s, round_s):
             return self
         now_s = next((arm.round_s for arm in arms if arm.policy == self.arm), bsp_s(view))
-        if self.arm != REFERENCE and best.round_s > now_s * (1 - BETTER):
+        if best.round_s > now_s * (1 - BETTER):
             return self
         late = self.evidence.late()
         gain = bsp_s(view) / best.round_s
@@ -264,29 +243,34 @@ class Mind:
         account = self.account
         return ShareLimits(permits.most, permits.risk, account.elapsed_s + account.saved_s, account.saved_s)
 
-    def _limit_s(self, permits: Permits, round_s: float) -> float:
-        """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned."""
+    def _limit_s(self, permits: Permits, round_s: float, fall: float) -> float:
+        """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned, or
+        of that in which the logarithm of the loss falls by `FALLS` if that is less: then little is left to be won.
+        """
         planned = self.cluster.workload_samples - self.cluster.processed_samples
         rounds = planned / (self.evidence.batch_size * max(1, len(self.evidence.workers)))
-        return self.account.saved_s + permits.risk * max(self.account.elapsed_s, rounds * round_s / 2)
+        ahead_s = min(rounds / 2, FALLS / fall) * round_s
+        return self.account.saved_s + permits.risk * max(self.account.elapsed_s, ahead_s)
 
     def _ventured(self, permits: Permits, view: StepView, round_s: float) -> "Mind":
         """Try an arm that changes the gradients, if one is worth it, affordable, and can be judged."""
         points = self.losses.points
         if permits.allow == "exact" and permits.also is None:
             return self
-        if len(points) < LEAST_REFERENCE or not sees_learning(points):
+        if len(points) < LEAST_REFERENCE or not (fall := seen_fall(points)):
             return self
         exact = [arm.round_s for arm in exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)]
         best_s = min([bsp_s(view), *exact])
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
-        limit_s = self._limit_s(permits, round_s)
-        arm = worth_a_trial(view, best_s, limit_s, rungs(permits.allow, len(view.steps), permits.also), shut)
-        if arm is None or not self._pays(arm, round_s):
+        limit_s = self._limit_s(permits, round_s, fall)
+        choices = rungs(permits.allow, len(view.steps), permits.also)
+        found = worth_a_trial(view, best_s, limit_s, fall, choices, shut)
+        if found is None or not self._pays(found[0].round_s / found[1], round_s):
             return self
-        speed = best_s / arm.round_s
-        line = f"{arm.policy.spec}: on trial; {speed:.1f}x the throughput of {self.arm.spec} is expected"
-        trial = ArmTrial(speed, limit_s, points)
+        arm, likely = found
+        speed, exact = bsp_s(view) / arm.round_s, bsp_s(view) / best_s
+        line = f"{arm.policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
+        trial = ArmTrial(speed, likely, exact, limit_s, points)
         return replace(self, wanted=arm.policy, remark=line, changes=self.changes + 1, trial=trial)
 
     def _judged(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
@@ -295,21 +279,27 @@ class Mind:
             return self
         behind_s = max(permits.risk * self.account.elapsed_s, round_s)
         if trial.kept:
-            worse = trial.losses.rises or self.account.saved_s < -behind_s
-            return self._given_up(trial, "its loss rises" if trial.losses.rises else "it is slower") if worse else self
+            if trial.losses.rises:
+                return self._given_up(permits, "its loss rises")
+            return self._given_up(permits, "it is slower") if self.account.saved_s < -behind_s else self
         ripe = trial.losses.broken or len(trial.losses.points) >= least_points(self.arm)
         shown = progress(trial.reference, trial.losses) if ripe else UNKNOWN
         spent_s = self.account.elapsed_s - trial.begun_s
         made = self.evidence.processed - trial.begun
-        speed = made * bsp_s(view) / (self.evidence.batch_size * len(view.steps) * spent_s) if spent_s else trial.speed
-        verdict = shown.verdict(speed)
+        width = self.evidence.batch_size * len(view.steps)
+        # Of steps that are under way about half is made.
+        speed = (made + width / 2) * bsp_s(view) / (width * spent_s) if spent_s else trial.speed
+        verdict = shown.verdict(speed / trial.exact)
         if verdict == "better":
             return self._kept(trial, shown, speed, spent_s)
         if verdict == "worse":
-            return self._given_up(trial, f"a sample brings {max(0.0, shown.likely):.2f} of what it brings under bsp")
-        patience = PATIENCE if shown.likely * speed > 1 or not ripe else 1.0
+            return self._given_up(permits, f"a sample brings {max(0.0, shown.likely):.2f} of what it brings under bsp")
+        timed = made >= TIMED_ROUNDS * width
+        if timed and speed * max(1.0, trial.likely) < trial.exact:
+            return self._given_up(permits, f"it has {speed:.1f}x the throughput of bsp, and not {trial.speed:.1f}x")
+        patience = PATIENCE if shown.likely * speed > trial.exact or not ripe else 1.0
         if spent_s > patience * trial.limit_s or len(trial.losses.points) >= MOST_TRIAL:
-            return self._given_up(trial, f"{spent_s:.3g} s have not shown that it is better")
+            return self._given_up(permits, f"{spent_s:.3g} s have not shown that it is better")
         return self
 
     def _kept(self, trial: ArmTrial, shown: TrialProgress, speed: float, spent_s: float) -> "Mind":
@@ -322,12 +312,12 @@ class Mind:
         )
         return replace(self, trial=passed, account=account, remark=line)
 
-    def _given_up(self, trial: ArmTrial, why: str) -> "Mind":
-        mind = self
+    def _given_up(self, permits: Permits, why: str) -> "Mind":
+        mind, exact = self, self._exact(permits)
         for name in sorted(harsher(self.arm)):
             mind = mind._barred_name(name, BARRED_ROUNDS * 4)
-        line = f"bsp: {self.arm.spec} is given up, {why}; what it has made of the parameters stays"
-        return replace(mind, wanted=REFERENCE, remark=line, changes=self.changes + 1)
+        line = f"{exact.spec}: {self.arm.spec} is given up, {why}; what it has made of the parameters stays"
+        return replace(mind, wanted=exact, remark=line, changes=self.changes + 1)
 
     def _barred_name(self, name: str, rounds: float) -> "Mind":
         times = next((bar.times for bar in self.barred if bar.name == name), 0)
@@ -335,8 +325,8 @@ class Mind:
         others = tuple(bar for bar in self.barred if bar.name != name)
         return replace(self, barred=(*others, Barred(name, until, times + 1)))
 
-    def _pays(self, arm: ArmOutlook, round_s: float) -> bool:
+    def _pays(self, arm_s: float, round_s: float) -> bool:
         """Whether what is left of the job brings in more than changing there and back may cost."""
         left = self.cluster.workload_samples - self.cluster.processed_samples - self.evidence.processed
         rounds = left / (self.evidence.batch_size * len(self.evidence.workers))
-        return rounds * (1 - min(1.0, arm.round_s / round_s)) >= PAYBACK_ROUNDS
+        return rounds * (1 - min(1.0, arm_s / round_s)) >= PAYBACK_ROUNDS

@@ -36,6 +36,7 @@ class StepView(NamedTuple):
         batch_size: B.
         exchange_s: of a round that ends in an exchange among all.
         message_s: there and back of a worker that exchanges alone; unknown, it is taken to be as long as an exchange.
+        least: smallest share that may be dealt.
     """
 
     steps: Sequence[Sequence[float]]
@@ -43,6 +44,7 @@ class StepView(NamedTuple):
     batch_size: int
     exchange_s: float
     message_s: float
+    least: int = 1
 
     @property
     def rounds(self) -> list[tuple[float, ...]]:
@@ -78,7 +80,7 @@ def k_sync_s(view: StepView, k: int) -> float:
 def shares_of(view: StepView, most: float) -> tuple[int, ...]:
     """What balanced BSP would deal now."""
     equal = (view.batch_size,) * len(view.times)
-    return better_shares(view.times, equal, view.batch_size, most, view.exchange_s)
+    return better_shares(view.times, equal, view.batch_size, most, view.exchange_s, view.least)
 
 
 def balanced_rounds(view: StepView, shares: Sequence[int]) -> list[float]:

@@ -15,6 +15,9 @@ from polyrhythm.policies.k_sync import KSync
 
 ALLOWED = ("exact", "local", "async")
 
+RISK, RISK_OF_TRIALS = 0.02, 0.1
+"""Shares of its time by which a job may be behind BSP by default: with exact arms alone, and where others are tried."""
+
 
 @dataclass(frozen=True, slots=True)
 class AutoState:
@@ -35,7 +38,8 @@ class Auto(Supervisor[AutoState]):
         allow: what the others may do to the gradients. exact: nothing, which leaves `balanced`; local: steps on
             replicas, too (`local`, `selsync`, `diloco`); async: also stale gradients (`asp`, `ssp`, `k-async`).
         risk: share of its time by which the job may be behind BSP before an exact arm goes, one round at least; a trial
-            of another arm may cost as large a share of half the time that the job is planned to take.
+            of another arm may cost as large a share of half the time that the job is planned to take. By default 0.02,
+            and 0.1 where `allow` or `also` permits such arms.
         drop: whether the slowest steps may be dropped (`k-sync`).
         most: largest share of a worker under `balanced`; inf: no limit.
         also: one more policy to be tried, such as a switch or a learned one.
@@ -47,7 +51,7 @@ class Auto(Supervisor[AutoState]):
     """
 
     allow: str = "exact"
-    risk: float = 0.02
+    risk: float | None = None
     drop: bool = False
     most: float = float("inf")
     also: Policy[Any] | None = None
@@ -58,7 +62,7 @@ class Auto(Supervisor[AutoState]):
     def __post_init__(self) -> None:
         if self.allow not in ALLOWED:
             raise SpecError(f"auto allows {', '.join(ALLOWED)} but got {self.allow!r}")
-        if not 0 <= self.risk < 1:
+        if self.risk is not None and not 0 <= self.risk < 1:
             raise SpecError(f"risk must be a share from 0 to below 1 but got {self.risk}")
         Balanced(self.most)
         if self.also is not None:
@@ -93,10 +97,13 @@ class Auto(Supervisor[AutoState]):
         return Bounds(staleness=0) if self.drop else Bounds(lead=1, staleness=0)
 
     def init(self, cluster: Cluster) -> AutoState:
-        return AutoState(Mind.start(cluster, self.most), Relay.start(REFERENCE, cluster))
+        mind = Mind.start(cluster, self.permits())
+        return AutoState(mind, Relay.start(mind.arm, cluster))
 
     def permits(self) -> Permits:
-        return Permits(self.risk, self.drop, self.most, self.allow, self.also)
+        inexact = self.learns_from is not None
+        risk = self.risk if self.risk is not None else RISK_OF_TRIALS if inexact else RISK
+        return Permits(risk, self.drop, self.most, self.allow, self.also)
 
     def in_force(self, state: AutoState) -> Policy[Any]:
         return state.relay.policy
@@ -115,7 +122,7 @@ class Auto(Supervisor[AutoState]):
         return replace(state, mind=state.mind.barring(policy, reason))
 
     def resumed(self, state: AutoState) -> AutoState:
-        return replace(state, mind=state.mind.resumed())
+        return replace(state, mind=state.mind.resumed(self.permits()))
 
     def observe(self, state: AutoState, policy: Policy[Any], event: Event, decisions: Decisions) -> AutoState:
         return AutoState(state.mind.after(self.permits(), policy, event, decisions), state.relay)

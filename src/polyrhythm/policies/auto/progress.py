@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
-LEAST_REFERENCE, MOST_REFERENCE = 8, 24
+LEAST_REFERENCE, MOST_REFERENCE = 6, 24
 """Points of the reference."""
 
 LEAST_TRIAL, MOST_TRIAL = 6, 72
@@ -146,8 +146,10 @@ def progress(reference: tuple[LossPoint, ...], trial: LossPoints) -> TrialProgre
     expected = line.at(begun) - line.at(samples)
     doubt = math.hypot(noise, line.error(samples), UNLIKE * expected)
     fallen = line.at(begun) - log_loss
-    if expected <= doubt:  # the reference itself does not surely fall
+    if expected <= doubt:  # the reference itself does not surely fall: at most so far
         if fallen + SURE * doubt < 0:
             return TrialProgress(0.0, -math.inf, 0.0)
-        return UNKNOWN
+        most = max(expected, 0.0) + SURE * doubt
+        least = (fallen - SURE * noise) / most
+        return TrialProgress(fallen / most, least, math.inf) if least > 0 else UNKNOWN
     return TrialProgress(*((fallen + sure * SURE * doubt) / expected for sure in (0, -1, 1)))

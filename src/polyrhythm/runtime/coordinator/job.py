@@ -17,7 +17,7 @@ from polyrhythm.runtime.checkpoint.returned import JobState
 from polyrhythm.runtime.coordinator.agreement import disagreement
 from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow, ToWorker
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
-from polyrhythm.runtime.wire.shard_protocol import GroupSettings
+from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, GroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,9 @@ class Job:
     def cluster(self, epochs: int) -> Cluster:
         batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
         samples = self.workload.dataset_samples
-        return Cluster(len(self.present), batch_size, samples * max(epochs, 1), self.processed_samples, samples)
+        least = max(int(m.ready.terms.get(LEAST_SHARE, 1)) for m in self.members.values() if m.ready)
+        planned = samples * max(epochs, 1)
+        return Cluster(len(self.present), batch_size, planned, self.processed_samples, samples, least)
 
     def may_begin_epoch(self) -> bool:
         """Whether all stand before a new epoch; before the first, with those that the job still awaits."""

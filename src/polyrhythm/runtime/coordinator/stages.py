@@ -111,7 +111,7 @@ class Stages:
         cluster, policy = replace(job.cluster(self._epochs), processed_samples=job.done_samples), self.policy
         if isinstance(policy, Supervisor):
             if self.known is None:
-                self.known = policy.init(cluster)
+                self.known = begun(policy, cluster, job)
             policy = policy.wanted(self.known)
         stages = policy.stages(cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(policy))
@@ -141,6 +141,18 @@ class Stages:
                 self.known = supervisor.bar(self.known, wanted, str(error))
         remark, self._remark = self._remark, supervisor.remark(self.known)
         return self._remark if self._remark != remark else ""
+
+
+def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
+    """What a supervisor knows at first, of the policy with which it would begin too, if this job cannot run that."""
+    known = supervisor.init(cluster)
+    wanted = supervisor.wanted(known)
+    try:
+        check_shares(wanted, job)
+        check_parts(wanted, job)
+    except PolicyError as error:
+        return supervisor.bar(known, wanted, str(error))
+    return known
 
 
 def check_parts(policy: Policy[Any], job: Job) -> None:

@@ -45,6 +45,9 @@ UNREAD: Final = -1
 NOT_ON_SERVERS: Final = "servers"
 """Name of the term of a worker that says why servers cannot make its steps."""
 
+LEAST_SHARE: Final = "least share"
+"""Name of the term of a worker that says how many samples its smallest mini-batch must have."""
+
 NOT_IN_SHARES: Final = "shares"
 """Name of the term of a worker that says why its mini-batches cannot be unequal."""
 

@@ -18,6 +18,7 @@ from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.runtime.collectives.ops import gradient_of
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.shard_protocol import (
+    LEAST_SHARE,
     NOT_IN_SHARES,
     NOT_ON_SERVERS,
     Hyperparameter,
@@ -25,7 +26,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
-from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters, why_unshareable
+from polyrhythm.training.flat import FlatLayout, least_share, split_buffers, trainable_parameters, why_unshareable
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 from polyrhythm.training.signals import squared_norm
 
@@ -128,9 +129,11 @@ class ScriptReplica:
     @property
     def terms(self) -> dict[str, Term]:
         """What must be the same on all workers."""
-        own = {
+        least = least_share(self.model)
+        own: dict[str, Term] = {
             NOT_ON_SERVERS: self.unservable,
             NOT_IN_SHARES: why_unshareable(self.model),
+            LEAST_SHARE: least if least > 1 else "",
             "tensors that change untrained": ", ".join(self.moving),
         }
         return {name: value for name, value in own.items() if value}

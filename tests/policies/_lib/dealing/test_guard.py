@@ -16,7 +16,7 @@ def round_of(shares: tuple[int, ...]) -> list[GuardedStep]:
 @pytest.mark.parametrize("rounds", [0, 8, 40, 400])
 @pytest.mark.parametrize("risk", [0.0, 0.02, 0.2])
 def test_a_worker_that_becomes_slow_costs_no_more_than_can_be_spared(rounds: int, risk: float) -> None:
-    guard = ShareGuard(risk, bsp_s=4.0 * rounds, round_s=4.0)
+    guard = ShareGuard(risk, bsp_s=4.0 * rounds, round_s=4.0, trusts=True)
     shares = guard.afforded(TIMES, BEST, 16)
     late_s = [
         FACTOR * (1 + NOISE * time.spread) * (time.expected_s(b) - time.expected_s(16))
@@ -28,7 +28,7 @@ def test_a_worker_that_becomes_slow_costs_no_more_than_can_be_spared(rounds: int
 
 
 def test_shares_grow_with_the_time_that_they_save() -> None:
-    guard, found = ShareGuard(0.02, bsp_s=20.0, beyond_s=0.0), []
+    guard, found = ShareGuard(0.02, bsp_s=20.0, beyond_s=0.0, trusts=True), []
     for _ in range(6):
         found.append(guard.afforded(TIMES, BEST, 16))
         steps = round_of(found[-1])
@@ -50,6 +50,15 @@ def test_an_exchange_that_takes_longer_when_all_come_together_counts() -> None:
 
 def test_what_is_in_force_late_is_allowed_for() -> None:
     """Sixteen rounds of a small loss are as much as one of a large one, and short steps have many rounds."""
-    late = ShareGuard(0.02, bsp_s=20.0, round_s=4.0, delay=15)
-    prompt = ShareGuard(0.02, bsp_s=20.0, round_s=4.0)
+    late = ShareGuard(0.02, bsp_s=20.0, round_s=4.0, delay=15, trusts=True)
+    prompt = ShareGuard(0.02, bsp_s=20.0, round_s=4.0, trusts=True)
     assert late.afforded(TIMES, BEST, 16) == prompt.afforded(TIMES, BEST, 16) != (16,) * 4
+
+
+def test_shares_stay_equal_until_a_round_has_shown_that_they_pay() -> None:
+    guard = ShareGuard(0.02, bsp_s=20.0, round_s=4.0)
+    assert guard.afforded(TIMES, BEST, 16) == (16,) * 4
+    whole = [time.expected_s(16) for time in TIMES]
+    for _ in range(2):  # the first one tells of the shares that the second is held against
+        guard = guard.foreseen(TIMES, whole, 16, most=64, exchange_s=0.0)
+    assert guard.afforded(TIMES, BEST, 16) != (16,) * 4

@@ -28,10 +28,6 @@ SOON = 25
 shares are in force only some rounds after they are decided, as many times more: short steps have many rounds.
 """
 
-LEAST_FORESEEN = 2
-"""Rounds with unequal shares before they tell whether shares pay."""
-
-
 SAVED, LEAST_SAVED = 24, 8
 """Rounds in unequal shares whose savings count, and before which they tell nothing."""
 
@@ -59,10 +55,12 @@ class ShareGuard:
         delay: rounds until shares that are decided are in force, as far as it is known.
         waited: rounds for which the shares that were decided last have not been in force.
         round_s: what BSP would have taken for the last round; 0 before the first.
+        trusts: whether shares may be unequal before a round has shown that they pay: times are known beforehand.
         saved: seconds that the latest rounds in unequal shares have saved; each round in equal ones forgets one.
 
     Example:
-        >>> guard, times = ShareGuard(risk=0.02, bsp_s=12.0), [StepTime(sample_s=1 / 8), StepTime(sample_s=3 / 8)]
+        >>> times = [StepTime(sample_s=1 / 8), StepTime(sample_s=3 / 8)]
+        >>> guard = ShareGuard(risk=0.02, bsp_s=12.0, trusts=True)
         >>> guard.afforded(times, (12, 4), 8), guard.after([GuardedStep(1.2, 1.0), GuardedStep(2.5, 3.0)], 3.0).ahead_s
         ((8, 8), 0.5)
     """
@@ -76,14 +74,16 @@ class ShareGuard:
     waited: int = 0
     round_s: float = 0.0
     saved: tuple[float, ...] = ()
+    trusts: bool = False
 
     @classmethod
-    def begun(cls, risk: float, account: str) -> "ShareGuard | None":
+    def begun(cls, risk: float, account: str, trusts: bool = False) -> "ShareGuard | None":
         """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step,
         as in ``12.5/0.3/0.02``; none without a limit.
         """
         bsp_s, ahead_s, *beyond_s = map(float, account.split("/")) if account else (0.0, 0.0)
-        return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond_s[0] if beyond_s else None)
+        beyond = beyond_s[0] if beyond_s else None
+        return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond, trusts=trusts)
 
     @property
     def spare_s(self) -> float:
@@ -103,14 +103,20 @@ class ShareGuard:
         elif self.round_s or beyond_s is None:
             beyond_s = rest_s if beyond_s is None else beyond_s + (rest_s - beyond_s) / BEYOND_ROUNDS
         bsp_s, delay = max(0.0, round_s + saved_s), max(self.delay, waited)
-        known = self.ahead_s + saved_s, beyond_s, self.foresight, delay, waited, bsp_s, saved
+        known = self.ahead_s + saved_s, beyond_s, self.foresight, delay, waited, bsp_s, saved, self.trusts
         return ShareGuard(self.risk, self.bsp_s + bsp_s, *known)
 
     def foreseen(
-        self, times: Sequence[StepTime], steps: Sequence[float], batch_size: int, most: float, exchange_s: float
+        self,
+        times: Sequence[StepTime],
+        steps: Sequence[float],
+        batch_size: int,
+        most: float,
+        exchange_s: float,
+        least: int = 1,
     ) -> "ShareGuard":
         """With what shares would have made of the round; see `Foresight.after`."""
-        foresight = self.foresight.after(times, steps, batch_size, most, exchange_s)
+        foresight = self.foresight.after(times, steps, batch_size, most, exchange_s, least)
         return replace(self, foresight=foresight)
 
     def anew(self) -> "ShareGuard":
@@ -120,9 +126,8 @@ class ShareGuard:
     @property
     def pays(self) -> bool:
         """Whether unequal shares have made the latest rounds shorter, and those known before would have made them."""
-        rounds = self.foresight.rounds
-        would = len(rounds) < LEAST_FORESEEN or fmean(one.bsp_s - one.dealt_s for one in rounds) > 0
-        return would and (len(self.saved) < LEAST_SAVED or fmean(self.saved) > 0)
+        foreseen = self.foresight.pays or (self.trusts and not self.foresight.rounds)
+        return foreseen and (len(self.saved) < LEAST_SAVED or fmean(self.saved) > 0)
 
     def afforded(self, times: Sequence[StepTime], shares: tuple[int, ...], batch_size: int) -> tuple[int, ...]:
         """As much of these shares as the job can afford."""

@@ -18,8 +18,8 @@ APART = 2.5
 HALVINGS = 50
 
 
-def split(times: Sequence[StepTime], samples: int, most: float) -> tuple[int, ...]:
-    """Whole shares of so many samples, from 1 to `most` each, whose slowest is through first.
+def split(times: Sequence[StepTime], samples: int, most: float, least: int = 1) -> tuple[int, ...]:
+    """Whole shares of so many samples, from `least` to `most` each, whose slowest is through first.
 
     Of equally good ones the first workers have the larger shares. `most` gives way where it leaves samples over.
 
@@ -28,7 +28,7 @@ def split(times: Sequence[StepTime], samples: int, most: float) -> tuple[int, ..
     ((6, 2), (5, 3), (4, 4))
     """
     most = max(most, -(-samples // len(times)))
-    shares = below(times, samples, most)
+    shares = below(times, samples, most, least)
     left = samples - sum(shares)
     ends = [(time.expected_s(b + 1), p) for p, (time, b) in enumerate(zip(times, shares, strict=True)) if b < most]
     heapq.heapify(ends)
@@ -40,13 +40,13 @@ def split(times: Sequence[StepTime], samples: int, most: float) -> tuple[int, ..
     return tuple(shares)
 
 
-def below(times: Sequence[StepTime], samples: int, most: float) -> list[int]:
+def below(times: Sequence[StepTime], samples: int, most: float, least: int = 1) -> list[int]:
     """The largest shares that everyone is through with by some time, and that are no more than so many samples."""
     low, high = 0.0, max(time.expected_s(samples) for time in times)
-    shares = [1] * len(times)
+    shares = [least] * len(times)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found = [through(time, middle, most) for time in times]
+        found = [through(time, middle, most, least) for time in times]
         if sum(found) <= samples:
             low, shares = middle, found
         else:
@@ -54,10 +54,10 @@ def below(times: Sequence[StepTime], samples: int, most: float) -> list[int]:
     return shares
 
 
-def through(time: StepTime, end_s: float, most: float) -> int:
-    """Samples that a worker is through with by then; at least 1."""
+def through(time: StepTime, end_s: float, most: float, least: int = 1) -> int:
+    """Samples that a worker is through with by then, at least so many."""
     samples = (end_s - time.transfer_s - time.fixed_s) / time.sample_s
-    return max(1, int(min(samples, most)))
+    return max(least, int(min(samples, most)))
 
 
 def least_s(times: Sequence[StepTime], samples: int) -> float:
@@ -122,7 +122,12 @@ def mean_time(times: Sequence[StepTime]) -> StepTime:
 
 
 def better_shares(
-    times: Sequence[StepTime], now: tuple[int, ...], batch_size: int, most: float, exchange_s: float
+    times: Sequence[StepTime],
+    now: tuple[int, ...],
+    batch_size: int,
+    most: float,
+    exchange_s: float,
+    least: int = 1,
 ) -> tuple[int, ...]:
     """Shares to go on with: those of now, unless others make a step with its exchange shorter by `PAYS`.
 
@@ -132,7 +137,7 @@ def better_shares(
     if today_s < (least_s(times, samples) + exchange_s) * (1 + PAYS):
         return now
     times = grouped(times, batch_size)
-    best = split(times, samples, most)
+    best = split(times, samples, most, min(least, batch_size))
     equal = (batch_size,) * len(times)
     if slowest_s(times, equal) + exchange_s <= (slowest_s(times, best) + exchange_s) * (1 + PAYS / 2):
         best = equal
