@@ -188,7 +188,7 @@ def test_the_largest_share_holds() -> None:
 def test_no_share_is_below_the_least() -> None:
     """Batch norm can make nothing of one sample; an epoch's end is cut like the shares."""
     policy = Balanced()
-    rounds = Rounds(policy, speeds(1.0, 1.0, 40.0), policy.init(Cluster(3, BATCH, least_share=2)))
+    rounds = Rounds(policy, speeds(40.0, 40.0, 1.0), policy.init(Cluster(3, BATCH, least_share=2)))
     rounds.tell(Joined((0, 1, 2), 0.0))
     rounds.go(8)
     assert rounds.shares[2] == 2

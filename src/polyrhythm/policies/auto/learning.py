@@ -45,7 +45,7 @@ class Rung(NamedTuple):
         much in a round.
 
         >>> round(Rung(LocalSGD(8), 4.0).likely(0.05), 2), round(Rung(DiLoCo(16), 8.0).likely(0.01), 2)
-        (0.83, 1.64)
+        (0.83, 1.63)
         """
         gain = outer_gain(self.policy) if isinstance(self.policy, DiLoCo) else 1.0
         return gain / (1 + gain * self.apart * max(0.0, fall))

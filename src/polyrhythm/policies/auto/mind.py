@@ -283,7 +283,9 @@ class Mind:
                 return self._given_up(permits, "its loss rises")
             return self._given_up(permits, "it is slower") if self.account.saved_s < -behind_s else self
         ripe = trial.losses.broken or len(trial.losses.points) >= least_points(self.arm)
-        shown = progress(trial.reference, trial.losses) if ripe else UNKNOWN
+        shown = progress(trial.reference, trial.losses)
+        if not ripe and shown.most > 0:  # only a loss that rises is told so early
+            shown = UNKNOWN
         spent_s = self.account.elapsed_s - trial.begun_s
         made = self.evidence.processed - trial.begun
         width = self.evidence.batch_size * len(view.steps)
@@ -292,6 +294,8 @@ class Mind:
         verdict = shown.verdict(speed / trial.exact)
         if verdict == "better":
             return self._kept(trial, shown, speed, spent_s)
+        if verdict == "worse" and shown.most <= 0:
+            return self._given_up(permits, "its loss rises", every=True)
         if verdict == "worse":
             return self._given_up(permits, f"a sample brings {max(0.0, shown.likely):.2f} of what it brings under bsp")
         timed = made >= TIMED_ROUNDS * width
@@ -312,9 +316,11 @@ class Mind:
         )
         return replace(self, trial=passed, account=account, remark=line)
 
-    def _given_up(self, permits: Permits, why: str) -> "Mind":
+    def _given_up(self, permits: Permits, why: str, every: bool = False) -> "Mind":
+        """Go back; where a loss has risen the rate bears no such arm, and all are barred."""
         mind, exact = self, self._exact(permits)
-        for name in sorted(harsher(self.arm)):
+        all_arms = {rung.policy.spec for rung in rungs(permits.allow, len(self.evidence.workers), permits.also)}
+        for name in sorted(harsher(self.arm) | (all_arms if every else set())):
             mind = mind._barred_name(name, BARRED_ROUNDS * 4)
         line = f"{exact.spec}: {self.arm.spec} is given up, {why}; what it has made of the parameters stays"
         return replace(mind, wanted=exact, remark=line, changes=self.changes + 1)
