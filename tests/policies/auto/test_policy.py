@@ -1,12 +1,16 @@
 """Auto in the simulator: what it makes of clusters that other policies are good or bad at."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from polyrhythm.core import Trace, replay
+from polyrhythm.core import Joined, Report, Trace, replay
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
+from polyrhythm.policies._lib.dealing.foresight import ForeseenRound, Foresight
+from polyrhythm.policies.auto.arms import Informed, ShareLimits
+from polyrhythm.policies.auto.evidence import JobTimes
 from polyrhythm.policies.auto.mind import EQUAL_AGAIN
 from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload, simulate
 
@@ -91,6 +95,17 @@ def test_where_a_change_is_costly_it_pays_for_itself_or_is_not_made() -> None:
     for cost_s in (0.0, 2.0):
         what = scenario([Device(count=3, compute_s=1.0), Device(compute_s=1.3)], switch_cost_s=cost_s)
         assert seconds(what, "auto") <= 1.02 * seconds(what, "bsp")
+
+
+def test_of_who_has_made_no_step_nothing_is_known() -> None:
+    """As of a newcomer, beside others whose shares have paid."""
+    known = JobTimes(8)
+    for worker in (0, 1):
+        for clock in range(1, 7):
+            known = known.after(Report(worker, clock, 1.0 * clock, samples=8, step_s=1.0 + 2 * worker), alone=False)
+    known = known.after(Joined((2,), time_s=9.0), alone=False)
+    known = replace(known, foresight=Foresight(rounds=(ForeseenRound(3.0, 1.5),)))
+    assert Informed.by(known, ShareLimits(risk=0.02)).known == "1~0.071/3~0.071/-"
 
 
 @pytest.mark.parametrize(

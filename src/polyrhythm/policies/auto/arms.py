@@ -56,7 +56,7 @@ class Informed(Balanced):
         last = max((worker for worker, _ in evidence.workers.items()), default=-1)
         each = [evidence.workers.get(worker) for worker in range(last + 1)]
         pays = evidence.foresight.pays
-        known = "/".join(known_of(one.time, evidence.batch_size) if one else "-" for one in each)
+        known = "/".join(known_of(one.time, evidence.batch_size) if one and one.steps else "-" for one in each)
         account = f"{limits.bsp_s:.6g}/{limits.ahead_s:.6g}/{evidence.exchange_s:.6g}"
         return cls(limits.most, known if pays else "", limits.risk, account)
 

@@ -268,9 +268,9 @@ class Mind:
         if found is None or not self._pays(found[0].round_s / found[1], round_s):
             return self
         arm, likely = found
-        speed, exact = bsp_s(view) / arm.round_s, bsp_s(view) / best_s
+        speed, over_bsp = bsp_s(view) / arm.round_s, bsp_s(view) / best_s
         line = f"{arm.policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
-        trial = ArmTrial(speed, likely, exact, limit_s, points)
+        trial = ArmTrial(speed, likely, over_bsp, limit_s, points)
         return replace(self, wanted=arm.policy, remark=line, changes=self.changes + 1, trial=trial)
 
     def _judged(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
