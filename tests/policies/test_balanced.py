@@ -192,6 +192,6 @@ def test_no_share_is_below_the_least() -> None:
     rounds.tell(Joined((0, 1, 2), 0.0))
     rounds.go(8)
     assert rounds.shares[2] == 2
-    assert divide(9, (45, 49, 2)) == (4, 3, 2)
+    assert divide(9, (45, 49, 2)) == (3, 4, 2)
     one_each = Balanced().init(Cluster(3, 1, least_share=2))
     assert Balanced().decide(one_each, Joined((0, 1, 2), 0.0))[1] == (Proceed((0, 1, 2)),)

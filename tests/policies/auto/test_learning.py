@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.core import Trace
-from polyrhythm.policies import parse_policy
 from polyrhythm.policies.auto.learning import Rung, harsher, least_points
 from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
@@ -70,8 +69,7 @@ def test_outer_momentum_is_expected_to_help_where_the_loss_falls_slowly() -> Non
 
 
 def test_the_risk_is_larger_where_trials_are_permitted_unless_it_is_given() -> None:
-    specs = "auto", "auto:async", "auto:local,risk=0.02"
-    assert [Auto.permits(parse_policy(spec)).risk for spec in specs] == [0.02, 0.1, 0.02]
+    assert [auto.permits().risk for auto in (Auto(), Auto("async"), Auto("local", risk=0.02))] == [0.02, 0.1, 0.02]
 
 
 def falling(points: int, slope: float, first: int = 0) -> tuple[LossPoint, ...]:

@@ -29,7 +29,7 @@ class AutoState:
 
 @dataclass(frozen=True)
 class Auto(Supervisor[AutoState]):
-    """BSP until another policy is surely faster; then that one, as long as it is.
+    """BSP, in unequal shares once these surely pay, and what is surely faster, as long as it is.
 
     An arm that changes the gradients is first on trial. One that is given up is not undone: BSP goes on from the
     parameters that it has left, and the time of the trial is lost.
