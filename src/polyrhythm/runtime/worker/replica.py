@@ -129,21 +129,16 @@ class ScriptReplica:
     @property
     def terms(self) -> dict[str, Term]:
         """What must be the same on all workers."""
-        least = least_share(self.model)
         own: dict[str, Term] = {
             NOT_ON_SERVERS: self.unservable,
             NOT_IN_SHARES: why_unshareable(self.model),
-            LEAST_SHARE: least if least > 1 else "",
+            LEAST_SHARE: least_share(self.model),
             "tensors that change untrained": ", ".join(self.moving),
         }
-        return {name: value for name, value in own.items() if value}
+        return {name: value for name, value in own.items() if value and value != 1}
 
     def check_policy(self, policy: Policy[Any]) -> None:
-        """Whether this policy can train this model.
-
-        Raises:
-            UsageError: if it needs servers, and they cannot make the steps.
-        """
+        """Refuse a policy that needs servers, if they cannot make the steps of this model."""
         stages = [stage.policy for stage in policy.stages(Cluster(1))] or [policy]
         if self.unservable and any(runtime_placement(stage) == "servers" for stage in stages):
             raise UsageError(
