@@ -85,14 +85,14 @@ class AspServer:
     it.
     """
 
-    def __init__(self, address: str, steps: bool, token: str = "") -> None:
+    def __init__(self, address: str, steps: bool, token: str = "", job: str = "bench") -> None:
         self.loop = Loop()
         self.steps = steps
         self.policy = ASP()
         self.group = ShardGroup(1, self.arrived)
         self.channels: dict[int, Channel] = {}
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToShard)
-        Acceptor(self.loop, listen(address), "bench", token, decoder, self.admit)
+        Acceptor(self.loop, listen(address), job, token, decoder, self.admit)
 
     def admit(self, channel: Channel, hello: Hello) -> WorkerConnection:
         self.channels[hello.rank] = channel

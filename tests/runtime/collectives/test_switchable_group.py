@@ -1,5 +1,6 @@
 """The switchable group against plain DistributedDataParallel, on real gloo processes."""
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.distributed.algorithms.join import Join
 import polyrhythm.runtime.collectives.switchable_group
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives import model_averaging as averager
+from polyrhythm.runtime.collectives.hosts import host_map
 from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
@@ -80,6 +82,28 @@ def uneven(group: dist.ProcessGroup | None, rank: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_bsp_has_the_bits_of_plain_ddp(store: TCPStore, size: int) -> None:
     assert run_workers(bsp_worker, size, size, store.port) == [dict.fromkeys([*KINDS, "uneven inputs"], True)] * size
+
+
+def apart_worker(rank: int, size: int, port: int) -> tuple[bool, set[bool]]:
+    """On a host of its own: whether it has plain DDP's bits, and whether futures of buckets end in this thread."""
+    host_map.common_ground = lambda: ""
+    own_thread, original = set[bool](), GuardedWork.end
+
+    def end(work: GuardedWork) -> None:
+        own_thread.add(threading.current_thread() is threading.main_thread())
+        original(work)
+
+    GuardedWork.end = end  # type: ignore[method-assign, assignment]
+    _, group = connect(rank, size, port)
+    assert group.generation is not None
+    assert group.generation.shared is None
+    kind = KINDS["no buffers"]
+    return equal(train(kind(None, rank)), train(kind(group, rank))), own_thread
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_between_hosts_a_backward_pass_ends_its_buckets_in_its_own_thread(store: TCPStore, size: int) -> None:
+    assert run_workers(apart_worker, size, size, store.port) == [(True, {True})] * size
 
 
 def sums_worker(rank: int, size: int, port: int) -> list[bool]:

@@ -4,12 +4,15 @@ An exception would come out of the user's ``loss.backward()`` and leave autograd
 instead sees every bucket arrive, and whoever owns the group looks at the failure before the optimizer's step.
 """
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
+from torch.autograd.graph import _engine_run_backward
 
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
 
@@ -78,21 +81,29 @@ class GuardedWork(QuietWork):
         super().__init__(tensors)
         self._work, self._health, self._operation = work, health, operation
         self._future: Tensors | None = None
+        self._at_end = False
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed. The limit is the group's own."""
-        if self._future is not None:
-            self._future.wait()
-            return True
         wait_for(self._work, self._health, self._tensors)
+        if self._future is not None and not self._at_end:
+            self._future.wait()
         return True
 
     def get_future(self) -> "Tensors":
-        """A future of the tensors, completed by the backend's thread: communication overlaps with the backward pass."""
+        """A future of the tensors: communication overlaps with the backward pass.
+
+        Where the backward pass itself asks, for torch's reducer, it is completed at its end and here, before the
+        reducer looks at it; otherwise by the backend's thread, which needs the interpreter meanwhile.
+        """
         if self._future is None:
             self._future = torch.futures.Future()
-            self._health.await_end(self)
-            self._operation.add_done_callback(self._arrived)
+            self._at_end = asked_by_backward()
+            if self._at_end:
+                Variable._execution_engine.queue_callback(self._finish)
+            else:
+                self._health.await_end(self)
+                self._operation.add_done_callback(self._arrived)
         return self._future
 
     def is_completed(self) -> bool:
@@ -102,6 +113,10 @@ class GuardedWork(QuietWork):
         """Let everyone go on who waits for the future; called once."""
         assert self._future is not None
         self._future.set_result(self._tensors)
+
+    def _finish(self) -> None:
+        wait_for(self._work, self._health, self._tensors)
+        self.end()
 
     def _arrived(self, operation: "Tensors") -> None:
         """The backend's operation is over: in one of its threads."""
@@ -131,7 +146,9 @@ class WaitedWork(QuietWork):
         return True
 
     def get_future(self) -> "Tensors":
-        return (self._operation or self._work.get_future()).then(self._arrived)
+        if self._operation is not None:  # on CUDA: complete with its launch, so that nothing is left to be judged
+            return self._operation
+        return self._work.get_future().then(self._arrived)
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -145,6 +162,17 @@ class WaitedWork(QuietWork):
         except RuntimeError as error:
             self._health.fail(first_line(error))
         return self._tensors
+
+
+def asked_by_backward() -> bool:
+    """Whether what has called the caller of this is a backward pass, in the thread in which it was begun.
+
+    Whoever asks in Python, such as a hook of the script, has a frame of its own there, and may wait at once.
+    """
+    try:
+        return sys._getframe(2).f_code is _engine_run_backward.__code__
+    except ValueError:  # a thread of the engine's own
+        return False
 
 
 def judge(result: Callable[[], object], health: GroupHealth) -> None:

@@ -121,7 +121,7 @@ class AdaptedScript:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
         if self.dormant or self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
-        instead = run_closure(optimizer, args, kwargs)
+        instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         self._used()
         if self.session is None:

@@ -6,7 +6,7 @@ It also knows which of them make up an optimizer step, and which came to nothing
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -297,7 +297,12 @@ class SessionLoader(Generic[LoaderSample]):
     def _indices(self, order: list[int]) -> Iterator[list[int]]:
         """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
         while (draw := self._source.draw()) is not None:
-            indices = [index for sample_range in draw.sample_ranges for index in self._read(order, sample_range)]
+            read = [self._read(order, sample_range) for sample_range in draw.sample_ranges]
+            indices = read[0] if len(read) == 1 else list(chain.from_iterable(read))
+            if self._accumulate == 1 and indices:
+                self._drawn.append((draw, len(indices), 1.0, True))
+                yield indices
+                continue
             parts = self._cut(indices, draw.largest)
             for number, part in enumerate(parts, 1):
                 share = len(part) * self._accumulate / len(indices)

@@ -226,7 +226,7 @@ class FiniteWatch:
                 self._fetch(loss, step)
             elif not math.isfinite(value := loss.item()):
                 return step, value
-        return self._arrived()
+        return self._arrived() if self._in_flight else None
 
     def _fetch(self, loss: Tensor, step: int) -> None:
         copy, copied = loss.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -119,7 +119,7 @@ class SynchronousMode:
         context = self._context
         if self._owes_word:
             self._keep_word()
-        if not (self._reduced() and self._measured() and self._decide()):
+        if not (self._reduced() and (not self._measures or self._measured()) and self._decide()):
             context.void = True
             context.replica.hide_gradients()
 
@@ -215,9 +215,7 @@ class SynchronousMode:
             steering.end()
 
     def _measured(self) -> bool:
-        """Whether this rank knows what everyone has measured in this step, if the policy decides from that."""
-        if not self._measures:
-            return True
+        """Whether this rank knows what everyone has measured in this step."""
         context, needs = self._context, self._needs
         norm = context.replica.grad_sq_norm() if "grad_sq_norm" in needs else None
         self._own = MeasuredStep(norm, context.loss if "loss" in needs else None)
