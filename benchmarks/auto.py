@@ -5,6 +5,9 @@
                                                       it goes on where it was stopped
     python benchmarks/auto.py simulated --clusters 20 --seeds 1 --generator other --ours auto,auto:async --worst 5
                                                       20 clusters, 1 seed, of the other generator, and the worst five
+    python benchmarks/auto.py simulated --timed --ours auto
+                                                      exact policies learn alike by the sample: nothing is
+                                                      trained, and a job is over after 30 to 300 rounds
     python benchmarks/auto.py real                    12 scenarios on 2 to 8 worker processes
     python benchmarks/auto.py equal                   equal workers, fast link: auto over BSP
     python benchmarks/auto.py real equal --rounds 60 --repeats 1
@@ -18,6 +21,7 @@ workers at most 1.01 times BSP's time.
 import hashlib
 import json
 import math
+import random
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -36,7 +40,7 @@ import polyrhythm
 from polyrhythm.cli.local import emulations
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim import Compute, Device, Faults, Scenario, Straggler, simulate
+from polyrhythm.sim import Compute, Device, Faults, Limits, Scenario, Straggler, TimingWorkload, simulate
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
 
@@ -73,9 +77,28 @@ class Case(NamedTuple):
     rival: str
 
 
+TIMED = " timed"
+"""Ends a generator's name where nothing is trained."""
+
+SAMPLES = 1437
+"""Of the data set."""
+
+
+def timed(scenario: Scenario, number: int) -> Scenario:
+    """A job of 30 to 300 rounds on the same cluster, without gradients."""
+    rounds = random.Random(f"rounds {number}").randint(30, 300)
+    samples = rounds * scenario.workers * scenario.batch_size
+    workload = TimingWorkload(batch_size=scenario.batch_size, samples=samples, dataset_samples=SAMPLES)
+    return msgspec.structs.replace(scenario, training=None, workload=workload, limits=Limits())
+
+
 def run_of(key: Key) -> tuple[Key, Run]:
     generator, number, seed, policy = key
-    scenario = GENERATORS[generator](number)
+    scenario = GENERATORS[generator.removesuffix(TIMED)](number)
+    if generator.endswith(TIMED):
+        scenario = timed(scenario, number)
+        result = simulate(scenario, policy, seed=seed)
+        return key, Run(result.duration_s, result.samples, result.duration_s)
     spec = policy.replace("half", str(-(-scenario.workers // 2)))
     result = simulate(scenario, spec, seed=seed)
     return key, Run(result.time_to_target_s, result.samples_to_target, result.duration_s)
@@ -120,9 +143,10 @@ def simulated(console: Console, options: Namespace) -> bool:
     """The table, the worst cases, and whether the bars are met."""
     ours = options.ours.split(",")
     rivals = list(dict.fromkeys(policy for one in ours for policy in OURS[one]))
-    cells = [(options.generator, number, seed) for number in range(options.clusters) for seed in range(options.seeds)]
+    generator = options.generator + (TIMED if options.timed else "")
+    cells = [(generator, number, seed) for number in range(options.clusters) for seed in range(options.seeds)]
     results = runs(console, [(*cell, policy) for cell in cells for policy in (*rivals, *ours)], options.jobs)
-    title = f"{options.clusters} clusters x {options.seeds} ({options.generator})"
+    title = f"{options.clusters} clusters x {options.seeds} ({generator})"
     table = Table(
         title, "worst / BSP", "worst at its samples", "5 %", "median / BSP", "of the best's speed", "of its gain"
     )
@@ -273,6 +297,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--clusters", type=int, default=CLUSTERS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--generator", choices=GENERATORS, default="one")
+    parser.add_argument("--timed", action="store_true", help="train nothing, and simulate the time of exact policies")
     parser.add_argument("--ours", default=",".join(OURS), help="comma between them")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the simulated part")
     parser.add_argument("--worst", type=int, default=0, help="how many of the worst cases of each are shown")
