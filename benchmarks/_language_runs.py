@@ -1,8 +1,7 @@
 """One job of `language_model.py`: `examples/train_gpt.py` on two hosts, and what was seen of it."""
 
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import Popen
 from tempfile import TemporaryDirectory
@@ -11,7 +10,7 @@ import msgspec
 from _hosts import ROOT, Host, network, python
 
 from polyrhythm.core import Report, Sync, Trace
-from polyrhythm.sim.cluster.calibration import by_worker
+from polyrhythm.sim.cluster.calibration import SHORTEST_S, by_worker
 
 HOSTS, PER_HOST, PORT = 2, 2, "29400"
 WORKERS = HOSTS * PER_HOST
@@ -78,10 +77,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return (end.seconds - start.seconds) / (last - first), (end.sent - start.sent) / (last - first)
 
 
-def run(way: Way, rate_mbit: float, steps: int, model: Model, log_every: int, evaluate_every: int) -> Run:
+def run(way: Way, rate_mbit: float, steps: int, model: Model, log_every: int, evaluate: Sequence[int]) -> Run:
     """One job on hosts whose links have this rate."""
     samples = steps * model.batch_size * WORKERS
-    every = ("--log-every", str(log_every), "--evaluate-every", str(evaluate_every))
+    every = ("--log-every", str(log_every), "--evaluate", *map(str, evaluate))
     texts = ("--text", model.text, "--test", model.test, "--batch-size", str(model.batch_size))
     script = (SCRIPT, *texts, "--samples", str(samples), *every, *model.flags, *way.flags)
     with TemporaryDirectory() as folder, network(HOSTS, rate_mbit) as hosts:
@@ -130,7 +129,7 @@ def sent_by(host: Host) -> int:
 
 def steps_of(trace: Trace) -> list[list[float]]:
     """Seconds of each worker's steps, without what it waited for others."""
-    return [[step.cycle_s - step.wait_s for step in steps] for steps in by_worker(trace, WORKERS)]
+    return [[max(SHORTEST_S, step.cycle_s - step.wait_s) for step in steps] for steps in by_worker(trace, WORKERS)]
 
 
 def exchanged(trace: Trace) -> float:
@@ -142,7 +141,3 @@ def exchanged(trace: Trace) -> float:
 
 def kept(path: Path) -> Run:
     return msgspec.json.decode(path.read_bytes(), type=Run)
-
-
-if __name__ == "__main__":
-    sys.exit("run language_model.py")

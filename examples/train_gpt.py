@@ -114,7 +114,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=20, help="steps over which the rate rises")
     parser.add_argument("--bf16", action="store_true", help="sum gradients up in bfloat16")
     parser.add_argument("--log-every", type=int, default=10, help="steps from one printed line to the next")
-    parser.add_argument("--evaluate-every", type=int, default=50, help="steps from one perplexity to the next")
+    parser.add_argument("--evaluate", type=int, nargs="*", default=[], metavar="STEP", help="perplexity after these")
     return parser.parse_args()
 
 
@@ -149,9 +149,9 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             step += 1
-            if first and step % args.log_every == 0:
+            if first and (step % args.log_every == 0 or step in args.evaluate):
                 print(f"step {step}: {time.perf_counter() - start:.3f} s, loss {loss.item():.3f}", flush=True)
-            if first and step % args.evaluate_every == 0:
+            if first and step in args.evaluate:
                 kept.append((step, parameters_to_vector(model.parameters()).detach().clone()))
     seconds = time.perf_counter() - start
     if first:

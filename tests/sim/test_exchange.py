@@ -11,6 +11,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Faults, Leave, Network, Scenario, TimingWorkload, load_scenario, simulate
 from polyrhythm.sim.engine import Engine
 from polyrhythm.telemetry import RunResult
+from polyrhythm.training.config import TrainingConfig
 from tests.sim.clusters import Recorder, Scripted, engine_of
 
 BYTE = 8e-9
@@ -165,3 +166,40 @@ def test_jitter_leaves_every_device_computing() -> None:
     )
     for spec in ("esync", "esync:blocking=false"):
         assert min(run(scenario, spec).compute_fraction_by_worker.values()) > 0.93, spec
+
+
+def test_on_hosts_an_average_crosses_the_links_once_for_all_members() -> None:
+    """Two hosts of two: 4 bytes cross each link, where a ring of four would send 6."""
+    flat = run(cluster(1.0, 1.0, 1.0, 1.0, samples=16, averaging="ring"), "local:2")
+    hosts = run(cluster(1.0, 1.0, 1.0, 1.0, samples=16, averaging="ring", hosts=2), "local:2")
+    assert (flat.duration_s, hosts.duration_s) == (2 * (2 + 6), 2 * (2 + 4))
+    assert (flat.bytes_total, hosts.bytes_total) == (2 * 2 * 3 * 4, 2 * 2 * 1 * 4)
+
+
+def test_what_is_compressed_goes_round_all_members_of_all_hosts() -> None:
+    training = TrainingConfig(train_samples=64, test_samples=50, batch_size=8, epochs=1, compression="bf16")
+    devices = [Device(count=4, compute_s=1.0, bandwidth_gbps=BYTE)]
+    networks = [Network(message_bytes=4.0, averaging="ring", hosts=hosts) for hosts in (None, 2)]
+    made = [run(Scenario(devices=devices, network=network, training=training), "local:1") for network in networks]
+    assert made[0].duration_s == made[1].duration_s == 2 * (1 + 3 * 2.0)
+
+
+def test_a_part_of_the_gradients_ring_is_hidden_behind_the_backward_pass() -> None:
+    shown = run(cluster(3.0, 3.0, samples=8, averaging="ring", hidden_s=1.0), "bsp")
+    assert shown.duration_s == 4 * (3 + 4 - 1)
+    assert run(cluster(3.0, 3.0, samples=8, averaging="ring", hidden_s=9.0), "bsp").duration_s == 4 * 3
+    assert run(cluster(3.0, 3.0, samples=8, averaging="ring", hidden_s=1.0), "local:1").duration_s == 4 * (3 + 4)
+
+
+def test_an_arbiter_calls_replicas_together_for_a_ring() -> None:
+    """A step of 1 s and its report; then the word, and 2 hops of a ring of two with 4 bytes."""
+    result = run(cluster(1.0, 1.0, samples=2, latency_s=0.5, averaging="ring"), "diloco:1,quorum=2")
+    assert result.duration_s == 0.5 + 1.0 + 0.5 + (0.5 + 4.0 + 2 * 0.5)
+    assert (result.bytes_total, result.updates) == (2 * 4, 1)
+
+
+def test_who_dies_before_it_hears_the_call_is_not_awaited() -> None:
+    scenario = cluster(1.0, 1.0, 1.0, samples=30, latency_s=0.5, averaging="ring")
+    faults = Faults(leaves=[Leave(worker=2, time_s=2.25)])
+    result = run(msgspec.structs.replace(scenario, faults=faults), "diloco:1,quorum=3")
+    assert (result.status, result.samples) == ("ok", 30)

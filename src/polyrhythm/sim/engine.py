@@ -58,7 +58,8 @@ class Engine:
         self.retired: list[int] = []
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
-        self.transport = Transport(self.calendar, job.network, meter, self._has_average, compression)
+        workers = len(job.bandwidths)
+        self.transport = Transport(self.calendar, job.network, meter, self._has_average, workers, compression)
         self.transport.has_part = self._has_stopped
         self.steps = StepRunner(
             self.calendar,
@@ -350,7 +351,7 @@ class Engine:
         begin_s = self.calendar.now_s + self.job.epoch_end_s
         if self.apart:
             self.numerics.sync(Sync(workers, "parameters"), [])
-            begin_s += self.transport.meet([self.job.bandwidths[worker] for worker in workers])
+            begin_s += self.transport.meet(workers, [self.job.bandwidths[worker] for worker in workers])
             self.apart = False
         workload.open_next()
         self.calendar.at(begin_s, self._begin_epoch, Reminder(workers))

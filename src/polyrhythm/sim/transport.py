@@ -35,10 +35,11 @@ class Transport:
     Args:
         calendar, network, meter: of the run.
         has_average: called for each worker of an average when it has the result.
+        workers: planned.
         compression: what contributions and, as it says, parameters that are pulled travel as.
 
     Attributes:
-        ring: whether averages go round a ring instead of through the server.
+        ring: whether what a `Sync` exchanges goes round a ring instead of through the server, also gradients.
         coordinated: whether somebody has to tell the workers when they average.
         has_parameters, has_gradient: called when a pull has come to its worker, and a push to the servers; see `Steps`.
         has_part: called when the part of a worker that stops has come to the servers.
@@ -51,9 +52,10 @@ class Transport:
         network: Network,
         meter: Meter,
         has_average: Callable[[WorkerState], None],
+        workers: int,
         compression: Compression = NOTHING,
     ) -> None:
-        self.calendar, self.network, self.meter = calendar, network, meter
+        self.calendar, self.network, self.meter, self.workers = calendar, network, meter, workers
         self.ring = self.coordinated = False
         self.has_average, self.compression = has_average, compression
         self.has_parameters: Callable[[WorkerState], None]
@@ -132,7 +134,8 @@ class Transport:
         carriers = [self._carrier(worker_state, sync.delay) for worker_state in members]
         share = 1 / sync.fragment[1] if sync.fragment else 1.0
         missing = {worker for worker in sync.workers if not worker_states[worker].part_sent}
-        average = Average(carriers, missing, adopters, share)
+        hidden_s = self.network.hidden_s if sync.what == "gradients" else 0.0
+        average = Average(carriers, missing, adopters, share, hidden_s)
         for carrier in carriers:
             carrier.averaging = average
         for worker in sync.workers:
@@ -143,16 +146,19 @@ class Transport:
         if not missing:
             self._hand_out(average)
             return
+        if self.network.averaging == "ring" and len(missing) == len(sync.workers):
+            self._call_together(average)
+            return
         for carrier in carriers:
             if carrier.worker in average.missing:
                 self._tell(carrier)
 
-    def meet(self, bandwidths: Sequence[float]) -> float:
+    def meet(self, workers: Sequence[int], bandwidths: Sequence[float]) -> float:
         """Charge what it takes to make the replicas of workers with such links equal while all stand; its seconds."""
         network, members = self.network, len(bandwidths)
-        if self.ring:
-            self._charge_ring(members)
-            return self._ring_s(bandwidths, network.latency_s)
+        if network.averaging == "ring":
+            self._charge_ring(workers)
+            return self._ring_s(workers, bandwidths, network.latency_s)
         self.meter.bytes_pushed += members * self.push_bytes
         self.meter.bytes_pulled += members * self.pull_bytes
         rate = min(*bandwidths, network.server_bytes_per_s / members)
@@ -202,36 +208,60 @@ class Transport:
         assert carrier.averaging is not None
         self._send(carrier, self.ingress, carrier.averaging.share * self.push_bytes, self._part_pushed)
 
+    def _call_together(self, average: Average) -> None:
+        """An arbiter tells those who are there that they go round a ring."""
+        for carrier in average.carriers:
+            self.begin(carrier)
+        called_s = max(self.latency_s(carrier) for carrier in average.carriers)
+        self.calendar.at(self.calendar.now_s + called_s, self._come_together, average)
+
+    def _come_together(self, average: Average) -> None:
+        average.carriers[:] = [carrier for carrier in average.carriers if carrier.averaging is average]
+        if average.carriers:
+            self._go_round(average)
+
     def _go_round(self, average: Average) -> None:
         """A ring: nobody has the result before everybody has."""
         carriers = average.carriers
-        self._charge_ring(len(carriers), average.share)
+        workers = [carrier.worker for carrier in carriers]
+        self._charge_ring(workers, average.share)
         average.missing.clear()
         for carrier in carriers:
-            self.begin(carrier)
+            if carrier.phase != "transfer":
+                self.begin(carrier)
         latency_s = max(self.latency_s(carrier) for carrier in carriers)
-        duration_s = self._ring_s([carrier.bandwidth for carrier in carriers], latency_s, average.share)
+        duration_s = self._ring_s(workers, [carrier.bandwidth for carrier in carriers], latency_s, average.share)
+        duration_s -= average.hidden_s
         if duration_s > 0:
             self.calendar.at(self.calendar.now_s + duration_s, self._went_round, average)
         else:
             self._went_round(average)
 
-    def _charge_ring(self, members: int, share: float = 1.0) -> None:
+    def _charge_ring(self, workers: Sequence[int], share: float = 1.0) -> None:
         """Half of the traffic reduces, as pushes do, and half gathers, as pulls do."""
-        size = share * self._ring_bytes(members)
-        self.meter.bytes_pushed += (members - 1) * size
-        self.meter.bytes_pulled += (members - 1) * size
+        parties = self._parties(workers)
+        size = share * self._ring_bytes(parties)
+        self.meter.bytes_pushed += (parties - 1) * size
+        self.meter.bytes_pulled += (parties - 1) * size
 
-    def _ring_s(self, bandwidths: Sequence[float], latency_s: float, share: float = 1.0) -> float:
+    def _ring_s(
+        self, workers: Sequence[int], bandwidths: Sequence[float], latency_s: float, share: float = 1.0
+    ) -> float:
         """How long such a share of the replicas of workers with such links goes round."""
-        members = len(bandwidths)
-        return all_reduce_s(self.network, members, share * self._ring_bytes(members), min(bandwidths), latency_s)
+        parties = self._parties(workers)
+        return all_reduce_s(self.network, parties, share * self._ring_bytes(parties), min(bandwidths), latency_s)
 
-    def _ring_bytes(self, members: int) -> float:
+    def _parties(self, workers: Sequence[int]) -> int:
+        """What is compressed is not summed up on the hosts."""
+        if self.compression.kind != "none":
+            return len(workers)
+        return self.network.parties(workers, self.workers)
+
+    def _ring_bytes(self, parties: int) -> float:
         """Bytes whose all-reduce takes as long as handing round what is compressed, which is not summed on the way."""
         if self.compression.kind == "none":
             return self.network.message_bytes
-        return self.push_bytes * members / 2
+        return self.push_bytes * parties / 2
 
     def _went_round(self, average: Average) -> None:
         for carrier in average.carriers:

@@ -134,10 +134,12 @@ class Average:
         missing: workers whose parts the servers still await before anyone pulls.
         adopters: workers that pull the result.
         share: how much of the parameters it is about.
+        hidden_s: how much of a ring has passed before the last of them came to it.
     """
 
     carriers: list[Carrier]
     missing: set[int]
     adopters: set[int]
     share: float
+    hidden_s: float = 0.0
     serial: int = 0

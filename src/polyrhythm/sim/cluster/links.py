@@ -7,6 +7,7 @@ receives one message at a time, so its own NIC only caps a flow; what flows comp
 import heapq
 import math
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -43,11 +44,28 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     averaging_s: Seconds | None = None
     """What a ring all-reduce takes beside its bytes, in seconds; none: the latency of its 2 (m - 1) hops."""
 
+    hidden_s: Seconds = 0.0
+    """What of a ring all-reduce of gradients passes while the backward pass still computes others, in seconds."""
+
+    hosts: Count | None = None
+    """Hosts on which the workers are, evenly and in the order of their numbers: a ring all-reduce adds up on each host
+    first, and goes over the links of the hosts; none: each worker is on a host of its own."""
+
     duplex: Literal["full", "half"] = "full"
     """full: a server sends and receives at the full rate at once. half: both directions share it."""
 
     averaging: Literal["server", "ring"] = "server"
-    """server: push and pull through the server. ring: all-reduce among the workers, where the policy allows it."""
+    """server: push and pull through the server. ring: all-reduce among the workers, of gradients where the policy allows it."""
+
+    def parties(self, members: Iterable[int], workers: int) -> int:
+        """Among how many a ring all-reduce of these members goes, of so many workers.
+
+        >>> Network().parties((0, 1, 2), 4), Network(hosts=2).parties((0, 1, 2), 4), Network(hosts=2).parties((0, 1), 4)
+        (3, 2, 1)
+        """
+        if self.hosts is None:
+            return len({*members})
+        return len({member * self.hosts // workers for member in members})
 
     @property
     def server_bytes_per_s(self) -> float:
