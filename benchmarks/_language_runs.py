@@ -1,7 +1,9 @@
 """One job of `language_model.py`: `examples/train_gpt.py` on two hosts, and what was seen of it."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 from tempfile import TemporaryDirectory
@@ -84,7 +86,11 @@ def run(way: Way, rate_mbit: float, steps: int, model: Model, log_every: int, ev
     texts = ("--text", model.text, "--test", model.test, "--batch-size", str(model.batch_size))
     script = (SCRIPT, *texts, "--samples", str(samples), *every, *model.flags, *way.flags)
     with TemporaryDirectory() as folder, network(HOSTS, rate_mbit) as hosts:
-        jobs = [launch(way, number, host, hosts[0], folder, script) for number, host in enumerate(hosts)]
+        with affinity_kept() as cores:
+            jobs = []
+            for number, host in enumerate(hosts):
+                os.sched_setaffinity(0, {cores[number % len(cores)]})
+                jobs.append(launch(way, number, host, hosts[0], folder, script))
         lines = list(told(jobs[0], hosts[0]))
         for job in jobs:
             _, errors = job.communicate(timeout=LIMIT_S)
@@ -101,6 +107,16 @@ def run(way: Way, rate_mbit: float, steps: int, model: Model, log_every: int, ev
         step_s=steps_of(traces[0]) if way.policy == NO_EXCHANGE else [],
         exchanges=exchanged(traces[0]) if traces else 0.0,
     )
+
+
+@contextmanager
+def affinity_kept() -> Iterator[list[int]]:
+    """The cores of this process, which are its own again afterwards; a host that is started on one keeps it."""
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        yield cores
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def launch(way: Way, number: int, host: Host, head: Host, folder: str, script: tuple[str, ...]) -> "Popen[str]":

@@ -7,12 +7,13 @@ FOLDER, and the same command goes on with those that are missing. ``--figure FIL
 which shows that everything works and nothing else. Needs root and iproute2.
 
 Exits with 1 if a step of the simulator is off by more than 10 %, or its bytes are. The simulator knows three short runs
-at 1000 Mbit/s, one without exchanges, one of BSP and one of local SGD, and the rates of the links. All workers compute
-on the cores of this machine, at real-time priority.
+at 1000 Mbit/s, one without exchanges, one of BSP and one of local SGD, and the rates of the links. Each host
+has one core of this machine, at real-time priority.
 """
 
 import argparse
 import random
+import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,36 +34,41 @@ FIRST = 4
 """Step from which time is taken: before, workers meet and memory is got."""
 
 WAYS = (
-    Way("torchrun", None),
     Way("bsp", "bsp"),
     Way("bsp, bf16", "bsp", ("--bf16",)),
     Way("local:16", "local:16"),
     Way("diloco:16", "diloco:16,overlap=12"),
-    Way("diloco:64", "diloco:64,overlap=32"),
     Way("quorum", "diloco:16,quorum=3"),
     Way("selsync", "selsync:0.01,lssr=0.8"),
+    Way("diloco:64", "diloco:64,overlap=32"),
+    Way("torchrun", None),
 )
 RATES_MBIT = (50, 200, 1000)
-WHOLE = 129
-"""Steps of a whole run: the script's first, which belongs to no policy, and eight rounds of 16."""
+WHOLE = 33
+"""Steps of most runs: the script's first, which belongs to no policy, and two rounds of 16."""
 
-FEWER = {
-    ("torchrun", 50): 11,
-    ("torchrun", 200): 17,
-    ("torchrun", 1000): 25,
-    ("bsp", 50): 17,
-    ("bsp", 200): 49,
-    ("bsp, bf16", 50): 33,
-    ("bsp, bf16", 200): 65,
-    ("selsync", 50): 65,
+OTHERS = {
+    ("torchrun", 50): 9,
+    ("torchrun", 200): 13,
+    ("torchrun", 1000): 17,
+    ("bsp", 50): 11,
+    ("bsp", 200): 17,
+    ("bsp", 1000): 17,
+    ("bsp, bf16", 50): 13,
+    ("bsp, bf16", 200): 17,
+    ("bsp, bf16", 1000): 17,
+    ("selsync", 50): 17,
+    ("diloco:64", 50): 101,
+    ("diloco:64", 200): 101,
+    ("diloco:64", 1000): 101,
 }
-"""Steps of the runs that would take long; their updates are those of the whole runs on faster links."""
+"""Steps of runs that would take long, and of those that are over before they have exchanged anything."""
 
 LOCAL = 4
 CALIBRATION = (
-    (Way("no exchange", NO_EXCHANGE), 33),
-    (Way(f"local:{LOCAL}", f"local:{LOCAL}"), 33),
-    (Way("bsp", "bsp"), 25),
+    (Way("no exchange", NO_EXCHANGE), 25),
+    (Way(f"local:{LOCAL}", f"local:{LOCAL}"), 25),
+    (Way("bsp", "bsp"), 17),
 )
 CALIBRATED_MBIT = 1000
 
@@ -74,11 +80,11 @@ class Plan(NamedTuple):
     ways: tuple[Way, ...]
     rates_mbit: tuple[int, ...]
     calibration: tuple[tuple[Way, int], ...] = CALIBRATION
-    whole: int = WHOLE
-    round: int = 16
+    whole: int = 0
+    evaluate_every: int = 8
 
     def steps(self, way: Way, rate_mbit: int) -> int:
-        return min(self.whole, FEWER.get((way.name, rate_mbit), self.whole))
+        return self.whole or OTHERS.get((way.name, rate_mbit), WHOLE)
 
 
 class Row(NamedTuple):
@@ -120,7 +126,7 @@ def done(folder: Path, name: str, way: Way, rate_mbit: int, steps: int, plan: Pl
     if path.exists():
         return kept(path)
     print(f"{name}: {way.name} at {rate_mbit} Mbit/s, {steps} steps", flush=True)
-    found = run(way, rate_mbit, steps, plan.model, 2, range(1, steps, plan.round))
+    found = run(way, rate_mbit, steps, plan.model, 2, range(1, steps, plan.evaluate_every))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     return found
 
@@ -207,10 +213,11 @@ def main(arguments: list[str]) -> bool:
     parser.add_argument("folder", nargs="?", type=Path, help="where runs are kept")
     parser.add_argument("--text", help="what is learned from")
     parser.add_argument("--test", help="what it is judged by")
-    parser.add_argument("--only", action="append", choices=[way.name for way in WAYS])
-    parser.add_argument("--rate", action="append", type=int, choices=RATES_MBIT)
+    parser.add_argument("--only", action="append", choices=[way.name for way in WAYS], help="all by default")
+    parser.add_argument("--rate", action="append", type=int, choices=RATES_MBIT, help="in Mbit/s; all by default")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps")
+    parser.add_argument("--whole", type=int, metavar="STEPS", help="steps of every run, in place of the table's")
     chosen = parser.parse_args(arguments)
     with TemporaryDirectory() as temporary:
         folder = chosen.folder or Path(temporary)
@@ -219,12 +226,13 @@ def main(arguments: list[str]) -> bool:
         if not tiny and not (chosen.text and chosen.test):
             parser.error("--text and --test are missing: two texts, such as WikiText-2's")
         come_first()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; the same command goes on with what is missing"))
         if tiny:
             plan = quick(Path(temporary))
         else:
             ways = tuple(way for way in WAYS if chosen.only is None or way.name in chosen.only)
-            rates = tuple(rate for rate in RATES_MBIT if chosen.rate is None or rate in chosen.rate)
-            plan = Plan(Model(chosen.text, chosen.test, 4), ways, rates)
+            rates = tuple(chosen.rate or RATES_MBIT)
+            plan = Plan(Model(chosen.text, chosen.test, 4), ways, rates, whole=chosen.whole or 0)
         found = rows(folder, plan)
     good = show(found)
     if chosen.figure:

@@ -194,7 +194,8 @@ def facts(costs: "Costs") -> dict[str, str]:
         "message": f"{1e3 * costs.latency_s:.3f} ms and {costs.message_bytes:,.0f} bytes",
         "link": ", ".join(dict.fromkeys(f"{rate * 8e-6:g} Mbit/s" for rate in costs.bandwidths)),
         "server": f"{1e3 * costs.service_s:.3f} ms of processor time for a push",
-        "all-reduce": f"{1e3 * costs.averaging_s:.3f} ms beside its bytes",
+        "all-reduce": f"{1e3 * costs.averaging_s:.3f} ms beside its bytes"
+        + (f", {1e3 * costs.hidden_s:.3f} ms of them hidden behind the backward pass" if costs.hidden_s else ""),
         "end of an epoch": f"{1e3 * costs.epoch_end_s:.1f} ms",
     }
 

@@ -80,6 +80,15 @@ def test_what_is_less_than_nothing_is_nothing() -> None:
     assert (found.latency_s, found.averaging_s) == (0.0, 0.0)
 
 
+def test_bytes_that_took_no_time_were_sent_during_the_backward_pass() -> None:
+    found = costs(wait_s=0.05)
+    assert (found.averaging_s, found.hidden_s) == (0.0, pytest.approx(2 / 2 * 10 / 50 - 0.05))
+    workload = TimingWorkload(batch_size=1, samples=20)
+    made = calibrated(Scenario(devices=[Device(count=2)], workload=workload), found)
+    assert simulate(made, parse_policy("bsp")).duration_s == pytest.approx(10 * (STEP_S[1] + 0.05))
+    assert simulate(made, parse_policy("local:10")).duration_s == pytest.approx(10 * STEP_S[1] + 0.2)
+
+
 def test_a_link_that_is_faster_than_stated_is_as_fast_as_measured() -> None:
     found = costs(message_s=0.3)
     assert found.latency_s == pytest.approx(0.0)

@@ -50,6 +50,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: of a message between a worker and the server, beside its bytes.
         service_s: the server's processor time for a push.
         averaging_s: of an all-reduce, beside its bytes.
+        hidden_s: what of one of gradients passes while others are still computed.
         epoch_end_s: from the last report of an epoch to the first step of the next one.
         message_bytes: of the parameters.
         bandwidths: of each worker's link, bytes/s: as stated, or as its messages came to if they were faster.
@@ -59,6 +60,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float
     service_s: float
     averaging_s: float
+    hidden_s: float = 0.0
     epoch_end_s: float
     message_bytes: float
     bandwidths: list[float]
@@ -148,13 +150,14 @@ def measure(traces: Mapping[str, Trace], bandwidths: list[float], message_bytes:
     bandwidths = [max(pair) for pair in zip(bandwidths, measured, strict=True)]
     rests = [both_s - 2 * message_bytes / rate for rate, both_s in zip(bandwidths, messages, strict=True)]
     round_s = fmean(rounds(traces[ALL_REDUCE]) or [0.0])
-    bytes_s = ring_s(workers, message_bytes, min(bandwidths))
+    extra = round_s - slowest_s(compute_s) - ring_s(workers, message_bytes, min(bandwidths))
     gaps = [gap for trace in traces.values() for gap in epoch_ends(trace)]
     return Costs(
         compute_s=compute_s,
         latency_s=max(0.0, fmean(rests) / 2),
         service_s=service_s,
-        averaging_s=max(0.0, round_s - slowest_s(compute_s) - bytes_s),
+        averaging_s=max(0.0, extra),
+        hidden_s=max(0.0, -extra),
         epoch_end_s=fmean(gaps) if gaps else 0.0,
         message_bytes=message_bytes,
         bandwidths=bandwidths,
@@ -195,6 +198,7 @@ def calibrated(scenario: Scenario, costs: Costs) -> Scenario:
         service_s=costs.service_s,
         averaging="ring",
         averaging_s=costs.averaging_s,
+        hidden_s=costs.hidden_s,
     )
     return msgspec.structs.replace(
         scenario,

@@ -1,0 +1,55 @@
+"""The language model trains as a plain script for torchrun, and with the same losses under `polyrhythm run`."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = str(Path(__file__).parents[2] / "examples" / "train_gpt.py")
+SMALL = ["--vocabulary", "60", "--context", "8", "--width", "16", "--heads", "2", "--layers", "1"]
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+RUN = ["polyrhythm", "run", "--nproc-per-node", "2", "--policy"]
+
+
+def text(path: Path, seed: int) -> str:
+    """Each word suggests the next."""
+    draw, words, word = random.Random(seed), list[str](), 0
+    for _ in range(1000):
+        word = (2 * word + draw.randrange(3)) % 50
+        words.append(f"w{word}")
+    path.write_text(" ".join(words), encoding="utf-8")
+    return str(path)
+
+
+def trained(folder: Path, way: list[str], *flags: str) -> tuple[list[tuple[str, str]], list[float]]:
+    """The losses that were printed, and the perplexities."""
+    texts = ["--text", text(folder / "train.txt", 1), "--test", text(folder / "test.txt", 2)]
+    every = ["--log-every", "4", "--evaluate", "1", "--samples", "96", "--batch-size", "4", "--lr", "0.01"]
+    done = subprocess.run(
+        [sys.executable, "-m", *way, SCRIPT, *texts, *SMALL, *every, *flags],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    perplexities = re.findall(r"after step \d+: perplexity ([\d.]+)", done.stdout)
+    return re.findall(r"step (\d+): .* loss ([\d.]+)", done.stdout), [float(found) for found in perplexities]
+
+
+@pytest.mark.parametrize("flags", [[], ["--bf16"]], ids=["float32", "bf16"])
+def test_losses_under_bsp_are_those_under_torchrun(tmp_path: Path, flags: list[str]) -> None:
+    losses, perplexities = trained(tmp_path, TORCHRUN, *flags)
+    assert [step for step, _ in losses] == ["1", "4", "8", "12"]
+    assert perplexities[-1] < 0.8 * perplexities[0]
+    assert trained(tmp_path, [*RUN, "bsp"], *flags) == (losses, perplexities)
+
+
+def test_replicas_learn_under_diloco(tmp_path: Path) -> None:
+    _, perplexities = trained(tmp_path, [*RUN, "diloco:4,overlap=2"])
+    assert perplexities[-1] < 0.8 * perplexities[0]
