@@ -126,7 +126,7 @@ def done(folder: Path, name: str, way: Way, rate_mbit: int, steps: int, plan: Pl
     if path.exists():
         return kept(path)
     print(f"{name}: {way.name} at {rate_mbit} Mbit/s, {steps} steps", flush=True)
-    found = run(way, rate_mbit, steps, plan.model, 2, range(1, steps, plan.evaluate_every))
+    found = run(way, rate_mbit, steps, plan.model, 2, (*range(1, steps, plan.evaluate_every), steps))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     return found
 

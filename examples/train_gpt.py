@@ -154,7 +154,7 @@ def main() -> None:
             if first and step in args.evaluate:
                 kept.append((step, parameters_to_vector(model.parameters()).detach().clone()))
     seconds = time.perf_counter() - start
-    if first:
+    if first and step not in args.evaluate:
         kept.append((step, parameters_to_vector(model.parameters()).detach().clone()))
     dist.destroy_process_group()
     if first:

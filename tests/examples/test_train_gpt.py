@@ -28,7 +28,7 @@ def text(path: Path, seed: int) -> str:
 def trained(folder: Path, way: list[str], *flags: str) -> tuple[list[tuple[str, str]], list[float]]:
     """The losses that were printed, and the perplexities."""
     texts = ["--text", text(folder / "train.txt", 1), "--test", text(folder / "test.txt", 2)]
-    every = ["--log-every", "4", "--evaluate", "1", "--samples", "96", "--batch-size", "4", "--lr", "0.01"]
+    every = ["--log-every", "4", "--evaluate", "1", "--samples", "96", "--batch-size", "4", "--lr", "0.03", "--warmup", "1"]
     done = subprocess.run(
         [sys.executable, "-m", *way, SCRIPT, *texts, *SMALL, *every, *flags],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -21,7 +21,7 @@ def test_a_tiny_model_is_run_once_and_simulated(tmp_path: Path) -> None:
     names = ["calibration-1000-bsp", "calibration-1000-local4", "calibration-1000-no-exchange", "run-200-diloco16"]
     assert sorted(kept) == [f"{name}.json" for name in names]
     run = kept["run-200-diloco16.json"]
-    assert [step for step, _ in run["perplexities"]] == [1, 17, 33]
+    assert [step for step, _ in run["perplexities"]] == [1, 9, 17, 25, 33]
     assert run["marks"][-1]["sent"] - run["marks"][0]["sent"] >= 2 * 4 * run["parameters"]
     assert "diloco:16" in (tmp_path / "figure.svg").read_text()
     again = play(tmp_path)
