@@ -28,7 +28,20 @@ def text(path: Path, seed: int) -> str:
 def trained(folder: Path, way: list[str], *flags: str) -> tuple[list[tuple[str, str]], list[float]]:
     """The losses that were printed, and the perplexities."""
     texts = ["--text", text(folder / "train.txt", 1), "--test", text(folder / "test.txt", 2)]
-    every = ["--log-every", "4", "--evaluate", "1", "--samples", "96", "--batch-size", "4", "--lr", "0.03", "--warmup", "1"]
+    every = [
+        "--log-every",
+        "4",
+        "--evaluate",
+        "1",
+        "--samples",
+        "96",
+        "--batch-size",
+        "4",
+        "--lr",
+        "0.03",
+        "--warmup",
+        "1",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", *way, SCRIPT, *texts, *SMALL, *every, *flags],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -46,10 +59,10 @@ def trained(folder: Path, way: list[str], *flags: str) -> tuple[list[tuple[str, 
 def test_losses_under_bsp_are_those_under_torchrun(tmp_path: Path, flags: list[str]) -> None:
     losses, perplexities = trained(tmp_path, TORCHRUN, *flags)
     assert [step for step, _ in losses] == ["1", "4", "8", "12"]
-    assert perplexities[-1] < 0.8 * perplexities[0]
+    assert perplexities[-1] < 0.85 * perplexities[0]
     assert trained(tmp_path, [*RUN, "bsp"], *flags) == (losses, perplexities)
 
 
 def test_replicas_learn_under_diloco(tmp_path: Path) -> None:
     _, perplexities = trained(tmp_path, [*RUN, "diloco:4,overlap=2"])
-    assert perplexities[-1] < 0.8 * perplexities[0]
+    assert perplexities[-1] < 0.85 * perplexities[0]
