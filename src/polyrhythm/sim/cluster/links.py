@@ -55,8 +55,7 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     """full: a server sends and receives at the full rate at once. half: both directions share it."""
 
     averaging: Literal["server", "ring"] = "server"
-    """server: push and pull through the server. ring: all-reduce among the workers, of gradients where the policy allows
-    it."""
+    """server: push and pull through the server. ring: all-reduce, of gradients where the policy allows it."""
 
     def parties(self, members: Iterable[int], workers: int) -> int:
         """Among how many a ring all-reduce of these members goes, of so many workers.
