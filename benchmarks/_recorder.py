@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 RECORD = "POLYRHYTHM_TRIPS"
 """Environment variable with the folder into which every process of a job writes its calls."""
@@ -95,7 +95,10 @@ def at_depth(calls: Sequence[Call], depth: int) -> Iterator[Sequence[Call]]:
 
 
 def record_this_process() -> None:
-    """Called in each process of a job from its ``sitecustomize``: record its main thread, and write it at the end."""
+    """Called in each process of a job from its ``sitecustomize``: record its main thread, and write it at the end.
+
+    A process that is forked, as the coordinator is by its keeper, records itself alone, and ends by `os._exit`.
+    """
     folder = os.environ.get(RECORD)
     if folder is None:
         return
@@ -106,7 +109,13 @@ def record_this_process() -> None:
         recorder.stop()
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(recorder.calls))
 
+    def write_and_exit(status: int) -> NoReturn:
+        write()
+        leave(status)
+
     atexit.register(write)
+    os.register_at_fork(after_in_child=recorder.calls.clear)
+    leave, os._exit = os._exit, write_and_exit
 
 
 def read_processes(folder: Path) -> list[list[Call]]:

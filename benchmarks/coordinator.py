@@ -129,8 +129,8 @@ class ThinWorker:
         self.crowd.reports += 1
         if self.placement == "servers":
             assert self.number is not None
-            self.client.put(self.number, torch.Tensor.zero_)
-            self.channel.send(control.Pushed(self.number, 1, STEP_S, 0.0, settings=({"lr": 0.0},)))
+            buffer = self.client.put(self.number, torch.Tensor.zero_)
+            self.channel.send(control.Pushed(self.number, 1, STEP_S, 0.0, settings=({"lr": 0.0},), buffer=buffer))
             self.sent_s = self.crowd.told_s = time.perf_counter()
         elif self.placement == "coordinator":
             assert self.number is not None

@@ -48,6 +48,7 @@ from rich.table import Table
 
 from polyrhythm.core import Proceed, Report, Sync
 from polyrhythm.policies import ASP
+from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.shard_group import ShardGroup, WorkerConnection
 from polyrhythm.runtime.wire.connection import Channel, listen
 from polyrhythm.runtime.wire.event_loop import Loop
@@ -80,16 +81,17 @@ class Go(ShardMessage):
     version: int
 
 
-class AspServer:
+class AspServer(PushMatcher):
     """A coordinator with the ASP policy and one shard; without `steps` it drops each gradient instead of applying
     it.
     """
 
     def __init__(self, address: str, steps: bool, token: str = "", job: str = "bench") -> None:
+        super().__init__(lambda *_: None)
         self.loop = Loop()
         self.steps = steps
         self.policy = ASP()
-        self.group = ShardGroup(1, self.arrived)
+        self.group = ShardGroup(1, self)
         self.channels: dict[int, Channel] = {}
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToShard)
         Acceptor(self.loop, listen(address), job, token, decoder, self.admit)
@@ -98,12 +100,17 @@ class AspServer:
         self.channels[hello.rank] = channel
         return WorkerConnection(self.group.service, hello.rank, channel)
 
+    def drop(self, worker: int, number: int) -> None:
+        """Of no step is anything told beside its gradient."""
+
     def arrived(self, worker: int, number: int) -> None:
         _, decisions = self.policy.decide(None, Report(worker, number + 1, self.loop.clock()))
         for decision in decisions:
             match decision:
                 case Sync() if self.steps:
-                    self.group.apply(Apply((WeightedGradient(worker, number),)))
+                    update = Apply((WeightedGradient(worker, number),))
+                    self.group.tell_others(update)
+                    self.group.service.apply(update)
                 case Sync():
                     self.group.drop(Drop(((worker, number),)))
                 case Proceed():

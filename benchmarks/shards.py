@@ -40,7 +40,7 @@ LEAST = 1.0
 class ShardedServer(AspServer):
     def __init__(self, job: str, shards: int) -> None:
         super().__init__(f"unix:@polyrhythm-{job}", steps=True, job=job)
-        self.group = ShardGroup(shards, self.arrived)
+        self.group = ShardGroup(shards, self)
         here = self.group.start_processes(JobConfig(job=job, shards=shards), self.loop, sys.exit)
         self.addresses = [f"unix:@polyrhythm-{job}", *(here[0] if here else ())]
 

@@ -51,8 +51,9 @@ class Servers:
     def __init__(self, stage: Stage) -> None:
         self._stage, self.seen_s = stage, list[float]()
 
-    def push(self, number: int) -> None:
+    def push(self, number: int) -> int | None:
         self.seen_s.append(self._stage.now_s - 100.0)
+        return None
 
     def pull(self, version: int) -> None:
         self.seen_s.append(self._stage.now_s - 100.0)

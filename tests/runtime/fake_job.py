@@ -87,7 +87,7 @@ class FakeJob:
         self.all_there = False
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
-            self.coordinator.connect(rank)
+            self.coordinator.job.connect(rank)
         for rank in range(workers):
             self.workers[rank] = FakeWorker(self, rank, ahead)
         for rank, message in self.mail:
@@ -225,7 +225,7 @@ class FakeJob:
                 message = control.Diverged(worker.phase.number, "is nan", rollback=True)
                 self.coordinator.receive(worker.rank, message)
         elif what == "join" and int(argument) not in self.coordinator.job.members:
-            self.coordinator.connect(int(argument))
+            self.coordinator.job.connect(int(argument))
             self.workers.pop(int(argument), None)  # of one that was there before under this rank
             newcomer = FakeWorker(self, int(argument), self.ahead)
             newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.shard_group import CoordinatorConnection, RemoteShard, ShardGroup, WorkerConnection
 from polyrhythm.runtime.server.shard_service import ShardService
 from polyrhythm.runtime.wire.connection import Channel, address_of, listen
@@ -68,6 +69,17 @@ class CoordinatorWorker(WorkerConnection):
         self._bench.lost[self.number] = reason
 
 
+class Arrivals(PushMatcher):
+    """Notes which gradients are held by every shard."""
+
+    def __init__(self, seen: list[tuple[int, int]]) -> None:
+        super().__init__(lambda *_: None)
+        self._seen = seen
+
+    def arrived(self, worker: int, number: int) -> None:
+        self._seen.append((worker, number))
+
+
 class Bench:
     """A group of shards over one carrier.
 
@@ -100,7 +112,7 @@ class Bench:
         self.lost: dict[int, str] = {}
         self.channels: dict[int, Channel] = {}
         self.carrier = carrier
-        self.group = ShardGroup(shards, lambda *gradient: self.arrived.append(gradient), compensation, allowed)
+        self.group = ShardGroup(shards, Arrivals(self.arrived), compensation, allowed)
         self.addresses = [self._listen(self._admit_at_coordinator)]
         if others:
             self.addresses += [self._other_shard(index, shards, compensation, allowed) for index in range(1, shards)]
@@ -123,7 +135,9 @@ class Bench:
         self.until(lambda: (client.rank, number) in self.arrived)
 
     def apply(self, *gradients: tuple[Any, ...], **options: Any) -> None:
-        self.group.apply(Apply(tuple(WeightedGradient(*gradient) for gradient in gradients), **options))
+        message = Apply(tuple(WeightedGradient(*gradient) for gradient in gradients), **options)
+        self.group.tell_others(message)
+        self.group.service.apply(message)
 
     def drop(self, *gradients: tuple[int, int]) -> None:
         self.group.drop(Drop(gradients))

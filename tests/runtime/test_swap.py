@@ -72,8 +72,9 @@ class FakeLink:
     def take_swapped(self) -> None:
         self.calls.append("take")
 
-    def push(self, number: int) -> None:
+    def push(self, number: int) -> int | None:
         self.calls.append("push")
+        return None
 
     def pull(self, version: int) -> None:
         self.calls.append(f"pull {version}")

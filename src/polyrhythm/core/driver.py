@@ -72,6 +72,10 @@ class Driver:
         switched: called when the policy in force is another one than before; see `Policy.in_force`.
         decide: called in place of ``policy.decide``, to look over its shoulder.
         remarked: called with what the policy remarks about an event, before that is recorded; see `Policy.remark`.
+        failed: called with the error when the policy fails at an event, in place of raising it.
+
+    Attributes:
+        silent: whether the policy is told nothing more, so that what happens is only booked.
 
     Raises:
         PolicyError: from any call, if the policy raises an exception or breaks its contract. Its ``__cause__`` is the
@@ -88,6 +92,7 @@ class Driver:
         switched: Callable[[], None] | None = None,
         decide: Callable[[Any, Event], tuple[Any, Decisions]] | None = None,
         remarked: Callable[[str], None] | None = None,
+        failed: Callable[[PolicyError], None] | None = None,
     ) -> None:
         self.policy = policy
         self.ledger = Ledger() if ledger is None else ledger
@@ -96,7 +101,8 @@ class Driver:
         self._effects, self._record, self._switched = effects, record, switched
         self._decide = decide or policy.decide
         self._traits = policy.traits
-        self._letting_go = False
+        self._letting_go = self.silent = False
+        self._failed = failed
         self._batch_size = cluster.batch_size
         try:
             self.state = policy.init(cluster)
@@ -124,6 +130,16 @@ class Driver:
 
     def tell(self, event: Event) -> None:
         """Let the policy decide about `event`, and have what it decides carried out."""
+        if self.silent:
+            return
+        try:
+            self._follow(event)
+        except PolicyError as error:
+            if self._failed is None:
+                raise
+            self._failed(error)
+
+    def _follow(self, event: Event) -> None:
         try:
             answer = self._decide(self.state, event)
         except Exception as error:

@@ -53,7 +53,7 @@ class Emulation(msgspec.Struct, frozen=True):
 class ServerClient(Protocol):
     """A worker's line to the servers; see `polyrhythm.runtime.worker.context.JobClient`."""
 
-    def push(self, number: int) -> None: ...
+    def push(self, number: int) -> int | None: ...
 
     def pull(self, version: int) -> None: ...
 
@@ -110,9 +110,9 @@ class Pacer:
         """Let each message between this worker and the servers be as late as its link makes it."""
         push, pull, swap = client.push, client.pull, client.swap
 
-        def late_push(number: int) -> None:
+        def late_push(number: int) -> int | None:
             self._sleep(self._latency_s(self._steps - 1))
-            push(number)
+            return push(number)
 
         def late_pull(version: int) -> None:
             self._sleep(self._latency_s(self._steps))

@@ -82,6 +82,10 @@ class FlatLayout:
         with torch.no_grad():
             return torch.cat([t.reshape(-1) for t in tensors], out=out) if tensors else out
 
+    def gather_gradients(self, parameters: Sequence[Tensor], out: Tensor) -> Tensor:
+        """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
+        return self.gather([gradient_of(parameter) for parameter in parameters], out)
+
     def scatter(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Copy the vector `flat` into tensors, in the layout's order. Never between a forward and its backward."""
         with torch.no_grad():
@@ -174,8 +178,15 @@ class FlatModel:
 
     def gather_gradients(self, out: Tensor) -> Tensor:
         """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
-        grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.tensors]
-        return self.layout.gather(grads, out)
+        return self.layout.gather_gradients(self.tensors, out)
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Dense; zeros if it has none."""
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def grouped(named: Mapping[str, Tensor], groups: Sequence[Sequence[str]] | None) -> list[Named]:

@@ -31,7 +31,7 @@ class AttackedJob(FakeJob):
         rank = STRANGER if self.who != "member" else min((w.rank for w in self.busy()), default=STRANGER)
         reason = ""
         if self.who == "newcomer":
-            self.coordinator.connect(STRANGER)
+            self.coordinator.job.connect(STRANGER)
         try:
             self.coordinator.receive(rank, message)
         except PolicyError as error:

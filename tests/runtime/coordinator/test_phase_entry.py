@@ -132,7 +132,7 @@ def started(office: Office, workers: int, policy: str = "bsp") -> Coordinator:
     """Everyone has been told of the first phase."""
     coordinator = Coordinator(parse_policy(policy), workers, office, lambda: 0.0)  # type: ignore[arg-type]
     for rank in range(workers):
-        coordinator.connect(rank)
+        coordinator.job.connect(rank)
     for rank in range(workers):
         coordinator.receive(rank, Ready(0, 100, 2))
     return coordinator
@@ -198,7 +198,7 @@ def test_a_loss_is_no_attempt(office: Office) -> None:
 def test_who_leaves_between_phases_is_told_as_who_leaves_in_one(office: Office, message: Bye, reason: str) -> None:
     coordinator = Coordinator(parse_policy("bsp"), 3, office, lambda: 0.0)  # type: ignore[arg-type]
     for rank in range(3):
-        coordinator.connect(rank)
+        coordinator.job.connect(rank)
     coordinator.receive(2, message)
     coordinator.lost(1, "died")
     assert office.losses == [(2, reason), (1, "died")]
@@ -210,7 +210,7 @@ def test_a_newcomer_may_be_gone_before_its_first_phase(office: Office, policy: s
     coordinator = started(office, 2, policy)
     for rank in range(2):
         coordinator.receive(rank, Entered(1))
-    coordinator.connect(2)
+    coordinator.job.connect(2)
     coordinator.receive(2, Ready(0, 100, 2))
     if leaves:
         coordinator.receive(2, Bye(early=True))

@@ -25,9 +25,9 @@ def make_job() -> Job:
 def live(recorder: JobRecorder, phases: int = 2) -> None:
     for phase in range(1, phases + 1):
         recorder.begin_phase(phase, ASP(), CLUSTER, 100)
-        recorder.record(Joined((0,), 0.0), (Proceed((0,)),))
+        recorder.backlog.append((Joined((0,), 0.0), (Proceed((0,)),)))
         for clock in range(1, EVENTS):
-            recorder.record(Report(0, clock, float(clock), 8, 1.0), (Sync((0,)), Proceed((0,))))
+            recorder.backlog.append((Report(0, clock, float(clock), 8, 1.0), (Sync((0,)), Proceed((0,)))))
     recorder.close({})
 
 

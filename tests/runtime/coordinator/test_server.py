@@ -67,7 +67,7 @@ def test_visitors() -> None:
 
 def test_a_switch_before_the_first_worker_is_not_forgotten() -> None:
     server = make_server(patience_s=0.0)
-    server.switch("asp", nobody, "a test")
+    server.coordinator.choice.propose(parse_policy("asp"), nobody)
     server._adopt(server.config)
     assert server.coordinator.next_policy == parse_policy("asp")
     server.run()

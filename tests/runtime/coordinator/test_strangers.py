@@ -71,7 +71,7 @@ class House:
             self.loop.step(0.0)
 
     def close(self) -> None:
-        self.server._heartbeats.stop()
+        self.server.heartbeats.stop()
         self.loop.close()
 
 

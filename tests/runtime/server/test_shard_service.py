@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyrhythm.errors import PolyrhythmError, ServerLostError
+from polyrhythm.errors import FrameError, PolyrhythmError, ServerLostError
 from polyrhythm.runtime.wire.frames import Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import (
     Layout,
@@ -224,13 +224,24 @@ def test_parameters_are_handed_over_where_they_are_if_they_are_shared(make: Make
         assert worker.version == (7 if worker.shared else 0)
 
 
-def test_a_held_push_goes_with_the_next_message_to_the_hub(make: MakeBench) -> None:
-    bench = make()
-    worker = bench.worker(0)
-    worker.push(0, torch.zeros(bench.size), held=True)
-    worker.channels[0].send(Note("step 0 is done"))
-    bench.until(lambda: bench.notes)
-    assert (bench.arrived, bench.notes) == ([(0, 0)], ["step 0 is done"])
+def test_a_gradient_in_shared_memory_is_named_when_its_step_is_told(make: MakeBench) -> None:
+    for bench in (make(), make("tcp")):
+        worker, service = bench.worker(0), bench.group.service
+        buffer = worker.put(3, torch.Tensor.zero_)
+        assert (buffer is not None) == worker.shared
+        if buffer is None:
+            with pytest.raises(FrameError, match="rank 0 named buffer 0, but shares none"):
+                service.pushed(0, 3, 0, ())
+        held = buffer is not None and service.pushed(0, 3, buffer, ())
+        assert (held, service.pushed(0, 3, None, ())) == (worker.shared, worker.shared)
+
+
+def test_a_named_gradient_that_was_dropped_before_is_not_held(bench: Bench) -> None:
+    worker, service = bench.worker(0), bench.group.service
+    bench.drop((0, 3))
+    if (buffer := worker.put(3, torch.Tensor.zero_)) is not None:
+        assert not service.pushed(0, 3, buffer, ())
+        assert service.pushed(0, 4, buffer, ())
 
 
 def test_another_model_is_refused_and_the_first_difference_named(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.nonraising_work import guard
+from polyrhythm.training.flat import gradient_of
 
 
 def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
@@ -178,11 +179,3 @@ def give_gradients(parameters: Sequence[nn.Parameter], flat: Tensor, used: Tenso
             parameter.grad = part.to(parameter.dtype).to_sparse(parameter.grad.sparse_dim())
         else:
             parameter.grad.copy_(part)
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Dense; zeros if it has none."""
-    gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros_like(parameter)
-    return gradient.to_dense() if gradient.is_sparse else gradient

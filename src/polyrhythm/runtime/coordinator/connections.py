@@ -1,154 +1,149 @@
-"""Handlers of the connections to a coordinator, those of workers and of whoever steers the job; and the store at which
-groups of workers meet.
-"""
+"""Whoever steers a job from outside, such as ``polyrhythm ctl``, and the store at which groups of workers meet."""
 
 import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import LeftReason
-from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
+from polyrhythm.errors import FrameError, UsageError
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.monitor import JobMonitor
-from polyrhythm.runtime.coordinator.pushes import PushMatcher
-from polyrhythm.runtime.coordinator.stages import SwitchAnswer
-from polyrhythm.runtime.server.shard_group import ShardGroup
+from polyrhythm.runtime.coordinator.heartbeats import Heartbeats
+from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
+from polyrhythm.runtime.coordinator.recorder import JobRecorder
+from polyrhythm.runtime.coordinator.stages import read_policy
 from polyrhythm.runtime.wire.connection import Channel, parse_address
 from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, DrainWorker, EndJob, RemoveWorker, Status
 from polyrhythm.runtime.wire.frames import Payload
-from polyrhythm.runtime.wire.protocol import Pushed, SwitchTo, ToCoordinator
-from polyrhythm.runtime.wire.shard_protocol import FOR_SHARD, Rejected, Upload
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.protocol import SwitchTo
+from polyrhythm.runtime.wire.shard_protocol import Rejected
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 
 
-class Host(Protocol):
-    """What a connection's handler needs from the coordinator."""
+class Steered(Protocol):
+    """What is steered; see `CoordinatorServer`."""
 
+    config: JobConfig
     coordinator: Coordinator
     monitor: JobMonitor
-    pushes: PushMatcher
-    shards: ShardGroup
+    recorder: JobRecorder
+    channels: dict[int, Channel]
+    heartbeats: Heartbeats
 
-    def hear(self, worker: int, message: ToCoordinator) -> None:
-        """A worker says something to the coordinator."""
-
-    def lost(self, worker: int, reason: LeftReason) -> None:
-        """A worker's connection has ended."""
+    def act(self, act: Callable[..., None], *given: Any) -> None:
+        """Have the coordinator act."""
 
     def absent(self, worker: int) -> None:
         """A rank will not come."""
 
-    def switch(self, spec: str, tell: SwitchAnswer, by: str = "") -> None:
-        """Somebody wants another policy; `tell` hears why it is refused, or nothing."""
+    def remove(self, worker: int, why: str, reason: LeftReason) -> None:
+        """The others go on without a worker."""
 
-    def remove(self, worker: int, by: str) -> None:
-        """Somebody wants the others to go on without a worker."""
-
-    def drain(self, worker: int, by: str) -> None:
-        """Somebody wants a worker to leave when its step is complete."""
-
-    def end(self, by: str) -> None:
-        """Somebody wants the job to end."""
-
-    def status(self, after: int = 0) -> Status: ...
+    def give_up(self, reason: str) -> None:
+        """The job ends for everyone."""
 
 
-class WorkerAcceptor:
-    """Handler of a worker's connection. One that sends what cannot be is told why, and is gone for the job."""
+class Controllers:
+    """Those who are connected from outside the job."""
 
-    def __init__(self, coordinator: Host, worker: int, channel: Channel) -> None:
-        self._coordinator = coordinator
-        self._worker = worker
-        self._channel = channel
+    def __init__(self, job: Steered) -> None:
+        self._job = job
+        self._channels: list[Channel] = []
 
-    def received(self, message: Any) -> None:
-        try:
-            self._sort(message)
-        except PolyrhythmError as error:
-            self._refuse(error)
-            raise
+    def admit(self, channel: Channel) -> "ControlAcceptor":
+        self._channels = [*(each for each in self._channels if not each.closed), channel]
+        return ControlAcceptor(self._job, channel)
 
-    def _sort(self, message: Any) -> None:
-        """Some is for the shard beside the coordinator, a push for both, and all else for the coordinator."""
-        host, worker = self._coordinator, self._worker
-        if type(message) in FOR_SHARD:
-            if isinstance(message, Upload):
-                host.coordinator.check_upload(worker, message.version)
-            host.shards.service.received(worker, self._channel, message)
-            return
-        host.monitor.heard(worker, message)
-        if isinstance(message, Pushed):
-            host.shards.service.check_settings(worker, message.settings)
-            host.pushes.told(worker, message)
-        else:
-            host.hear(worker, message)
-
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        try:
-            return self._coordinator.shards.service.destination(self._worker, message, payload)
-        except PolyrhythmError as error:
-            self._refuse(error)
-            raise
-
-    def _refuse(self, error: PolyrhythmError) -> None:
-        log.warning("%s; it is out of the job", error)
-        self._channel.send(Rejected(str(error)))
-
-    def lost(self, reason: str) -> None:
-        # End of file is a death; one that has said goodbye is not known to the coordinator any more.
-        log.debug("rank %d: %s", self._worker, reason)
-        self._coordinator.lost(self._worker, "died")
+    def say_last(self, ended: str) -> None:
+        """Whoever watches the job hears how it ended."""
+        self._job.monitor.tell("end", ended)
+        for channel in self._channels:
+            channel.send(status_of(self._job, ended=ended))
 
 
 class ControlAcceptor:
-    """Handler of a connection from outside the job, such as that of ``polyrhythm ctl``."""
+    """Handler of a connection from outside the job."""
 
-    def __init__(self, coordinator: Host, channel: Channel) -> None:
-        self._coordinator = coordinator
+    def __init__(self, job: Steered, channel: Channel) -> None:
+        self._job = job
         self._channel = channel
-        self._gone = False
 
     def received(self, message: Any) -> None:
         """Steer or ask; the answer is the status, or why a policy is refused once all workers have been asked."""
         try:
             if isinstance(message, SwitchTo):
-                self._coordinator.switch(message.policy, self._tell, message.by)
+                self._switch(message)
             else:
                 self._steer(message)
-                self._channel.send(self._coordinator.status(message.after if isinstance(message, AskStatus) else 0))
+                self._channel.send(status_of(self._job, message.after if isinstance(message, AskStatus) else 0))
         except UsageError as error:
             self._channel.send(Rejected(str(error)))
+
+    def destination(self, message: Any, payload: Payload) -> memoryview:
+        raise FrameError(f"a controller announced {payload.nbytes} bytes")
+
+    def lost(self, reason: str) -> None:
+        """It may come and go."""
 
     def _steer(self, message: Any) -> None:
         match message:
             case RemoveWorker():
-                self._coordinator.remove(message.rank, message.by)
+                self._remove(message)
             case DrainWorker():
-                self._coordinator.drain(message.rank, message.by)
+                self._drain(message)
             case EndJob():
-                self._coordinator.end(message.by)
+                self._asked("to end the job", message.by)
+                self._job.give_up(f"job {self._job.config.job} was ended by {message.by or 'a controller'}")
             case Absent():
-                self._coordinator.absent(message.rank)
+                self._job.absent(message.rank)
             case AskStatus():
                 pass
             case _:
                 raise FrameError(f"a controller sent {type(message).__name__}")
 
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        raise FrameError(f"a controller announced {payload.nbytes} bytes")
+    def _switch(self, message: SwitchTo) -> None:
+        policy = read_policy(message.policy, files=self._job.coordinator.job.runs_policy_files)
+        self._asked(f"to switch to {policy.spec}", message.by)
+        self._job.act(self._job.coordinator.choice.propose, policy, self._tell)
 
     def _tell(self, refusal: str) -> None:
-        if not self._gone:
-            self._channel.send(Rejected(refusal) if refusal else self._coordinator.status())
+        self._channel.send(Rejected(refusal) if refusal else status_of(self._job))
 
-    def lost(self, reason: str) -> None:
-        """It may come and go."""
+    def _remove(self, message: RemoveWorker) -> None:
+        worker, by = message.rank, message.by
+        require(worker, self._job.channels)
+        self._asked(f"to remove rank {worker}", by)
+        self._job.remove(worker, f"rank {worker} was removed by {by or 'a controller'}", "died")
+
+    def _drain(self, message: DrainWorker) -> None:
+        """A worker is to finish its step and leave."""
+        worker, job = message.rank, self._job
+        require(worker, job.channels)
+        if worker not in job.heartbeats:
+            raise UsageError(f"rank {worker} is just joining; ask again in a second")
+        self._asked(f"to drain rank {worker}", message.by)
+        job.monitor.leaving.add(worker)
+        job.heartbeats.ask_to_leave(worker)
+
+    def _asked(self, what: str, by: str) -> None:
+        if by:
+            log.info("%s asks %s", by, what)
+            self._job.monitor.tell("control", f"{by} asks {what}")
+
+
+def status_of(job: Steered, after: int = 0, ended: str = "") -> Status:
+    """How the job is, with its events after that of number `after`."""
+    job.recorder.catch_up()
+    stragglers = job.recorder.stragglers
+    silent_s = {rank: job.heartbeats.silent_s(rank) for rank in sorted(job.channels)}
+    workers = job.monitor.workers(job.coordinator.job, stragglers, silent_s)
+    return job_status(job.config, job.coordinator, stragglers, job.monitor, workers, after, ended)
 
 
 def require(worker: int, ranks: Iterable[int]) -> None:

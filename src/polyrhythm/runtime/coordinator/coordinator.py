@@ -22,7 +22,7 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
-from polyrhythm.runtime.coordinator.checks import check_upload, counts
+from polyrhythm.runtime.coordinator.checks import counts
 from polyrhythm.runtime.coordinator.job import GONE, CoordinatorEffects, Job, Member, Ranks, Stand, flow_of
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
@@ -76,14 +76,13 @@ class Coordinator:
     ) -> None:
         self.job, self.phase = Job(workers, effects, clock), 0
         self.plan(policy, epochs)
-        self._stepping = self._stop_wanted = False
-        self._failed_entries = self.run = 0
+        self._stepping, self._stop_wanted, self._failed_entries, self.run = False, False, 0, 0
         self.note: Callable[[Stand], None] = lambda _: None
         self._phase_members: Ranks = ()
         self._state, self._rollback = StateHolders(self.job), Rollback(self.job)
         self._mode, self.snapshots = PhaseKind(), Snapshots()
         self.next_policy: Policy[Any] | None = None
-        self._entry: PhaseEntry | None = None
+        self.entry: PhaseEntry | None = None
 
     def plan(self, policy: Policy[Any], epochs: int) -> None:
         """The first policy and number of epochs; may be changed until the first worker connects."""
@@ -94,9 +93,6 @@ class Coordinator:
         """Go on from a checkpoint, under the policy that is planned."""
         self.snapshots.resume(snapshot)
         self.choice.stages.resume(self.snapshots.known_of(self.choice.spec))
-
-    def connect(self, worker: int) -> None:
-        self.job.connect(worker)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -112,7 +108,8 @@ class Coordinator:
         Raises:
             FrameError: if it cannot be as things stand, before anything has changed.
         """
-        if not counts(worker, message, self.job, self._mode, self._phase_members, self._entry is not None):
+        state = self.job, self._mode, self._phase_members, self.entry is not None
+        if not self._makes(worker, message) and not counts(worker, message, *state):
             return
         match message:
             case Pushed():
@@ -129,9 +126,9 @@ class Coordinator:
                 self._mode.merged(worker, message)
                 if self.job.members[worker].at_end:  # all others may be, too
                     self._meet()
-            case Entered() if message.phase == self.phase and self._entry is not None:
+            case Entered() if message.phase == self.phase and self.entry is not None:
                 self.snapshots.heard(worker, message.streams)
-                self._entry.entered(worker)
+                self.entry.entered(worker)
                 self._go_on_if_entered()
             case CollectiveFailed() if message.phase == self.phase:
                 self._collective_failed(worker, message)
@@ -149,8 +146,10 @@ class Coordinator:
                 self.lost(worker, "removed" if message.early or self._steps(worker) else "finished")
         self._go_on_if_standing()
 
-    def check_upload(self, worker: int, version: int) -> None:
-        check_upload(worker, version, self.job, self._entry)
+    def _makes(self, worker: int, message: ToCoordinator) -> bool:
+        """Whether it is of the step under way, as most are; there is nothing more to check."""
+        member = self.job.members.get(worker) if isinstance(message, Pushed) and message.read is None else None
+        return member is not None and member.step == message.number  # type: ignore[union-attr]
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         if worker not in self.job.members:
@@ -227,7 +226,7 @@ class Coordinator:
         self.job.members[worker].ready = message
         if self._mode.admits and not self._stop_wanted:
             self._send_phase((worker,), "keep", worker, ())
-            if self._entry is None:  # otherwise it starts with all others
+            if self.entry is None:  # otherwise it starts with all others
                 self._mode.join(worker)
         else:
             self._request_stop()
@@ -237,7 +236,7 @@ class Coordinator:
             present = self.job.present
             if not present:
                 self._abandon_epoch()
-            elif self._entry is None and all(self.job.members[w].at_end for w in present):
+            elif self.entry is None and all(self.job.members[w].at_end for w in present):
                 self._end_epoch()
         if not self._stepping and self.job.may_begin_epoch():
             self._begin_epoch()
@@ -265,8 +264,8 @@ class Coordinator:
 
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
-        self._state.abandon(self._mode, self.policy, self._entry)
-        self._mode, self._entry, self._stepping = PhaseKind(self.phase), None, self.job.readmit()
+        self._state.abandon(self._mode, self.policy, self.entry)
+        self._mode, self.entry, self._stepping = PhaseKind(self.phase), None, self.job.readmit()
         self.job.skip_rest()
         if self._stepping:
             self._start_phase()
@@ -275,19 +274,20 @@ class Coordinator:
 
     def _request_stop(self) -> None:
         self._stop_wanted = True
-        if self._entry is None:  # otherwise it stops after its first steps
+        if self.entry is None:  # otherwise it stops after its first steps
             self._mode.request_stop()
 
     def _request_stop_for_switch(self) -> None:
         """Stop in the middle of the epoch only if enough is left of it; otherwise its end will do."""
-        known_by = self._mode if self._entry is None else self.job.workload
+        known_by = self._mode if self.entry is None else self.job.workload
         if self._stepping and self._mode.runs and self.job.serves_another(known_by.left):
             self._request_stop()
 
     def _go_on_if_standing(self) -> None:
-        if not self._stepping or self._entry is not None:
+        if not self._stepping or self.entry is not None:
             return
-        if not self._stop_wanted and self._mode.runs and self.choice.due(self.policy, self._mode.end_samples):
+        mode, ends = self._mode, self.job.observe is not None or self._mode.end_samples < float("inf")
+        if ends and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()
         if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
             self._start_phase()
@@ -297,8 +297,8 @@ class Coordinator:
             self.job.policy_failed(PolicyError(message.detail))
         else:
             log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
-        if self._entry is not None:
-            self._heed(self._entry.fail(worker, message.detail), self._entry)
+        if self.entry is not None:
+            self._heed(self.entry.fail(worker, message.detail), self.entry)
         elif self._mode.on_workers:
             self._mode.collective_failed(worker, message)
             self._request_stop()
@@ -306,8 +306,8 @@ class Coordinator:
                 self.job.effects.cut(message.detail, message.completed)
 
     def _lost_while_stepping(self, worker: int, member: Member, reason: LeftReason) -> None:
-        if self._entry is not None:
-            self._heed(self._entry.lose(worker), self._entry)
+        if self.entry is not None:
+            self._heed(self.entry.lose(worker), self.entry)
         else:
             self._mode.lost(worker, member, reason)
             self._stop_wanted |= self._mode.on_workers
@@ -343,7 +343,7 @@ class Coordinator:
         saves = self.snapshots.open(source)
         meets, uploads = self._mode.on_workers or bool(contributors or saves), state == "upload"
         awaited, uploader = self._phase_members if meets else (source,) * uploads, source if uploads else None
-        self._entry = PhaseEntry(awaited, uploader, self._mode.on_workers, self._rollback.goes_back)
+        self.entry = PhaseEntry(awaited, uploader, self._mode.on_workers, self._rollback.goes_back)
         self.note("entering")
         self._send_phase(self._phase_members, state, source, contributors, saves)
         self._go_on_if_entered()
@@ -355,13 +355,13 @@ class Coordinator:
         self._go_on_if_entered()
 
     def _go_on_if_entered(self) -> None:
-        entry = self._entry
+        entry = self.entry
         if entry is None or not entry.answered or not self.job.present:
             return
         if not entry.succeeded:
             self._enter_again(entry)
             return
-        self._entry, self._failed_entries = None, 0
+        self.entry, self._failed_entries = None, 0
         self._state.entered(self._mode.on_workers, entry.inside)
         if entry.goes_back:
             self._rollback.arrived()
@@ -378,7 +378,7 @@ class Coordinator:
     def _enter_again(self, entry: PhaseEntry) -> None:
         """Everyone stands: those who are left enter another phase."""
         self._state.not_entered(entry)
-        self._mode, self._entry = PhaseKind(self.phase), None
+        self._mode, self.entry = PhaseKind(self.phase), None
         self._failed_entries = 0 if entry.lost else self._failed_entries + 1
         if self._failed_entries < ATTEMPTS:
             self._start_phase()

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
+from polyrhythm.core import LeftReason
 from polyrhythm.errors import FrameError
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop, LoopThread
 from polyrhythm.runtime.wire.frames import Payload
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Confirmed, Cut, Heartbeat, LeaveJob, Propose
 
 HearAnswer: TypeAlias = Callable[[int, Confirmed | Heartbeat | Saved], None]
@@ -114,6 +116,40 @@ class Heartbeats(LoopThread):
         if self.ident is None:
             self.start()
         self.loop.call_from_thread(task)
+
+
+class HangWatch:
+    """Looks now and then who is silent for too long.
+
+    Args:
+        loop: in which it looks.
+        heartbeats: of all workers.
+        config: of the job as it is now.
+        remove: called with who hangs, why it is removed, the way in which it leaves, and a hint.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        heartbeats: Heartbeats,
+        config: Callable[[], JobConfig],
+        remove: Callable[[int, str, LeftReason, str], None],
+    ) -> None:
+        self._loop, self._heartbeats, self._config, self._remove = loop, heartbeats, config, remove
+        self._looked_s = loop.clock()
+
+    def begin(self) -> None:
+        self._loop.call_later(self._config().heartbeat_s, self._look)
+
+    def _look(self) -> None:
+        now, config = self._loop.clock(), self._config()
+        if now - self._looked_s > 2 * config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
+            self._heartbeats.forgive()
+        for worker in self._heartbeats.silent_since(now - config.hang_after):
+            reason = f"rank {worker} has not answered for {config.hang_after:g} s"
+            self._remove(worker, reason, "hung", "; see --hang-after")
+        self._looked_s = now
+        self.begin()
 
 
 def send_all(channels: Iterable[Channel], message: Cut | Propose) -> None:

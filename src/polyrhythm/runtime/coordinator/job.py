@@ -169,6 +169,11 @@ class Job:
             sorted([w for w, m in self.members.items() if m.ready and m.ready.epoch == self.epoch and not m.out])
         )
 
+    def awaits_step(self, worker: int, number: int) -> bool:
+        """Whether this step is under way on a worker."""
+        member = self.members.get(worker)
+        return member is not None and member.step == number
+
     def connect(self, worker: int) -> None:
         if worker in self.members:
             raise UsageError(f"rank {worker} is already part of this job; start each rank once")
@@ -320,10 +325,10 @@ class Job:
             self.skipped_samples += self.workload.left
         self.workload.drain()
 
-    def supply(self, member: Member) -> None:
+    def supply(self, ready: Ready) -> None:
         """Of data of its own a worker says itself when there is no more."""
-        if member.ready is not None and member.ready.own and not self.workload.left:
-            self.workload.extend(member.ready.batch_size)
+        if not self.workload.left:
+            self.workload.extend(ready.batch_size)
 
     def skip_own(self) -> None:
         """What is left of an epoch nobody can process, if the workers read data of their own."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 import msgspec
 
 from polyrhythm.core import Cluster, Decisions, Event, Header, Joined, Left, Policy, Report, TraceWriter
+from polyrhythm.core.misuse import malformed
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.coordinator.job import Job
@@ -39,10 +40,23 @@ class JobRecorder:
         self._traces = TraceFiles(config.trace, config.job, log.warning)
         self._idle_until_s = 0.0
         self._finite = True
+        self.backlog: list[tuple[Event | int, Any]] = []
+        """What was observed and is not yet written down: events with decisions, messages with their rank."""
+
+    def catch_up(self) -> None:
+        """Write down what was observed."""
+        backlog = self.backlog.copy()
+        self.backlog.clear()
+        for seen, what in backlog:
+            if isinstance(seen, int):
+                self._monitor.heard(seen, what)
+            else:
+                self._record(seen, what)
 
     def begin_phase(
         self, number: int, policy: Policy[Any], cluster: Cluster, message_bytes: int, state: str = ""
     ) -> None:
+        self.catch_up()
         if number == 1:
             self._idle_until_s = time.process_time()
         push_bytes = message_bytes * parse_compression(self._config.compress).ratio
@@ -56,7 +70,14 @@ class JobRecorder:
         """The coordinator before this one was killed in that phase."""
         self._traces.mend(phase)
 
-    def record(self, event: Event, decisions: Decisions) -> None:
+    def _record(self, event: Event, decisions: Decisions) -> None:
+        try:
+            self._write(event, decisions)
+        except Exception:
+            if not malformed(decisions):  # else the policy has failed
+                raise
+
+    def _write(self, event: Event, decisions: Decisions) -> None:
         self._traces.write(event, decisions)
         if self._gauge is not None:
             self._gauge.record(event, decisions)
@@ -66,6 +87,7 @@ class JobRecorder:
 
     def remark(self, text: str) -> None:
         """A policy says what it does and why: in the log, on the page and in the trace."""
+        self.catch_up()
         log.warning("%s", text)
         self._monitor.tell("decision", text)
         self._traces.remark(text)
@@ -87,6 +109,7 @@ class JobRecorder:
 
     def end_epoch(self, message: EpochDone) -> EpochDone:
         """An epoch is over for everyone; of several calls for one epoch the first counts. Workers hear who is late."""
+        self.catch_up()
         if self._gauge is not None and message.epoch == len(self._gauge.marks):
             self._gauge.end_epoch(self._mark())
         return EpochDone(message.epoch, message.version, self.stragglers.arrivals())
@@ -105,10 +128,12 @@ class JobRecorder:
 
     def lost(self, worker: int) -> None:
         """A member of the job is gone; if a policy still sees it, that one's `Left` will tell."""
+        self.catch_up()
         if self._gauge is not None and worker not in self._job.ledger.accounts:
             self._gauge.lost(worker, self._job.clock())
 
     def close(self, policy_figures: dict[str, float]) -> None:
+        self.catch_up()
         self._traces.close()
         config = self._config
         if self._gauge is None or config.figures is None:

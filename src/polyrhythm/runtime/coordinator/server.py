@@ -1,42 +1,42 @@
 """The process that holds a job together: the coordinator, shard 0 and the meeting point in one readiness loop.
 
 It ends when the last worker has left, or if none comes. Workers reach it over a Unix socket named after the job, and
-over TCP if it is told to listen there.
+over TCP if it is told to listen there. What a worker sends goes to the shard or to the coordinator; what is observed of
+it is written down a little later, when the answer is on its way.
 """
 
 import logging
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from polyrhythm.core import Cluster, LeftReason, Policy, Ticket
-from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.core import Cluster, Event, LeftReason, Policy, Ticket
+from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, WorkerAcceptor, open_store, require
+from polyrhythm.runtime.coordinator.checks import check_upload
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, open_store
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.heartbeats import HeartbeatConnection, Heartbeats
-from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
-from polyrhythm.runtime.coordinator.pushes import PushMatcher
+from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
+from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
-from polyrhythm.runtime.coordinator.stages import SwitchAnswer, nobody, read_policy
+from polyrhythm.runtime.coordinator.stages import nobody
+from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.config_sources import Completion
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.control_protocol import Status, ToControlled
-from polyrhythm.runtime.wire.credentials import make_token, peer_pid
+from polyrhythm.runtime.wire.control_protocol import ToControlled
+from polyrhythm.runtime.wire.credentials import end_peer, make_token
 from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
@@ -48,11 +48,13 @@ from polyrhythm.runtime.wire.protocol import (
     JobInfo,
     NonFiniteLoss,
     Propose,
+    Pushed,
     ToCoordinator,
     ToWorker,
 )
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.shard_protocol import (
+    FOR_SHARD,
     Add,
     Apply,
     Broken,
@@ -61,10 +63,17 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Hello,
     Rejected,
     ToShard,
+    Upload,
     WeightedGradient,
 )
 
 log = logging.getLogger(__name__)
+
+BACKLOG_S = 0.05
+"""How long what was observed may wait to be written down."""
+
+MOST_BACKLOG = 64
+"""What was observed and not yet written down."""
 
 LATECOMERS_S = 10.0
 """How long a job without workers waits for those that have not joined yet, once others have been there."""
@@ -86,33 +95,34 @@ class CoordinatorServer:
         self._recovery = JobRecovery(memory)
         config = self._recovery.config(config)
         self.config = config = config if config.token else msgspec.structs.replace(config, token=make_token())
-        self.loop, self._heartbeats = Loop(), Heartbeats(self._answered)
+        self.loop, self.heartbeats = Loop(), Heartbeats(self._answered)
         self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self.elapsed, config.epochs)
-        self.pushes = PushMatcher(self.hear)
-        self.shards = ShardGroup(config.shards, self.pushes.arrived, config.compensation)
-        self.started_s, self._looked_s = time.monotonic(), self.loop.clock()
+        complete = partial(self.act, self.coordinator.receive)
+        pushes = PushMatcher(complete) if config.shards > 1 else None
+        self.shards = ShardGroup(config.shards, pushes, config.compensation)
+        self.started_s = time.monotonic()
         self._ended, self._ending, self.broken = "finished", False, False
         self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
-        self._controllers: list[Channel] = []
-        self._channels: dict[int, Channel] = {}
+        self._controllers = Controllers(self)
+        self.channels: dict[int, Channel] = {}
         self._completion = Completion(config, log.warning)
         self._checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
         self.keep = self._checkpoints.keep
         self._configure()
-        self.started_s = self._recovery.open(self)
+        self.started_s, self._made = self._recovery.open(self), self._recovery.made
         if self._recovery.goes_on:
-            self._recorder.mend(self.coordinator.phase)
+            self.recorder.mend(self.coordinator.phase)
             self._checkpoints.go_on(config)
         self._store = open_store(config.listen)
-        self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost)
+        self._addresses = self.shards.start_processes(config, self.loop, self.give_up)
         self._open_acceptors(listeners)
         self.loop.call_later(config.patience_s, self._give_up_waiting)
-        self.loop.call_later(config.heartbeat_s, self._look_for_hangs)
+        HangWatch(self.loop, self.heartbeats, lambda: self.config, self.remove).begin()
 
     def _configure(self) -> None:
         self.coordinator.job.runs_policy_files = self.config.allow_policy_files
-        self._recorder: JobRecorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
-        self.record, self.remark = self._recorder.record, self._recorder.remark
+        self.recorder: JobRecorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
+        self.remark = self.recorder.remark
         self._checkpoints.open(self.config)
 
     def run(self) -> None:
@@ -120,9 +130,9 @@ class CoordinatorServer:
             self.loop.run()
         finally:
             self._ending = True
-            self._recorder.close(policy_figures(self.coordinator))
-            self._say_last()
-            self._heartbeats.stop()
+            self.recorder.close(policy_figures(self.coordinator))
+            self._controllers.say_last(self._ended)
+            self.heartbeats.stop()
             self._checkpoints.close()
             self.loop.close()
 
@@ -130,12 +140,12 @@ class CoordinatorServer:
 
     def send(self, worker: int, message: ToWorker | JobState) -> None:
         if isinstance(message, EpochDone):
-            message = self._recorder.end_epoch(message)
+            message = self.recorder.end_epoch(message)
         elif isinstance(message, Ended):
             self._ended = message.reason
             self.monitor.diverged(message.reason)
-        if worker in self._channels:
-            self._channels[worker].send(message)
+        if worker in self.channels:
+            self.channels[worker].send(message)
 
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
@@ -143,24 +153,26 @@ class CoordinatorServer:
         rows = zip(tickets, weights, staleness, strict=True)
         contributions = tuple(WeightedGradient(t.worker, t.number, weight, stale) for t, weight, stale in rows)
         linear = self.config.lr_convention == "linear"
-        self.shards.apply(Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings))
-        self._recovery.count(self.coordinator.job.samples)
+        message = Apply(contributions, len(tickets) / self.config.workers if linear else 1.0, settings)
+        if self.shards.others:
+            self.shards.tell_others(message)
+        self.shards.service.apply(message)
+        if self._made is not None:
+            self._made[0] = self.coordinator.job.samples
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         if tickets:
             self.shards.drop(Drop(tuple((t.worker, t.number) for t in tickets)))
-        for ticket in tickets:
-            self.pushes.drop(ticket.worker, ticket.number)
 
     def cut(self, reason: str, after: int = 0) -> None:
         """Tell every worker, on the connection that it reads at all times."""
-        self._heartbeats.tell(Cut(self.coordinator.phase, reason, after))
+        self.heartbeats.tell(Cut(self.coordinator.phase, reason, after))
 
     def tell_loss(self, worker: int, reason: LeftReason) -> None:
         self.monitor.lost(worker, reason)
 
     def propose(self, number: int, policy: str) -> None:
-        self._heartbeats.tell(Propose(number, policy))
+        self.heartbeats.tell(Propose(number, policy))
 
     def give_up(self, reason: str) -> None:
         self._fail(Rejected(reason))
@@ -170,41 +182,59 @@ class CoordinatorServer:
         log.info("phase %d: policy %s on %d workers", number, policy.spec, cluster.workers)
         if number == 1:
             self.started_s = time.monotonic()
-        self._recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes, state)
+        self.recorder.begin_phase(number, policy, cluster, self.shards.service.message_bytes, state)
         self.monitor.begin_phase(number, policy, cluster.workers, self.coordinator.job.trouble)
 
     def wake(self, time_s: float) -> None:
         self.loop.call_at(self.started_s + time_s, lambda: self.act(self.coordinator.alarm))
 
+    def record(self, seen: Event | int, what: Any) -> None:
+        """Have this written down soon, when no worker waits for it: an event with its decisions, a rank's message."""
+        backlog = self.recorder.backlog
+        backlog.append((seen, what))
+        if len(backlog) == 1:
+            self.loop.call_later(BACKLOG_S, self.recorder.catch_up)
+        elif len(backlog) >= MOST_BACKLOG:
+            self.recorder.catch_up()
+
     # -- what workers do -----------------------------------------------------------------------------------------------
 
-    def hear(self, worker: int, message: ToCoordinator) -> None:
-        if self._recovery.heard(worker, message):
-            return
-        if isinstance(message, NonFiniteLoss):
-            self._recorder.not_finite(worker, message)
+    def hear(self, worker: int, message: ToCoordinator | AskState | Returned) -> None:
+        if isinstance(message, AskState | Returned) or self._recovery.returning is not None:
+            self._recovery.heard(worker, message)
+        elif isinstance(message, NonFiniteLoss):
+            self.recorder.not_finite(worker, message)
         else:
-            self.act(self.coordinator.receive, worker, message)
+            self.act(self._pushed if isinstance(message, Pushed) else self.coordinator.receive, worker, message)
+
+    def _pushed(self, worker: int, message: Pushed) -> None:
+        """The scalars of a push. Of several shards each tells when the gradient is there."""
+        held = self.shards.service.pushed(worker, message.number, message.buffer, message.settings)
+        if self.shards.pushes is not None:
+            self.shards.pushes.told(worker, message)
+        elif held or not self.coordinator.job.awaits_step(worker, message.number):
+            self.coordinator.receive(worker, message)
+        else:
+            raise FrameError(f"rank {worker} told of step {message.number} without its gradient")
 
     def elapsed(self) -> float:
         return time.monotonic() - self.started_s
 
     def there(self, worker: int) -> bool:
-        return worker in self._channels or worker in self._heartbeats
+        return worker in self.channels or worker in self.heartbeats
 
     def lost(self, worker: int, reason: LeftReason) -> None:
-        self._heartbeats.forget(worker)
-        channel = self._channels.pop(worker, None)
+        self.heartbeats.forget(worker)
+        channel = self.channels.pop(worker, None)
         if channel is not None:
             channel.close()
         was_member = worker in self.coordinator.job.members
         if not self._recovery.lost(worker):
             self.act(self.coordinator.lost, worker, reason)
         if was_member:
-            self._recorder.lost(worker)
+            self.recorder.lost(worker)
         self._checkpoints.lost(worker)
         self.shards.forget(worker)
-        self.pushes.forget(worker)
         self.end_if_empty()
 
     def absent(self, worker: int) -> None:
@@ -213,57 +243,13 @@ class CoordinatorServer:
         self.act(self.coordinator.absent, worker)
         self.end_if_empty()
 
-    def switch(self, spec: str, tell: SwitchAnswer, by: str = "") -> None:
-        """Somebody outside the job wants another policy.
-
-        Raises:
-            UsageError: for one that cannot run here, or would have to be loaded where that is not allowed.
-        """
-        policy = read_policy(spec, files=self.coordinator.job.runs_policy_files)
-        self._asked(f"to switch to {policy.spec}", by)
-        self.act(self.coordinator.choice.propose, policy, tell)
-
     def _answered(self, worker: int, message: Confirmed | Heartbeat | Saved) -> None:
         if isinstance(message, Confirmed):
             self.loop.call_from_thread(partial(self.act, self.coordinator.choice.confirmed, worker, message))
         elif isinstance(message, Saved):
             self._checkpoints.saved(message)
         else:
-            self.loop.call_from_thread(partial(self.monitor.heard, worker, message))
-
-    def remove(self, worker: int, by: str) -> None:
-        """Somebody outside the job wants it to go on without a worker.
-
-        Raises:
-            UsageError: if there is none of this rank.
-        """
-        require(worker, self._channels)
-        self._asked(f"to remove rank {worker}", by)
-        self._remove(worker, f"rank {worker} was removed by {by or 'a controller'}", "died")
-
-    def drain(self, worker: int, by: str) -> None:
-        """Somebody outside the job wants a worker to finish its step and leave.
-
-        Raises:
-            UsageError: if there is none of this rank.
-        """
-        require(worker, self._channels)
-        if worker not in self._heartbeats:
-            raise UsageError(f"rank {worker} is just joining; ask again in a second")
-        self._asked(f"to drain rank {worker}", by)
-        self.monitor.leaving.add(worker)
-        self._heartbeats.ask_to_leave(worker)
-
-    def end(self, by: str) -> None:
-        """Somebody outside the job wants it to end."""
-        self._asked("to end the job", by)
-        self._fail(Rejected(f"job {self.config.job} was ended by {by or 'a controller'}"))
-
-    def status(self, after: int = 0, ended: str = "") -> Status:
-        stragglers = self._recorder.stragglers
-        silent_s = {rank: self._heartbeats.silent_s(rank) for rank in sorted(self._channels)}
-        workers = self.monitor.workers(self.coordinator.job, stragglers, silent_s)
-        return job_status(self.config, self.coordinator, stragglers, self.monitor, workers, after, ended)
+            self.loop.call_from_thread(partial(self.record, worker, message))
 
     # -- details -------------------------------------------------------------------------------------------------------
 
@@ -278,27 +264,26 @@ class CoordinatorServer:
         self, channel: Channel, hello: Hello
     ) -> "WorkerAcceptor | HeartbeatConnection | ControlAcceptor | SumAcceptor":
         if hello.role == "control":
-            self._controllers = [*(each for each in self._controllers if not each.closed), channel]
-            return ControlAcceptor(self, channel)
+            return self._controllers.admit(channel)
         if hello.role == "worker":
             return self._admit_worker(channel, hello)
         if hello.role == "coordinator":
             raise UsageError("this is the coordinator")
-        if hello.rank not in self._channels and not self._recovery.follows:  # else it may be first to come back
+        if hello.rank not in self.channels and not self._recovery.follows:  # else it may be first to come back
             raise UsageError(f"rank {hello.rank} is not part of this job")
         if hello.role == "sums":
             return SumAcceptor(self.shards.sums, channel)
-        if hello.rank in self._heartbeats:
+        if hello.rank in self.heartbeats:
             raise UsageError(f"the heartbeat of rank {hello.rank} is here already")
-        return self._heartbeats.expect(hello.rank, channel, self.loop)
+        return self.heartbeats.expect(hello.rank, channel, self.loop)
 
-    def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
+    def _admit_worker(self, channel: Channel, hello: Hello) -> "WorkerAcceptor":
         if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
         self._checkpoints.require()
-        if not self._recovery.awaits(hello.rank) or hello.rank in self._channels:
-            self.coordinator.connect(hello.rank)
-        self._channels[hello.rank] = channel
+        if not self._recovery.awaits(hello.rank) or hello.rank in self.channels:
+            self.coordinator.job.connect(hello.rank)
+        self.channels[hello.rank] = channel
         self.monitor.joined(hello.rank, channel)
         # on another host, where it has reached the coordinator
         here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
@@ -336,41 +321,15 @@ class CoordinatorServer:
     def _fail(self, message: Broken | Rejected) -> None:
         log.error("%s", message.reason)
         self._ended = message.reason
-        for channel in self._channels.values():
+        for channel in self.channels.values():
             channel.send(message)
         self.loop.stop()
 
-    def _asked(self, what: str, by: str) -> None:
-        if by:
-            log.info("%s asks %s", by, what)
-            self.monitor.tell("control", f"{by} asks {what}")
-
-    def _say_last(self) -> None:
-        """Whoever watches the job hears how it ended."""
-        self.monitor.tell("end", self._ended)
-        for channel in self._controllers:
-            channel.send(self.status(ended=self._ended))
-
-    def _look_for_hangs(self) -> None:
-        now = self.loop.clock()
-        if now - self._looked_s > 2 * self.config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
-            self._heartbeats.forgive()
-        for worker in self._heartbeats.silent_since(now - self.config.hang_after):
-            reason = f"rank {worker} has not answered for {self.config.hang_after:g} s"
-            self._remove(worker, reason, "hung", "; see --hang-after")
-        self._looked_s = now
-        self.loop.call_later(self.config.heartbeat_s, self._look_for_hangs)
-
-    def _remove(self, worker: int, why: str, reason: LeftReason, hint: str = "") -> None:
+    def remove(self, worker: int, why: str, reason: LeftReason, hint: str = "") -> None:
         """The others go on without a worker: on this host its process is ended, on another one it is told."""
         log.warning("%s; going on without it", why)
-        channel = self._channels.get(worker)  # none if its heartbeat alone has met this coordinator
-        if channel is None:
-            pass
-        elif pid := peer_pid(channel.socket):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # before its connections close, which it would take for our end
-        else:
+        channel = self.channels.get(worker)  # none if its heartbeat alone has met this coordinator
+        if channel is not None and not end_peer(channel.socket):
             channel.send(Rejected(f"{why}, and the others have gone on{hint}"))
         self.lost(worker, reason)
 
@@ -379,12 +338,12 @@ class CoordinatorServer:
         if self._ending:
             return
         self._ending = True
-        self.loop.call_later(grace_s if self._channels else 0.0, self.loop.stop)
+        self.loop.call_later(grace_s if self.channels else 0.0, self.loop.stop)
         self.loop.wake()
 
     def end_if_empty(self) -> None:
         """The job is over with its last worker."""
-        if self._channels or self._recovery.waits:
+        if self.channels or self._recovery.waits:
             return
         if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
             self.loop.call_later(LATECOMERS_S, self._give_up_waiting)
@@ -392,9 +351,49 @@ class CoordinatorServer:
             self.loop.stop()
 
     def _give_up_waiting(self) -> None:
-        if not self._channels and self.coordinator.job.epoch < 0:
+        if not self.channels and self.coordinator.job.epoch < 0:
             log.error("job %s has no workers, and none has joined for long; it ends", self.config.job)
             self.loop.stop()
 
-    def _shard_lost(self, reason: str) -> None:
-        self._fail(Rejected(f"a parameter server is gone: {reason}"))
+
+class WorkerAcceptor:
+    """Handler of a worker's connection. One that sends what cannot be is told why, and is gone for the job."""
+
+    def __init__(self, server: CoordinatorServer, worker: int, channel: Channel) -> None:
+        self._server = server
+        self._worker = worker
+        self._channel = channel
+
+    def received(self, message: Any) -> None:
+        try:
+            self._sort(message)
+        except PolyrhythmError as error:
+            self._refuse(error)
+            raise
+
+    def _sort(self, message: Any) -> None:
+        """Some is for the shard that is here, a push for both, and all else for the coordinator."""
+        server, worker = self._server, self._worker
+        if type(message) in FOR_SHARD:
+            if isinstance(message, Upload):
+                check_upload(worker, message.version, server.coordinator.job, server.coordinator.entry)
+            server.shards.service.received(worker, self._channel, message)
+            return
+        server.record(worker, message)
+        server.hear(worker, message)
+
+    def destination(self, message: Any, payload: Payload) -> memoryview:
+        try:
+            return self._server.shards.service.destination(self._worker, message, payload)
+        except PolyrhythmError as error:
+            self._refuse(error)
+            raise
+
+    def _refuse(self, error: PolyrhythmError) -> None:
+        log.warning("%s; it is out of the job", error)
+        self._channel.send(Rejected(str(error)))
+
+    def lost(self, reason: str) -> None:
+        # End of file is a death; one that has said goodbye is not known to the coordinator any more.
+        log.debug("rank %d: %s", self._worker, reason)
+        self._server.lost(self._worker, "died")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import FrameError, UsageError
+from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.server_reduce import SumAcceptor, Sums
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.server.shard_service import ShardService
@@ -51,7 +52,7 @@ class ShardGroup:
 
     Args:
         count: shards of the job; shard 0 is in this process.
-        arrived: called with worker and step number when a gradient is held by every shard.
+        pushes: told when a gradient is held by every shard; none of a single one, which has nobody to wait for.
         compensation: spec of what is done about staleness.
         allowed: see `ParameterShard`.
     """
@@ -59,15 +60,15 @@ class ShardGroup:
     def __init__(
         self,
         count: int,
-        arrived: Callable[[int, int], None],
+        pushes: PushMatcher | None,
         compensation: str = "none",
         allowed: Collection[str] = (),
     ) -> None:
-        here = self.at_one_shard if count > 1 else arrived
-        self.service = ShardService(0, count, here, compensation, allowed)
+        self.pushes = pushes
+        self.service = ShardService(0, count, self.at_one_shard if pushes else None, compensation, allowed)
         self.sums = Sums(lambda: self.service.message_bytes)
-        self._others: list[Channel] = []
-        self._arrived = arrived
+        self.others: list[Channel] = []
+        """To the shards in other processes."""
         self._counts: dict[int, Counter[int]] = {}
 
     def start_processes(
@@ -90,35 +91,37 @@ class ShardGroup:
 
     def add(self, channel: Channel) -> None:
         """A shard in another process; the handler of its channel is a `RemoteShard`."""
-        self._others.append(channel)
+        self.others.append(channel)
 
     def at_one_shard(self, worker: int, number: int) -> None:
         counts = self._counts.setdefault(worker, Counter())
         counts[number] += 1
-        if counts[number] > len(self._others):
+        if counts[number] > len(self.others):
             # Each shard gets a worker's gradients in order, so what is left of earlier ones was dropped meanwhile.
             self._counts[worker] = Counter({later: count for later, count in counts.items() if later > number})
-            self._arrived(worker, number)
+            if self.pushes is not None:
+                self.pushes.arrived(worker, number)
 
-    def apply(self, message: Apply) -> None:
-        """One optimizer step on every shard, in the same order everywhere; the others make it at the same time."""
-        self._tell(message)
-        self.service.apply(message)
+    def tell_others(self, message: Apply | Drop | Forget) -> None:
+        """Tell the shards in other processes, in the same order everywhere; that of this process is `service`."""
+        for channel in self.others:
+            channel.send(message)
 
     def drop(self, message: Drop) -> None:
-        self._tell(message)
+        self.tell_others(message)
         self.service.drop(message)
+        if self.pushes is None:
+            return
         for worker, number in message.gradients:
             self._counts.get(worker, Counter()).pop(number, None)
+            self.pushes.drop(worker, number)
 
     def forget(self, worker: int) -> None:
-        self._tell(Forget(worker))
+        self.tell_others(Forget(worker))
         self.service.forget(worker)
         self._counts.pop(worker, None)
-
-    def _tell(self, message: Any) -> None:
-        for channel in self._others:
-            channel.send(message)
+        if self.pushes is not None:
+            self.pushes.forget(worker)
 
 
 class RemoteShard:
@@ -135,7 +138,7 @@ class RemoteShard:
         raise FrameError(f"a shard announced {payload.nbytes} bytes to the coordinator")
 
     def lost(self, reason: str) -> None:
-        self._lost(reason)
+        self._lost(f"a parameter server is gone: {reason}")
 
 
 class ShardProcess:

@@ -41,7 +41,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Upload,
 )
 from polyrhythm.runtime.wire.shared_memory import SharedVector
-from polyrhythm.runtime.wire.worker_buffers import WorkerBuffers, as_bytes, wire_name
+from polyrhythm.runtime.wire.worker_buffers import HELD, WorkerBuffers, as_bytes, wire_name
 from polyrhythm.training.codecs import decode
 from polyrhythm.training.compensation import Compensation, parse_compensation
 from polyrhythm.training.compression import parse_compression
@@ -54,19 +54,19 @@ class ShardService:
     Args:
         index: which shard of `count` this is.
         count: shards of the job.
-        arrived: called with worker and step number when a gradient is held here.
+        arrived: called with worker and step number when a `PushGradient` is held here.
         compensation: spec of what is done about staleness.
         allowed: see `ParameterShard`.
 
-    Worker channels hand their messages (`ToShard`) to `received` and `buffers`. The coordinator calls `apply`, `drop`
-    and `forget`.
+    Worker channels hand their messages (`ToShard`) to `received` and `destination`. The coordinator calls `pushed`,
+    `apply`, `drop` and `forget`.
     """
 
     def __init__(
         self,
         index: int,
         count: int,
-        arrived: Callable[[int, int], None],
+        arrived: Callable[[int, int], None] | None,
         compensation: str = "none",
         allowed: Collection[str] = (),
     ) -> None:
@@ -110,11 +110,20 @@ class ShardService:
             case _:
                 raise FrameError(f"rank {worker} sent {type(message).__name__} to a parameter shard")
 
-    def check_settings(self, worker: int, settings: GroupSettings) -> None:
-        """Hyper-parameters of a worker's gradient; most of the time there is nothing new."""
+    def pushed(self, worker: int, number: int, buffer: int | None, settings: GroupSettings) -> bool:
+        """Whether the gradient of step `number` is held here: it lies in a buffer, or has come before.
+
+        Of its hyper-parameters there is most of the time nothing new.
+        """
         if settings and settings != self._checked and self.shard is not None:
             self.shard.check_settings(settings, f"rank {worker}")
             self._checked = settings
+        buffers = self.all_buffers.get(worker) or self._buffers_of(worker)
+        if buffer is None:
+            return number in buffers.held
+        if not buffers.shared:
+            raise FrameError(f"rank {worker} named buffer {buffer}, but shares none")
+        return buffers.hold(number, buffer)
 
     def destination(self, worker: int, message: Any, payload: Payload) -> memoryview:
         """Where the payload of a worker's message goes; refused unless it is exactly what is expected."""
@@ -147,7 +156,7 @@ class ShardService:
         assert self.shard is not None, "an update needs a model"
         pushes, freed = [], []
         for contribution in message.contributions:
-            buffers = self._buffers_of(contribution.worker)
+            buffers = self.all_buffers[contribution.worker]
             assert contribution.number in buffers.held, f"gradient {contribution} is not here"
             item = buffers.held.pop(contribution.number)
             gradient = buffers.vectors[item.buffer]
@@ -155,7 +164,8 @@ class ShardService:
             freed.append((buffers, item.buffer))
         self.shard.apply(pushes, message.lr_scale, message.settings)
         for buffers, buffer in freed:
-            buffers.free(buffer)
+            if buffers.memories:
+                buffers.memories[buffer].words[HELD] = 0
         for buffers in self.all_buffers.values():
             if buffers.waiting is not None:
                 self._answer(buffers)
@@ -245,7 +255,7 @@ class ShardService:
 
     def _push(self, worker: int, buffers: WorkerBuffers, message: PushGradient) -> None:
         buffer = message.buffer if buffers.shared else self._received_buffer(worker, buffers)
-        if buffers.hold(message.number, buffer):
+        if buffers.hold(message.number, buffer) and self._arrived is not None:
             self._arrived(worker, message.number)
 
     def _received_buffer(self, worker: int, buffers: WorkerBuffers) -> int:

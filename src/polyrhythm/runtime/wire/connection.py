@@ -102,7 +102,7 @@ class Channel:
         self.takes_fds = takes_fds and self.local
         self._holds_more = sock.pending if isinstance(sock, TlsSocket) else None
         self._queue: deque[Outgoing] = deque()
-        self._held: list[Any] = []
+        self.held: list[Any] = []
         self._reason = ""
 
     @property
@@ -112,11 +112,11 @@ class Channel:
 
     def hold(self, message: Any) -> None:
         """Send a frame in front of the next one: both cost one call, here and at the peer."""
-        self._held.append(message)
+        self.held.append(message)
 
     def release(self) -> None:
-        if self._held:
-            self.send(self._held.pop())
+        if self.held:
+            self.send(self.held.pop())
 
     def send(
         self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()
@@ -130,8 +130,8 @@ class Channel:
             fds: file descriptors to hand over.
         """
         frame = encode(message, about)
-        if self._held:
-            held, self._held = self._held, []
+        if self.held:
+            held, self.held = self.held, []
             frame = b"".join((*map(encode, held), frame))
         if self.closed:
             return

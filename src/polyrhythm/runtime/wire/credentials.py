@@ -9,8 +9,10 @@ sent back to the one who has given it. The token itself is never sent.
 import hmac
 import os
 import secrets
+import signal
 import socket
 import struct
+from contextlib import suppress
 from typing import Final
 
 from polyrhythm.errors import UsageError
@@ -65,6 +67,15 @@ def peer_user(sock: socket.socket) -> int:
 def peer_pid(sock: socket.socket) -> int:
     """Process at the other end of a Unix socket; 0 if it is on another host."""
     return peer_credentials(sock)[0] if sock.family == socket.AF_UNIX else 0
+
+
+def end_peer(sock: socket.socket) -> bool:
+    """End the process at the other end of a connection; False if it is on another host."""
+    if not (process := peer_pid(sock)):
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)  # before its connections close, which it would take for our end
+    return True
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:

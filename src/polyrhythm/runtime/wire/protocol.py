@@ -131,10 +131,9 @@ class Ready(ControlMessage):
 
 
 class Pushed(ControlMessage):
-    """A gradient is complete; its bytes are the payload or lie in the worker's buffer. One rate per parameter group.
+    """A step is complete, whose gradient is in shared buffer `buffer`, or has gone to the servers as `PushGradient`.
 
-    `read` is the version that the step started from, where it is older than that of its `Go`.
-    """
+    `read`: the version that the step started from, where it is older than that of its `Go`."""
 
     number: Natural
     samples: Natural
@@ -144,6 +143,7 @@ class Pushed(ControlMessage):
     grad_sq_norm: float | None = None
     settings: GroupSettings = ()
     read: Natural | None = None
+    buffer: Natural | None = None
 
 
 class LocalStepDone(ControlMessage):

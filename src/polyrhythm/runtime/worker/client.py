@@ -169,10 +169,14 @@ class CoordinatorClient:
 
     def receive(self) -> ToWorker:
         """Wait for the coordinator's next message, as long as the coordinator lives."""
-        if not self._inbox or self._client.lost:
-            self._coordinator.release()
-            there = lambda: self._inbox or self._interrupted  # noqa: E731
-            self._client.wait(there, "while it waited for the coordinator", timeout_s=FOREVER_S)
+        client = self._client
+        if not self._inbox or (client.broken and client.lost):
+            if self._coordinator.held:
+                self._coordinator.release()
+            while not (self._inbox or self._interrupted or client.broken):
+                self._loop.step(FOREVER_S)
+            if client.broken:
+                client.wait(lambda: True, "while it waited for the coordinator")  # raises what has happened
             if not self._inbox:
                 raise SystemExit(LEFT)
         message: ToWorker = self._inbox.popleft()
@@ -196,26 +200,34 @@ class CoordinatorClient:
         self._loop.wake()
 
     def poll(self) -> ToWorker | None:
-        if self._client.lost:
-            return None  # what has come counts for nothing any more; `receive` tells
+        if self._client.broken:
+            if self._client.lost:
+                return None  # what has come counts for nothing any more; `receive` tells
+            if not self._inbox:
+                self._client.wait(lambda: True, "between two steps")  # raises what has happened
         if not self._inbox:
-            if self._client.broken:
-                self._client.wait(lambda: True, "between two steps")
             self._loop.step(0.0)
         return self._inbox.popleft() if self._inbox else None
 
-    def push(self, number: int) -> None:
+    def push(self, number: int) -> int | None:
         """Send the replica's gradients to the servers, straight into shared memory where that is possible.
 
-        There the word of it goes with the next message to the coordinator.
+        There nothing is sent: the `Pushed` of the step is to name the buffer, which this gives.
         """
-        if self._on_cpu and self._client.put(number, self._replica.gather_gradients):
-            return
+        gather = self._replica.gather_gradients if self._on_cpu else self._gather_by_way
+        if (index := self._client.put(number, gather)) is not None:
+            return index
         buffer = self._client.gradient_buffer()
         if buffer is None or not self._on_cpu:
             buffer = self._buffer()
         self._replica.gather_gradients(buffer)
-        self._client.push(number, buffer, held=True)
+        self._client.push(number, buffer)
+        return None
+
+    def _gather_by_way(self, out: Tensor) -> None:
+        """Gather on the replica's device, and copy it all at once."""
+        self._replica.gather_gradients(self._buffer())
+        out.copy_(self._buffer())
 
     @property
     def full_duplex(self) -> bool:

@@ -39,8 +39,8 @@ class JobClient(Protocol):
     def interrupt(self) -> None:
         """From a signal's handler: `receive` raises `SystemExit` where it would wait, now or later."""
 
-    def push(self, number: int) -> None:
-        """Send the replica's gradients to the servers; it is over with the next message to the coordinator."""
+    def push(self, number: int) -> int | None:
+        """Send the replica's gradients to the servers; the shared buffer that holds them, for `Pushed` to name."""
 
     @property
     def full_duplex(self) -> bool:

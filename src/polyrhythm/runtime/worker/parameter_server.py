@@ -143,20 +143,19 @@ class ParameterServerMode(Granted):
         if go is None:  # cancelled; the Go after it waits until the step is over
             context.void = True
             return
-        start = context.clock()
+        start, buffer = context.clock(), None
         try:
             if self._swaps:
                 self._swapped = context.client.swap(go.number)
             else:
-                context.client.push(go.number)
+                buffer = context.client.push(go.number)
         except CoordinatorLostError:  # as soon as the worker waits it meets the next one
             context.void = True
             return
         transfer_s = self._pulled_s + context.clock() - start
         settings, read = context.replica.settings(), context.version if self._swaps else None
-        context.client.send(
-            Pushed(go.number, samples, context.computed_s, transfer_s, context.loss, settings=settings, read=read)
-        )
+        times = context.computed_s, transfer_s, context.loss
+        context.client.send(Pushed(go.number, samples, *times, settings=settings, read=read, buffer=buffer))
 
     def _heard(self) -> ToWorker | None:
         pending = self._context.pending

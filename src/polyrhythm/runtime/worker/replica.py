@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import ScenarioError, UsageError
-from polyrhythm.runtime.collectives.ops import gradient_of
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.shard_protocol import (
     LEAST_SHARE,
@@ -179,7 +178,7 @@ class ScriptReplica:
 
     def gather_gradients(self, out: Tensor) -> None:
         """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
-        self.layout.gather([gradient_of(p) for p in self.parameters], out)
+        self.layout.gather_gradients(self.parameters, out)
 
     def gather_parameters(self, out: Tensor) -> None:
         self.layout.gather(self.parameters, out)

@@ -117,18 +117,14 @@ class ShardClient:
             return None
         return self._buffer(self._ports[0])[1].values
 
-    def push(self, number: int, gradient: Tensor, held: bool = False) -> None:
+    def push(self, number: int, gradient: Tensor) -> None:
         """Send the gradient of step `number`; it may be changed when this returns.
 
         Args:
             number: of the step; never used again by this worker.
             gradient: flat, float32, of the model's length, on any device.
-            held: whether it may travel with the next message on the first connection, if that is all that travels.
         """
-        if self._direct is not None:
-            self._push_shared(self._direct, number, gradient, held)
-        else:
-            self._push_parts(number, gradient)
+        self._push_parts(number, gradient)
         if self.broken or not self._all_sent():
             self.wait(self._all_sent, f"while step {number} was pushed")
 
@@ -148,23 +144,20 @@ class ShardClient:
         self.version = min([v for v in versions if v is not None] + [port.take(part) for port, part in asked])
         return self.version
 
-    def put(self, number: int, gather: Callable[[Tensor], object]) -> bool:
+    def put(self, number: int, gather: Callable[[Tensor], object]) -> int | None:
         """Have `gather` write the gradient of step `number` where it is shared with one shard, which saves a copy.
 
-        The word of it goes with the next message on the first connection.
-
         Returns:
-            whether that worked; if not, push.
+            the buffer that holds it, which the `Pushed` of the step names; None if that did not work: push.
         """
         if self._direct is None:
-            return False
+            return None
         index, buffer = self._buffer(self._direct)
         gather(buffer.values)
         buffer.words[HELD] = 1
-        self._direct.channel.hold(PushGradient(number, index))
         if self.broken:
             self._raise_failure(f"while step {number} was pushed", self._timeout_s)
-        return True
+        return index
 
     def hand(self, take: Callable[[Tensor], object], version: int = 0) -> bool:
         """Give `take` parameters of at least `version` where they are shared with one shard, which saves a copy.
@@ -322,14 +315,11 @@ class ShardClient:
             return
         self._push_shared(port, number, part if payload is None else decode(port.compression, payload, len(part)))
 
-    def _push_shared(self, port: Port, number: int, part: Tensor, held: bool = False) -> None:
+    def _push_shared(self, port: Port, number: int, part: Tensor) -> None:
         index, buffer = self._buffer(port)
         buffer.fill(part)
         buffer.words[HELD] = 1
-        if held:
-            port.channel.hold(PushGradient(number, index))
-        else:
-            port.send(PushGradient(number, index))
+        port.send(PushGradient(number, index))
 
     def _read(self, port: Port, part: Tensor, version: int) -> int | None:
         """Read shared parameters directly; None if that did not work and the shard must be asked."""

@@ -22,7 +22,7 @@ def stepping(office: Office, workers: int = 2) -> Coordinator:
     """Workers with data of their own have entered a phase in which nobody waits."""
     coordinator = Coordinator(parse_policy("esync:blocking=false"), workers, office, lambda: 0.0)  # type: ignore[arg-type]
     for rank in range(workers):
-        coordinator.connect(rank)
+        coordinator.job.connect(rank)
     for rank in range(workers):
         coordinator.receive(rank, Ready(0, 100, 2, own=True))
     for rank in range(workers):

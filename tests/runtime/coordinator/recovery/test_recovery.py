@@ -34,17 +34,21 @@ def test_nobody_books_the_time_without_a_coordinator() -> None:
 
 def test_who_has_come_since_the_record_has_not_died() -> None:
     """Nor who had left its loop early, and stood before the next epoch."""
-    job, records = FakeJob("asp", workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[JobRecord]()
-    config = JobConfig(job="job", workers=2, policy="asp", epochs=2)
+    records, config = list[JobRecord](), JobConfig(job="job", workers=2, policy="asp", epochs=2)
 
-    def see(event: Event, decisions: Decisions) -> None:
-        records.append(record_of(job.coordinator, config, "stepping", 0.0))
+    class Recorded(FakeJob):
+        killed = False
 
-    with patch.object(job, "record", see):
-        job.run({})
+        def record(self, event: Event, decisions: Decisions) -> None:
+            if self.all_there and not self.killed:
+                records.append(record_of(self.coordinator, config, "stepping", 0.0))
+
+    job = Recorded("asp", workers=2, samples=60, batch_size=3, epochs=2, seed=1)
+    job.run({})
+    job.killed = True
     following = Coordinator(parse_policy("asp"), 2, job, lambda: 0.0, 2)
     recovery = Recovery(following, records[len(records) // 4])
-    following.connect(2)
+    following.job.connect(2)
     for worker in (0, 1):
         recovery.returned(worker, Returned())
     job.losses.clear()

@@ -13,7 +13,7 @@ from typing import Final
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.shared.kinds import describe
-from polyrhythm.runtime.wire.busy_wait import Spinner
+from polyrhythm.runtime.wire.event_loop import Spinner
 from polyrhythm.runtime.wire.shared_memory import fence
 
 PUBLISHED: Final = 0

@@ -160,7 +160,8 @@ class ParameterServerPhase(PhaseKind):
         member = self._job.members[ticket.worker]
         if decision.settings is not None:
             member.batch_size = decision.settings.batch_size
-        self._job.supply(member)
+        if member.ready is not None and member.ready.own:
+            self._job.supply(member.ready)
         granted = self._grant(ticket.worker, member)
         if not member.sample_ranges:
             self._job.effects.send(ticket.worker, Over(self._job.epoch))
@@ -245,8 +246,8 @@ class ParameterServerPhase(PhaseKind):
     def _grant(self, worker: int, member: Member) -> tuple[SampleRange, ...]:
         """As many further sample ranges as the worker fetches ahead, and one."""
         assert member.ready is not None, "a worker steps only after Ready"
-        granted = []
-        while len(member.sample_ranges) <= member.ready.ahead + self._lead(worker):
+        granted, ahead = [], member.ready.ahead + self._lead(worker)
+        while len(member.sample_ranges) <= ahead:
             sample_range = self._job.workload.hand_out(member.batch_size or member.ready.batch_size, worker)
             if sample_range is None:
                 break

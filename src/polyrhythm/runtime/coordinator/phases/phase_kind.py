@@ -36,8 +36,9 @@ class PhaseDriver(Driver):
     """
 
     def __init__(self, policy: Policy[Any], cluster: Cluster, phase: "FallibleEffects", job: Job) -> None:
-        super().__init__(policy, cluster, phase, job.ledger, self._show)
-        self._phase, self._job, self._failed = phase, job, False
+        record = job.effects.record if job.observe is None else self._show
+        super().__init__(policy, cluster, phase, job.ledger, record, failed=self._give_up)
+        self._phase, self._job = phase, job
         self.rested: Any = None
         """The policy's state when the phase is over: as if all workers had left one by one; None if it has failed."""
         self.untold: Counter[int] = Counter()
@@ -56,25 +57,17 @@ class PhaseDriver(Driver):
                 state, _ = self.policy.decide(state, Left(worker, now_s, clock, "finished"))
         except Exception:  # of a policy that may be none of ours: it begins anew
             return None
-        return None if self._failed else state
-
-    def book_only(self) -> None:
-        self._failed = True
+        return None if self.silent else state
 
     def _show(self, event: Event, decisions: Decisions) -> None:
         if self._job.observe is not None:
             self._job.observe(self.policy, event, decisions)
         self._job.effects.record(event, decisions)
 
-    def tell(self, event: Event) -> None:
-        if self._failed:
-            return
-        try:
-            super().tell(event)
-        except PolicyError as error:
-            self._failed = True
-            self._phase.take_back_decisions()
-            self._job.policy_failed(error)
+    def _give_up(self, error: PolicyError) -> None:
+        self.silent = True
+        self._phase.take_back_decisions()
+        self._job.policy_failed(error)
 
 
 class FallibleEffects(Effects, Protocol):
@@ -160,7 +153,7 @@ class PhaseKind:
 
     def book_only(self) -> None:
         """The policy is shown nothing: the coordinator that has shown it what happens in this phase has died."""
-        self._driver.book_only()
+        self._driver.silent = True
 
     def returned(self, worker: int, message: Returned) -> None:
         """A worker tells how far it has come, which a coordinator that has died has known; it stands."""

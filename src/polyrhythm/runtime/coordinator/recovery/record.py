@@ -78,7 +78,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 def record_of(coordinator: Coordinator, config: JobConfig, stand: Stand, started_s: float) -> JobRecord:
     """Where the job stands; what is handed out counts as if it had been given back."""
-    job, entry, learned = coordinator.job, coordinator._entry, learned_of(coordinator)
+    job, entry, learned = coordinator.job, coordinator.entry, learned_of(coordinator)
     return JobRecord(
         config=config,
         stand=stand,
@@ -117,7 +117,7 @@ def learned_of(coordinator: Coordinator) -> dict[str, str]:
 
 def state_of(coordinator: Coordinator) -> JobState:
     """For a script's own checkpoint within an epoch."""
-    learned, on_servers = learned_of(coordinator), coordinator._state.home == "servers" and coordinator._entry is None
+    learned, on_servers = learned_of(coordinator), coordinator._state.home == "servers" and coordinator.entry is None
     left = left_of(position_of(coordinator).workload) if on_servers else ()
     resumption = Resumption(left, coordinator.policy.spec, learned["state"], learned["chosen"], learned["supervised"])
     return JobState(resumption, coordinator.job.version if on_servers else None)

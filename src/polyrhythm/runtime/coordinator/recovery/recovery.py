@@ -84,18 +84,18 @@ class Recovery:
 
     def _lose(self, worker: int, member: Member) -> None:
         coordinator = self._coordinator
-        if coordinator._entry is not None:
-            coordinator._entry.lose(worker)
+        if coordinator.entry is not None:
+            coordinator.entry.lose(worker)
         elif coordinator._stepping and worker in self._record.phase_members:
             coordinator._mode.lost(worker, member, "died")
 
     def _place(self, worker: int, told: Returned) -> None:
         coordinator, record = self._coordinator, self._record
-        if coordinator._entry is not None:
+        if coordinator.entry is not None:
             if told.inside and told.phase == record.phase:
-                coordinator._entry.entered(worker)
+                coordinator.entry.entered(worker)
             else:
-                coordinator._entry.fail(worker, "its coordinator has died")
+                coordinator.entry.fail(worker, "its coordinator has died")
         elif coordinator._stepping and worker in coordinator._phase_members:
             run = told.run if coordinator._mode.together else record.run
             here = (told.phase, run) == (record.phase, record.run)
@@ -110,8 +110,8 @@ class Recovery:
             self._end_epoch()
         elif not coordinator.job.present:
             coordinator._meet()
-        elif coordinator._entry is not None:
-            coordinator._enter_again(coordinator._entry)
+        elif coordinator.entry is not None:
+            coordinator._enter_again(coordinator.entry)
         else:
             coordinator._start_phase()
 
@@ -169,6 +169,6 @@ def take_up_phase(coordinator: Coordinator, record: JobRecord) -> None:
     coordinator._mode = mode = phase_of(coordinator.policy, record.phase, job, job.cluster(record.config.epochs))
     mode.book_only()
     if kept is not None:
-        coordinator._entry = PhaseEntry(kept.members, kept.source, mode.on_workers, kept.goes_back)
+        coordinator.entry = PhaseEntry(kept.members, kept.source, mode.on_workers, kept.goes_back)
     else:
         mode.start()

@@ -73,7 +73,10 @@ class JobRecovery:
         self._memory = memory
         self._kept: Kept | None = memory.read() if memory is not None else None
         self._record: JobRecord | None = DECODER.decode(self._kept.record) if self._kept is not None else None
-        self._recovery: Recovery | None = None
+        self.returning: Recovery | None = None
+        """There while workers are still to come back."""
+        self.made: memoryview | None = None
+        """One word for the samples that are made, as far as the servers know."""
         self._held: list[tuple[int, ToCoordinator | Returned]] = []
         self._new: set[int] = set()
         """Members that have died and were started again meanwhile."""
@@ -117,13 +120,14 @@ class JobRecovery:
         if self._memory is None:
             return time.monotonic()
         coordinator.note = self.note
+        self.made = self._memory.made
         coordinator.job.settled = self._settle
         server.loop.call_later(self._period_s, self._refresh)
         if record is None:
             for rank in self._memory.excused:
                 coordinator.absent(rank)
             return time.monotonic()
-        self._recovery = Recovery(coordinator, record)
+        self.returning = Recovery(coordinator, record)
         self._restore(record)
         server.loop.call_later(0.0, self._go_on_if_all_are_there)
         server.loop.call_later(server.config.hang_after, self._give_up_waiting)
@@ -141,22 +145,17 @@ class JobRecovery:
 
     def _settle(self) -> None:
         """All replicas have met: what only workers that are lost have seen can be told from here on."""
-        if self._recovery is None and self._record is not None and self._record.stand == "stepping":
+        if self.returning is None and self._record is not None and self._record.stand == "stepping":
             self.note("stepping")
-
-    def count(self, samples: int) -> None:
-        """So many samples are made, as far as the servers know."""
-        if self._memory is not None:
-            self._memory.count(samples)
 
     def _refresh(self) -> None:
         """What a policy learns from the times of its workers none of these knows, nor what the servers have."""
         record, server = self._record, self._server
         coordinator = server.coordinator
-        if record is not None and self._recovery is None:
+        if record is not None and self.returning is None:
             if coordinator._state.home != "servers":
                 self._refresh_policy(record, coordinator)
-            elif coordinator._entry is None and self._is_old(server.config):
+            elif coordinator.entry is None and self._is_old(server.config):
                 self._record = record_of(coordinator, server.config, record.stand, server.started_s)
                 self._write()
         server.loop.call_later(self._period_s, self._refresh)
@@ -201,29 +200,29 @@ class JobRecovery:
 
     @property
     def waits(self) -> bool:
-        """Whether workers are still to come back."""
-        return self._recovery is not None
+        return self.returning is not None
 
     def awaits(self, worker: int) -> bool:
         """Whether a worker that connects is a member of the job already."""
-        return self._recovery is not None and self._recovery.knows(worker)
+        return self.returning is not None and self.returning.knows(worker)
 
-    def heard(self, worker: int, message: ToCoordinator | Returned | AskState) -> bool:
-        """Whether what a worker has said is dealt with, now or when all are there."""
+    def heard(self, worker: int, message: ToCoordinator | Returned | AskState) -> None:
+        """Deal with what a worker says, now or when all are there; with that of others only while any are awaited."""
         if isinstance(message, AskState):
             self._server.coordinator.job.effects.send(worker, state_of(self._server.coordinator))
-            return True
-        if self._recovery is None:
-            return isinstance(message, Returned) and self._stand_again(worker, message)
-        if isinstance(message, Returned) and worker in self._recovery.awaited:
-            self._recovery.returned(worker, message)
+            return
+        if self.returning is None:
+            if isinstance(message, Returned):
+                self._stand_again(worker, message)
+            return
+        if isinstance(message, Returned) and worker in self.returning.awaited:
+            self.returning.returned(worker, message)
         else:
-            if isinstance(message, Ready) and worker in self._recovery.awaited:
-                self._recovery.lost(worker)
+            if isinstance(message, Ready) and worker in self.returning.awaited:
+                self.returning.lost(worker)
                 self._new.add(worker)
             self._held.append((worker, message))
         self._go_on_if_all_are_there()
-        return True
 
     def lost(self, worker: int) -> bool:
         """Whether a worker that is gone was a member that is awaited, so that nobody else need hear of it."""
@@ -231,26 +230,25 @@ class JobRecovery:
             self._memory.excuse(worker)
         self._held = [held for held in self._held if held[0] != worker]
         self._new.discard(worker)
-        if self._recovery is None:
+        if self.returning is None:
             return False
-        if not self._recovery.knows(worker):
+        if not self.returning.knows(worker):
             self._server.coordinator.job.members.pop(worker, None)
             return True
-        self._recovery.lost(worker)
+        self.returning.lost(worker)
         self._go_on_if_all_are_there()
         return True
 
-    def _stand_again(self, worker: int, told: Returned) -> bool:
+    def _stand_again(self, worker: int, told: Returned) -> None:
         """One that comes back to a job that has not begun, or that stood before an epoch, joins as at first."""
         if told.ready is not None and not told.done:
             self._server.hear(worker, told.ready)
-        return True
 
     def _go_on_if_all_are_there(self) -> None:
-        recovery = self._recovery
+        recovery = self.returning
         if recovery is None or recovery.awaited:
             return
-        self._recovery = None
+        self.returning = None
         self._server.act(self._go_on_with(recovery))
         self._server.end_if_empty()
 
@@ -264,7 +262,7 @@ class JobRecovery:
                 return
             held, self._held = self._held, []
             for worker in self._new:
-                self._server.coordinator.connect(worker)
+                self._server.coordinator.job.connect(worker)
             self._new.clear()
             for worker, message in held:
                 try:
@@ -285,9 +283,9 @@ class JobRecovery:
 
     def _give_up_waiting(self) -> None:
         """Whoever has shown no sign of life by now has died, too; others may be in a long step."""
-        if self._recovery is None:
+        if self.returning is None:
             return
-        for worker in [worker for worker in self._recovery.awaited if not self._server.there(worker)]:
-            self._recovery.lost(worker)
+        for worker in [worker for worker in self.returning.awaited if not self._server.there(worker)]:
+            self.returning.lost(worker)
         self._go_on_if_all_are_there()
         self._server.loop.call_later(REFRESH_S, self._give_up_waiting)

@@ -3,7 +3,7 @@
 import pytest
 
 from polyrhythm.errors import FrameError
-from polyrhythm.runtime.coordinator.pushes import MOST_PUSHED, PushMatcher
+from polyrhythm.runtime.server.pushes import MOST_PUSHED, PushMatcher
 from polyrhythm.runtime.wire.protocol import Pushed
 
 
