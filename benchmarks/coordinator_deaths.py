@@ -1,6 +1,7 @@
-"""A coordinator killed at seeded moments, by policy: whether the job finishes, is exact, and how long it pauses.
+"""A coordinator, or a server, killed at seeded moments, by policy: whether the job finishes, is exact, and its pause.
 
-``coordinator_deaths.py [MOMENTS [SEED [FILE]]]``. Three workers train a model in which every attempt at a sample moves
+``coordinator_deaths.py [MOMENTS [SEED [FILE]]]``. Where there are two servers, the one that is not beside the
+coordinator is killed. Three workers train a model in which every attempt at a sample moves
 a parameter of that sample, one of 32 at random; so what was lost or made twice is read from the parameters. Under bsp
 a sample has one parameter, and every bit must be that of an undisturbed run. The pause is the time from the kill until
 the job has made samples in a later phase; it is seen from outside, by asking the coordinator again and again. With
@@ -35,7 +36,7 @@ from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import WorkersError, workers
 
 MOMENTS, SEED = 36, 1
-FAMILIES = ("bsp", "asp", "ssp:3", "local:8", "selsync:0.05", "esync")
+FAMILIES = ("bsp", "asp", "ssp:3", "local:8", "selsync:0.05", "esync", "asp on 2 servers", "ssp:3 on 2 servers")
 WORKERS, BATCH, SAMPLES, EPOCHS, SLOTS = 3, 2, 480, 2, 32
 COMPUTE_S, SNAPSHOT, LIMIT_S, BAR_S = 0.003, "0.5s", 60.0, 2.0
 
@@ -71,11 +72,12 @@ def look(job: str) -> Status | None:
 def run(policy: str, at: int | None) -> tuple[list[Tensor], float]:
     """A job whose coordinator is killed when so many samples are made; the workers' parameters, and the pause."""
     name = f"deaths-{uuid.uuid4().hex[:12]}"
-    settings = JobConfig(job=name, workers=WORKERS, policy=policy, snapshot=SNAPSHOT)
+    spec, _, several = policy.partition(" on ")
+    settings = JobConfig(job=name, workers=WORKERS, policy=spec, snapshot=SNAPSHOT, shards=2 if several else 1)
     with listen(coordinator_address(name)) as listener, workers(serve, 1, settings, listener) as keeper:
         listener.close()
         with workers(train, WORKERS, settings, 1 if policy == "bsp" else SLOTS) as ranks:
-            pause_s = 0.0 if at is None else kill_at(name, keeper.processes[0].pid or 0, at)
+            pause_s = 0.0 if at is None else kill_at(name, keeper.processes[0].pid or 0, at, bool(several))
             outcomes = ranks.join(LIMIT_S)
     failed = [outcome.traceback.strip().split("\n")[-1] for outcome in outcomes if not outcome.ok]
     if failed:
@@ -83,12 +85,12 @@ def run(policy: str, at: int | None) -> tuple[list[Tensor], float]:
     return [outcome.value for outcome in outcomes], pause_s
 
 
-def kill_at(job: str, keeper: int, at: int) -> float:
-    """Kill the coordinator; seconds until the job has gone on."""
+def kill_at(job: str, keeper: int, at: int, server: bool) -> float:
+    """Kill the coordinator, or a server; seconds until the job has gone on."""
     while (before := look(job)) is None or before.samples < at:
         time.sleep(0.002)
-    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text(encoding="ascii").split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    coordinator = first_child(keeper)
+    os.kill(first_child(coordinator) if server else coordinator, signal.SIGKILL)
     start = time.monotonic()
     while time.monotonic() < start + LIMIT_S:
         now = look(job)
@@ -96,6 +98,11 @@ def kill_at(job: str, keeper: int, at: int) -> float:
             break
         time.sleep(0.002)
     return time.monotonic() - start
+
+
+def first_child(process: int) -> int:
+    """The process that a keeper has forked, or a coordinator."""
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()[0])
 
 
 def play(seed: int, quiet: list[Tensor]) -> Moment:

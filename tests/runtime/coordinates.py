@@ -20,6 +20,9 @@ from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from tests.runtime.jobs import LIMIT_S, Job
 
+MOST_MISSED = 20
+"""So often in a row a job that goes on may leave a question without an answer."""
+
 
 def train(rank: int, epochs: int, samples: int, batch_size: int, compute_s: float, **given: Any) -> Tensor:
     """Train to the end; the parameters."""
@@ -51,12 +54,17 @@ def await_samples(running: Job, count: float) -> bool:
 
 def await_status(job: str, wanted: Callable[[Status], bool], otherwise: str) -> bool:
     """Until a job is as wanted; whether it is, or has ended before."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline, missed = time.monotonic() + LIMIT_S, 0
     while time.monotonic() < deadline:
         try:
             state = steer.status(steer.at(job))
         except PolyrhythmError:
-            return False
+            missed += 1  # it may just have been killed, and another one follows
+            if missed > MOST_MISSED:
+                return False
+            time.sleep(0.05)
+            continue
+        missed = 0
         if wanted(state):
             return True
         time.sleep(0.005)

@@ -16,7 +16,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.returned import JobState
-from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
 from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.wire import protocol as control
 from polyrhythm.runtime.wire.shard_protocol import GroupSettings
@@ -79,7 +79,8 @@ class FakeJob:
         """What ranks say about every policy that is proposed."""
         self.records: dict[tuple[tuple[Any, ...], int], control.MeasuredStep] = {}
         self.cuts: dict[int, int] = {}
-        self.coordinator = Coordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
+        planned = parse_policy(policy), workers
+        self.coordinator = RecoverableCoordinator(*planned, self, lambda: self.clock, epochs)
         if resumed is not None:
             self.coordinator.plan(parse_policy(resumed.policy), epochs)
             self.coordinator.resume(resumed)

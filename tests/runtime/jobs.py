@@ -50,10 +50,19 @@ class Job:
     @property
     def serving(self) -> int:
         """Process of the coordinator that serves now, where a keeper starts one after the other."""
-        keeper = self.coordinator.processes[0].pid
-        while not (children := Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()):
-            pass
-        return int(children[0])
+        return first_child(self.coordinator.processes[0].pid or 0)
+
+    @property
+    def shard(self) -> int:
+        """Process of the second server of parameters, which is forked from the coordinator."""
+        return first_child(self.serving)
+
+
+def first_child(process: int) -> int:
+    """The oldest process that this one has forked and not waited for."""
+    while not (children := Path(f"/proc/{process}/task/{process}/children").read_text().split()):
+        pass
+    return int(children[0])
 
 
 @contextmanager

@@ -109,6 +109,7 @@ class Bench:
         self.optimizer = optimizer
         self.arrived: list[tuple[int, int]] = []
         self.notes: list[str] = []
+        self.kept: list[int] = []
         self.lost: dict[int, str] = {}
         self.channels: dict[int, Channel] = {}
         self.carrier = carrier
@@ -171,7 +172,7 @@ class Bench:
             if hello.role == "worker":
                 return WorkerConnection(service, hello.rank, channel)
             coordinator.append(channel)
-            return CoordinatorConnection(service, self.loop)
+            return CoordinatorConnection(service, self.loop, channel, self.kept.append)
 
         address = self._listen(admit)
         self.group.add(

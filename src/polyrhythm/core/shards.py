@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from polyrhythm.core.workload import SampleRange, Workload, WorkloadState
+from polyrhythm.core.workload import SampleRange, Workload, WorkloadState, without
 from polyrhythm.errors import UsageError
 
 
@@ -145,6 +145,25 @@ class ShardedWorkload(Workload):
     def drain(self) -> tuple[SampleRange, ...]:
         """Everything that is left, by worker."""
         return tuple(self.gather(self.left, min(self._next)))
+
+    def take(self, sample_ranges: Sequence[SampleRange]) -> list[SampleRange]:
+        """Hand out those of these positions that are left; what a pass has before them is given back."""
+        for owner in self._next:
+            own = [sample_range for sample_range in sample_ranges if self.shards.owner(sample_range) == owner]
+            while self._is_before(owner, own) and (passed := self._advance(owner, self.dataset_samples)):
+                self.give_back(passed)
+        back = [sample_range for sample_ranges in self._back.values() for sample_range in sample_ranges]
+        rest = without(back, sample_ranges)
+        for sample_ranges_back in self._back.values():
+            sample_ranges_back.clear()
+        for sample_range in rest:
+            self.give_back(sample_range)
+        return without(back, rest)
+
+    def _is_before(self, owner: int, sample_ranges: Sequence[SampleRange]) -> bool:
+        """Whether a worker's pass has not come to all of these yet."""
+        epoch, start, _ = self._next[owner]
+        return any((each.epoch, each.stop) > (epoch, start) for each in sample_ranges)
 
     def state(self) -> WorkloadState:
         """Where it stands."""

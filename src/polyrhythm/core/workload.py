@@ -210,6 +210,20 @@ class Workload:
         """Everything that is left, in order; what a synchronous phase does not reach is given back."""
         return tuple(iter(lambda: self.hand_out(self.dataset_samples), None))
 
+    def take(self, sample_ranges: Sequence[SampleRange]) -> list[SampleRange]:
+        """Hand out those of these positions that are left; they are returned.
+
+        >>> work = Workload(dataset_samples=5, total_samples=5)
+        >>> begun = work.hand_out(2)
+        >>> work.take([SampleRange(0, 1, 4)]), work.drain()
+        ([SampleRange(epoch=0, start=2, stop=4)], (SampleRange(epoch=0, start=4, stop=5),))
+        """
+        left = self.drain()
+        rest = without(left, sample_ranges)
+        for sample_range in rest:
+            self.give_back(sample_range)
+        return without(left, rest)
+
     def extend(self, samples: int) -> None:
         """The job goes on for so many more samples, as at the start of an epoch whose end was a meeting point."""
         self.total_samples += samples

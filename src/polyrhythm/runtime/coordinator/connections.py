@@ -30,11 +30,14 @@ class Steered(Protocol):
     """What is steered; see `CoordinatorServer`."""
 
     config: JobConfig
-    coordinator: Coordinator
     monitor: JobMonitor
     recorder: JobRecorder
     channels: dict[int, Channel]
     heartbeats: Heartbeats
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Of the job."""
 
     def act(self, act: Callable[..., None], *given: Any) -> None:
         """Have the coordinator act."""

@@ -26,6 +26,12 @@ Home: TypeAlias = Literal["start", "workers", "servers"]
 
 Ranks: TypeAlias = tuple[int, ...]
 
+MemberOffers: TypeAlias = tuple[tuple[int, tuple[SampleRange, ...]], ...]
+"""What a worker puts into exchanges that not all have completed, with their numbers."""
+
+Offers: TypeAlias = dict[int, MemberOffers]
+"""The same of each worker."""
+
 GONE: Final = -1
 """In the place of a member that a phase has lost: its rank may come back, and is no member then."""
 
@@ -133,7 +139,8 @@ class Job:
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
     shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
-    `settled` is called when all have in their replicas what any of them had before they met.
+    `settled` is called when all have in their replicas what any of them had before they met, `merging` before replicas
+    are told to meet.
     """
 
     planned: int
@@ -155,6 +162,7 @@ class Job:
     runs_policy_files: bool = True
     policy_failed: Callable[[PolicyError], None] = reraise
     settled: Callable[[], None] = lambda: None
+    merging: Callable[[], None] = lambda: None
     observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False

@@ -13,11 +13,35 @@ import torch
 
 from polyrhythm.errors import BROKEN
 from polyrhythm.runtime.coordinator.recovery.keeper import CoordinatorKeeper
+from polyrhythm.runtime.coordinator.recovery.standby import Standby
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
+from polyrhythm.runtime.wire.connection import BACKLOG
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE
+
+
+class CoordinatorOrder(msgspec.Struct, frozen=True):
+    """What a launcher asks of this process: to serve, or to be the standby of the coordinator at `first`."""
+
+    config: JobConfig
+    first: Address | None = None
+
+
+def stand_by(config: JobConfig, first: Address, listeners: Sequence[socket.socket], memory: RecoveryMemory) -> int:
+    """Follow the coordinator of another host until the job is over, or serve in its place; the exit status.
+
+    Nobody can connect to the listeners before that.
+    """
+    prepare()
+    warm_up()
+    if not memory.begun and not Standby(config, first, memory).follow():
+        return 0
+    for listener in listeners:
+        listener.listen(BACKLOG)
+    return keep_serving(config, listeners, memory)
 
 
 def keep_serving(config: JobConfig, listeners: Sequence[socket.socket], memory: RecoveryMemory | None = None) -> int:
@@ -25,7 +49,7 @@ def keep_serving(config: JobConfig, listeners: Sequence[socket.socket], memory: 
     prepare()
     if not config.max_coordinator_restarts or not AVAILABLE:
         return serve(config, listeners)
-    memory = memory or RecoveryMemory.create()
+    memory = memory or RecoveryMemory.create(config.shards)
     memory.begin()
     warm_up()
     try:
@@ -65,7 +89,10 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
 
 
 if __name__ == "__main__":  # descriptors of the memory and of the listeners; the config comes on standard input
-    made = msgspec.json.decode(sys.stdin.buffer.read(), type=JobConfig)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=CoordinatorOrder)
     places = [int(descriptor) for descriptor in sys.argv[1].split(",") if descriptor]
     given = RecoveryMemory(places) if places else None
-    sys.exit(keep_serving(made, [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]], given))
+    sockets = [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]]
+    if asked.first is not None and given is not None:
+        sys.exit(stand_by(asked.config, asked.first, sockets, given))
+    sys.exit(keep_serving(asked.config, sockets, given))

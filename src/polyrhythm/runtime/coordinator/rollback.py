@@ -10,9 +10,11 @@ import logging
 from copy import deepcopy
 from dataclasses import dataclass
 
-from polyrhythm.core.workload import Workload
-from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.wire.protocol import Diverged, Ended
+import msgspec
+
+from polyrhythm.core.workload import Workload, WorkloadState
+from polyrhythm.runtime.coordinator.job import Job, Ranks, workload_of
+from polyrhythm.runtime.wire.protocol import Diverged, Ended, Ready
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.training.divergence import LossWatch
 
@@ -33,6 +35,26 @@ class Start:
     keepers: frozenset[int]
 
 
+class StartRecord(msgspec.Struct, frozen=True):
+    """A `Start` in a record."""
+
+    epoch: int
+    workload: WorkloadState
+    samples: int
+    skipped_samples: int
+    keepers: Ranks
+
+
+class RollbackRecord(msgspec.Struct, frozen=True):
+    """What a `Rollback` knows between two events: the `goal` is one of the starts, by its index."""
+
+    starts: tuple[StartRecord, ...] = ()
+    goal: int | None = None
+    tried: bool = False
+    over: bool = False
+    trouble: str = ""
+
+
 class Rollback:
     """Remembers the starts of epochs, and which of them the job goes back to.
 
@@ -45,6 +67,22 @@ class Rollback:
         self._starts: list[Start] = []
         self._goal: Start | None = None
         self._tried = self._over = False
+
+    @property
+    def record(self) -> RollbackRecord:
+        """For a coordinator that follows this one."""
+        starts = tuple(
+            StartRecord(each.epoch, each.workload.state(), each.samples, each.skipped_samples, tuple(each.keepers))
+            for each in self._starts
+        )
+        goal = None if self._goal is None else [each.epoch for each in self._starts].index(self._goal.epoch)
+        return RollbackRecord(starts, goal, self._tried, self._over, self._job.trouble)
+
+    def take_up(self, record: RollbackRecord, ready: Ready) -> None:
+        """Go on from what another one knew; of the workers' data `ready` tells."""
+        self._starts = [start_of(each, ready) for each in record.starts]
+        self._goal = None if record.goal is None else self._starts[record.goal]
+        self._tried, self._over, self._job.trouble = record.tried, record.over, record.trouble
 
     @property
     def goes_back(self) -> bool:
@@ -110,3 +148,9 @@ class Rollback:
         log.warning("%s", self._job.trouble)
         for worker in self._job.members:
             self._job.effects.send(worker, Ended(self._job.trouble))
+
+
+def start_of(record: StartRecord, ready: Ready) -> Start:
+    workload = workload_of(ready)
+    workload.go_on(record.workload)
+    return Start(record.epoch, workload, record.samples, record.skipped_samples, frozenset(record.keepers))

@@ -6,6 +6,7 @@ it is written down a little later, when the answer is on its way.
 """
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -15,19 +16,21 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core import Cluster, Event, LeftReason, Policy, Ticket
-from polyrhythm.errors import FrameError, PolicyError, PolyrhythmError, UsageError
+from polyrhythm.errors import FrameError, PolicyError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.checks import check_upload
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, open_store
-from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
+from polyrhythm.runtime.coordinator.recovery.keeper import SERVER_LOST
+from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
+from polyrhythm.runtime.coordinator.recovery.standby_link import StandbyLink
 from polyrhythm.runtime.coordinator.stages import nobody
+from polyrhythm.runtime.coordinator.worker_acceptor import WorkerAcceptor
 from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard_group import ShardGroup
@@ -36,12 +39,12 @@ from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.control_protocol import ToControlled
 from polyrhythm.runtime.wire.credentials import end_peer, make_token
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
     Confirmed,
     Cut,
+    Diverged,
     Ended,
     EpochDone,
     Heartbeat,
@@ -53,8 +56,8 @@ from polyrhythm.runtime.wire.protocol import (
     ToWorker,
 )
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.wire.recovery.standby_protocol import FromStandby
 from polyrhythm.runtime.wire.shard_protocol import (
-    FOR_SHARD,
     Add,
     Apply,
     Broken,
@@ -63,7 +66,6 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Hello,
     Rejected,
     ToShard,
-    Upload,
     WeightedGradient,
 )
 
@@ -96,7 +98,8 @@ class CoordinatorServer:
         config = self._recovery.config(config)
         self.config = config = config if config.token else msgspec.structs.replace(config, token=make_token())
         self.loop, self.heartbeats = Loop(), Heartbeats(self._answered)
-        self.coordinator = Coordinator(parse_policy(config.policy), config.workers, self, self.elapsed, config.epochs)
+        planned = parse_policy(config.policy), config.workers
+        self.coordinator = RecoverableCoordinator(*planned, self, self.elapsed, config.epochs)
         complete = partial(self.act, self.coordinator.receive)
         pushes = PushMatcher(complete) if config.shards > 1 else None
         self.shards = ShardGroup(config.shards, pushes, config.compensation)
@@ -113,8 +116,10 @@ class CoordinatorServer:
         if self._recovery.goes_on:
             self.recorder.mend(self.coordinator.phase)
             self._checkpoints.go_on(config)
+        # Before anything that has threads, as they are forked.
+        told = memory, self._recovery.restored
+        self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost, *told)
         self._store = open_store(config.listen)
-        self._addresses = self.shards.start_processes(config, self.loop, self.give_up)
         self._open_acceptors(listeners)
         self.loop.call_later(config.patience_s, self._give_up_waiting)
         HangWatch(self.loop, self.heartbeats, lambda: self.config, self.remove).begin()
@@ -132,6 +137,7 @@ class CoordinatorServer:
             self._ending = True
             self.recorder.close(policy_figures(self.coordinator))
             self._controllers.say_last(self._ended)
+            self._recovery.close()
             self.heartbeats.stop()
             self._checkpoints.close()
             self.loop.close()
@@ -145,7 +151,7 @@ class CoordinatorServer:
             self._ended = message.reason
             self.monitor.diverged(message.reason)
         if worker in self.channels:
-            self.channels[worker].send(message)
+            self._recovery.send(self.channels[worker], message)
 
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
@@ -206,6 +212,8 @@ class CoordinatorServer:
             self.recorder.not_finite(worker, message)
         else:
             self.act(self._pushed if isinstance(message, Pushed) else self.coordinator.receive, worker, message)
+            if isinstance(message, Diverged):
+                self._recovery.learned()
 
     def _pushed(self, worker: int, message: Pushed) -> None:
         """The scalars of a push. Of several shards each tells when the gradient is there."""
@@ -255,18 +263,29 @@ class CoordinatorServer:
 
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            ToShard | ToCoordinator | AskState | Returned | Heartbeat | Confirmed | Saved | Add | ToControlled
+            ToShard
+            | ToCoordinator
+            | AskState
+            | Returned
+            | Heartbeat
+            | Confirmed
+            | Saved
+            | Add
+            | ToControlled
+            | FromStandby
         )
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
 
     def _admit(
         self, channel: Channel, hello: Hello
-    ) -> "WorkerAcceptor | HeartbeatConnection | ControlAcceptor | SumAcceptor":
+    ) -> WorkerAcceptor | HeartbeatConnection | ControlAcceptor | SumAcceptor | StandbyLink:
         if hello.role == "control":
             return self._controllers.admit(channel)
         if hello.role == "worker":
             return self._admit_worker(channel, hello)
+        if hello.role == "standby":
+            return self._recovery.admit(channel)
         if hello.role == "coordinator":
             raise UsageError("this is the coordinator")
         if hello.rank not in self.channels and not self._recovery.follows:  # else it may be first to come back
@@ -277,7 +296,7 @@ class CoordinatorServer:
             raise UsageError(f"the heartbeat of rank {hello.rank} is here already")
         return self.heartbeats.expect(hello.rank, channel, self.loop)
 
-    def _admit_worker(self, channel: Channel, hello: Hello) -> "WorkerAcceptor":
+    def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
         self._checkpoints.require()
@@ -288,7 +307,7 @@ class CoordinatorServer:
         # on another host, where it has reached the coordinator
         here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        also = *self._checkpoints.for_newcomer, self._recovery.promise(self.config)
+        also = *self._checkpoints.for_newcomer, self._recovery.recovers
         info = JobInfo(shards, (here, self._store.port), self.config.public, *also)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerAcceptor(self, hello.rank, channel)
@@ -355,45 +374,9 @@ class CoordinatorServer:
             log.error("job %s has no workers, and none has joined for long; it ends", self.config.job)
             self.loop.stop()
 
-
-class WorkerAcceptor:
-    """Handler of a worker's connection. One that sends what cannot be is told why, and is gone for the job."""
-
-    def __init__(self, server: CoordinatorServer, worker: int, channel: Channel) -> None:
-        self._server = server
-        self._worker = worker
-        self._channel = channel
-
-    def received(self, message: Any) -> None:
-        try:
-            self._sort(message)
-        except PolyrhythmError as error:
-            self._refuse(error)
-            raise
-
-    def _sort(self, message: Any) -> None:
-        """Some is for the shard that is here, a push for both, and all else for the coordinator."""
-        server, worker = self._server, self._worker
-        if type(message) in FOR_SHARD:
-            if isinstance(message, Upload):
-                check_upload(worker, message.version, server.coordinator.job, server.coordinator.entry)
-            server.shards.service.received(worker, self._channel, message)
-            return
-        server.record(worker, message)
-        server.hear(worker, message)
-
-    def destination(self, message: Any, payload: Payload) -> memoryview:
-        try:
-            return self._server.shards.service.destination(self._worker, message, payload)
-        except PolyrhythmError as error:
-            self._refuse(error)
-            raise
-
-    def _refuse(self, error: PolyrhythmError) -> None:
-        log.warning("%s; it is out of the job", error)
-        self._channel.send(Rejected(str(error)))
-
-    def lost(self, reason: str) -> None:
-        # End of file is a death; one that has said goodbye is not known to the coordinator any more.
-        log.debug("rank %d: %s", self._worker, reason)
-        self._server.lost(self._worker, "died")
+    def _shard_lost(self, reason: str) -> None:
+        """All of them go back to the same moment, so the next coordinator starts them all again."""
+        if self._recovery.recovers and not self._ending:
+            log.warning("%s", reason)
+            os._exit(SERVER_LOST)
+        self.give_up(reason)

@@ -2,11 +2,24 @@
 
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core import Policy
-from polyrhythm.runtime.coordinator.job import Home, Job
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.coordinator.job import Home, Job, Ranks
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
+
+
+class HoldersRecord(msgspec.Struct, frozen=True):
+    """What a `StateHolders` knows between two events. Of `unsynchronised` positions, who has seen them."""
+
+    home: Home
+    contributors: Ranks
+    holders: Ranks
+    others: Ranks
+    unsynchronised: tuple[tuple[Ranks, tuple[SampleRange, ...]], ...]
 
 
 class StateHolders:
@@ -29,6 +42,18 @@ class StateHolders:
         """Workers of which each has the whole state."""
         self._others: tuple[int, ...] = ()
         """Workers that have the most of it if all these are gone: the mean of their replicas."""
+
+    @property
+    def record(self) -> HoldersRecord:
+        """For a coordinator that follows this one."""
+        noted = tuple((tuple(sorted(ranks)), tuple(ranges)) for ranks, ranges in self.unsynchronised.noted)
+        return HoldersRecord(self.home, self._contributors, self._holders, self._others, noted)
+
+    def take_up(self, record: HoldersRecord) -> None:
+        """Go on from what another one knew."""
+        self.home, self._contributors = record.home, record.contributors
+        self._holders, self._others = record.holders, record.others
+        self.unsynchronised.noted += [(set(ranks), ranges) for ranks, ranges in record.unsynchronised]
 
     def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
         """A phase ends between two steps, and another is to follow on whoever is present."""

@@ -77,12 +77,17 @@ def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S)
     """
     begun_s = time.monotonic()
     try:
-        with Controller(address, patience_s) as controller:
-            return controller.ask(message)
+        return ask_once(address, message, patience_s)
     except UnreachableError:
+        if address.standby:
+            return ask_once(msgspec.structs.replace(address, coordinator=address.standby), message, patience_s)
         if time.monotonic() > begun_s + AGAIN_S:
             raise
     time.sleep(AGAIN_S)  # its coordinator may just have died, and another one takes its place
+    return ask_once(address, message, patience_s)
+
+
+def ask_once(address: Address, message: ToControlled, patience_s: float) -> Status:
     with Controller(address, patience_s) as controller:
         return controller.ask(message)
 

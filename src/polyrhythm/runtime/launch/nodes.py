@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from polyrhythm.errors import UnreachableError, UsageError
-from polyrhythm.runtime.wire.job_config import TorchrunFlags
+from polyrhythm.runtime.wire.connection import parse_address
+from polyrhythm.runtime.wire.job_config import JobConfig, TorchrunFlags
+from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 
 DEFAULT_PORT = 29400
 """Port of the coordinator if the endpoint names none; torchrun's for its own meeting point."""
@@ -33,6 +35,7 @@ class Node:
         token: see `TOKEN`; one host needs none.
         store_port: TCP port of host 0 for torch's own store; 0 is any, on one host.
         least: hosts with which the job begins; as many as there are if it is 0.
+        standby: where the coordinator is if host 0 is lost, as ``tcp:HOST:PORT``; empty if nowhere.
     """
 
     rank: int = 0
@@ -42,6 +45,12 @@ class Node:
     token: str = ""
     store_port: int = 0
     least: int = 0
+    standby: str = ""
+
+    @cached_property
+    def is_standby(self) -> bool:
+        """Whether the standby's address is one of this host's."""
+        return bool(self.standby) and is_own(parse_address(self.standby)[1][0])
 
     @property
     def changing(self) -> str:
@@ -66,10 +75,12 @@ class Node:
 ALONE = Node()
 
 
-def read_node(options: TorchrunFlags) -> Node:
+def read_node(options: JobConfig) -> Node:
     """The place of this host in the job."""
     least, count = read_hosts(options.nnodes)
     if count == 1:
+        if options.standby:
+            raise UsageError(f"{options.label('standby')} {options.standby} needs several hosts; give --nnodes")
         return Node(store_port=options.master_port or 0)
     if options.rdzv_backend not in TRANSPORTS:
         raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
@@ -82,7 +93,47 @@ def read_node(options: TorchrunFlags) -> Node:
             f"a job on several hosts needs a secret; set {TOKEN} to the same value on each, such as that of "
             "openssl rand -hex 16"
         )
-    return Node(options.node_rank, count, host, port, token, port + 1, least)
+    node = Node(options.node_rank, count, host, port, token, port + 1, least, read_standby(options, port))
+    if node.is_standby and not node.rank:
+        raise UsageError(
+            f"{options.label('standby')} {options.standby} is host 0, whose loss it is for; name another one"
+        )
+    return node
+
+
+def read_standby(options: JobConfig, port: int) -> str:
+    """Address of the standby's coordinator; on the same port as the first one's if none is given.
+
+    Raises:
+        UsageError: for a host that cannot be found, or where no coordinator can follow another one.
+    """
+    if not options.standby:
+        return ""
+    label = f"{options.label('standby')} {options.standby}"
+    if not (AVAILABLE and options.max_coordinator_restarts):
+        raise UsageError(f"{label} needs Linux, and --max-coordinator-restarts of at least 1")
+    other, _, given = options.standby.partition(":")
+    if given and not (given.isdecimal() and 0 < int(given) < 65536):
+        raise UsageError(f"{label} must be HOST or HOST:PORT of a host of the job")
+    try:
+        address = socket.gethostbyname(other)
+    except OSError as error:
+        raise UsageError(f"{label} cannot be found: {error}") from error
+    return f"tcp:{address}:{given or port}"
+
+
+def is_own(host: str) -> bool:
+    """Whether an address is one of this host's.
+
+    >>> is_own("127.0.0.1"), is_own("192.0.2.1")
+    (True, False)
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        try:
+            sock.bind((host, 0))
+        except OSError:
+            return False
+        return True
 
 
 def read_count(value: str) -> int:

@@ -33,7 +33,7 @@ class ProcessWatch:
 
     Args:
         address: of the coordinator.
-        coordinator: its process, if it is on this host.
+        coordinator: its process, or its standby's, if it is on this host.
         workers: by rank.
         hang_after: seconds of silence after which the coordinator is given up.
         grace_s: how long the workers may take after a signal.
@@ -87,7 +87,11 @@ class ProcessWatch:
                 if not self._follow_coordinator(self._coordinator.returncode):
                     self._close()
                     self._end_latecomers(codes)
-        if self._coordinator is not None:
+        coordinator, start = self._coordinator, self._start
+        if coordinator is not None and coordinator.returncode is None and start is not None and start.waits:
+            coordinator.terminate()  # nobody needs a standby here whose workers are through
+            coordinator.wait()
+        elif self._coordinator is not None:
             self._await_others(self._coordinator)
             if end(self._coordinator, LAST_S) and self._silence:
                 say([f"{self._silence}; the coordinator is ended"])
@@ -102,7 +106,8 @@ class ProcessWatch:
         if start is None or code >= 0 or self._ending or (following := start.again()) is None:
             return False
         self._coordinator, self._silence = following, ""
-        say([f"the coordinator {ending(code)}; it is started again ({start.made} of {start.most})"])
+        who = "the standby" if start.waits else "the coordinator"
+        say([f"{who} {ending(code)}; it is started again ({start.made} of {start.most})"])
         unheard, self._unheard = self._unheard, set()
         for rank in unheard:
             self._excuse(rank)

@@ -18,7 +18,7 @@ import msgspec
 from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.config_sources import handed_on, with_session
-from polyrhythm.runtime.wire.connection import ADDRESS, listen, reach
+from polyrhythm.runtime.wire.connection import ADDRESS, bind, listen, reach
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import JobConfig, check_job_name, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
@@ -119,14 +119,16 @@ class CoordinatorStart:
     Args:
         config: of the job.
         bound: whether the coordinator ends with this process.
+        first: the coordinator whose standby this one is.
     """
 
-    def __init__(self, config: JobConfig, bound: bool = False) -> None:
+    def __init__(self, config: JobConfig, bound: bool = False, first: Address | None = None) -> None:
         self.most, self.made = config.max_coordinator_restarts, 0
-        self._config, self._bound, self._stack = config, bound, ExitStack()
+        self._order = {"config": config, "first": first}
+        self._is_standby, self._bound, self._stack = first is not None, bound, ExitStack()
         with ExitStack() as stack:
-            self._listeners = [listener.fileno() for listener in open_addresses(config, stack)]
-            self._memory = RecoveryMemory.create() if AVAILABLE else None
+            self._listeners = [listener.fileno() for listener in open_addresses(config, stack, first is None)]
+            self._memory = RecoveryMemory.create(config.shards) if AVAILABLE else None
             self._stack.push(stack.pop_all())
         if self._memory is not None:
             self._stack.callback(self._memory.close)
@@ -144,16 +146,21 @@ class CoordinatorStart:
             preexec_fn=aside(dies_with_us() if self._bound else ignore),
         )
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._config))
+        process.stdin.write(msgspec.json.encode(self._order))
         process.stdin.close()
         return process
 
     def again(self) -> "subprocess.Popen[bytes] | None":
-        """Another one; none if too many have been killed, or the job is lost with the first."""
-        if self.made >= self.most or (self._memory is not None and not self._memory.followed):
+        """Another one; none if too many have been killed."""
+        if self.made >= self.most:
             return None
         self.made += 1
         return self.start()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a standby that has not taken over."""
+        return self._is_standby and self._memory is not None and not self._memory.begun
 
     def close(self) -> None:
         self._stack.close()
@@ -182,24 +189,26 @@ def ignore() -> None:
     """A coordinator that ends by itself."""
 
 
-def open_addresses(config: JobConfig, stack: ExitStack) -> list[socket.socket]:
+def open_addresses(config: JobConfig, stack: ExitStack, listens: bool = True) -> list[socket.socket]:
     """Sockets on which a coordinator's workers are awaited: that of its host, and others; emulated links are thin from
-    now on.
+    now on. Those of a standby do not listen yet.
     """
     if config.listen and not config.token:
         raise UsageError(f"address {config.listen[0]} can be reached by others; give the job a token")
     addresses = (coordinator_address(config.job), *config.listen)
-    listeners = [stack.enter_context(listen(address)) for address in addresses]
+    listeners = [stack.enter_context((listen if listens else bind)(address)) for address in addresses]
     for listener, address in zip(listeners, addresses, strict=True):
         if address in config.rates:
             pace(listener, config.rates[address])
     return listeners
 
 
-def wait_for_coordinator(coordinator: str) -> None:
-    """Until it answers. One that is there and ends the connection again and again does not speak as we do."""
+def wait_for_coordinator(coordinator: str, standby: str = "") -> None:
+    """Until it answers, or its standby in its place. One that is there and ends the connection again and again does not
+    speak as we do.
+    """
     deadline, attempts = time.monotonic() + PATIENCE_S, 0
-    while True:
+    while not (standby and answers(standby)):
         try:
             sock = reach(coordinator, PATIENCE_S)
             attempts += 1
@@ -210,6 +219,15 @@ def wait_for_coordinator(coordinator: str) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def answers(address: str, patience_s: float = 2.0) -> bool:
+    """Whether somebody listens there."""
+    try:
+        reach(address, patience_s).close()
+    except UnreachableError:
+        return False
+    return True
 
 
 def read_number(name: str, default: int) -> int:

@@ -45,6 +45,7 @@ HELP: dict[str, tuple[str | None, str]] = {
     "shards": ("N", "parameter servers"),
     "hang_after": ("S", "silence of a worker that is a hang"),
     "max_coordinator_restarts": ("N", "how often one follows that has died"),
+    "standby": ("HOST[:PORT]", "where the job goes on if the first host is lost"),
     "snapshot": ("TIME", "between two copies of what servers have"),
     "grace": ("S", "how long workers may take to end after SIGTERM"),
     "checkpoint": ("DIR", "keep checkpoints here, and go on from the newest"),

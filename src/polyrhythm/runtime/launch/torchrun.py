@@ -21,7 +21,14 @@ from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.nodes import ALONE, Node, check_room, read_node, read_processes
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
-from polyrhythm.runtime.launch.rendezvous import COORDINATOR, SAID, CoordinatorStart, store_port, wait_for_coordinator
+from polyrhythm.runtime.launch.rendezvous import (
+    COORDINATOR,
+    SAID,
+    CoordinatorStart,
+    answers,
+    store_port,
+    wait_for_coordinator,
+)
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
@@ -150,13 +157,14 @@ def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[i
     if fork is not None and not plan.forks:
         fork.close()
     fork = (fork or WorkerFork(plan.command[len(ADAPTED) :], os.environ)) if plan.forks else None
-    start = None if plan.node.rank else CoordinatorStart(config, bound=True)
-    coordinator = start.start() if start is not None else None
+    start = coordinator_start(plan._replace(config=config))
+    coordinator = start.start() if start is not None and not plan.node.rank else None
     watch = None if plan.node.rank else start_watch(config)
     announce(plan)
     say(watch.lines if watch else ())
-    if coordinator is None:
-        wait_for_coordinator(plan.coordinator.coordinator)
+    if plan.node.rank:
+        wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
+        coordinator = start.start() if start is not None else None
     watcher = watch.process if watch else None
     if plan.node.changing and not plan.node.rank:
         LastCall(plan.coordinator, plan.node, plan.processes, say).start()
@@ -169,6 +177,25 @@ def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[i
         plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts, start
     )
     return watched.wait()
+
+
+def coordinator_start(plan: LaunchOrder) -> CoordinatorStart | None:
+    """What starts the coordinator of this host, or its standby; none if it has neither.
+
+    Raises:
+        UsageError: if a job of this id is running, here or on its standby, or a port is taken.
+    """
+    node, config = plan.node, plan.config
+    if not node.rank:
+        if node.standby and answers(node.standby):
+            raise UsageError(
+                f"job {config.job} goes on at its standby, {node.standby}; end it before it is started anew"
+            )
+        return CoordinatorStart(config, bound=True)
+    if not node.is_standby:
+        return None
+    first = Address(node.coordinator, config.job, config.token)
+    return CoordinatorStart(msgspec.structs.replace(config, listen=(node.standby,)), bound=True, first=first)
 
 
 def announce(plan: LaunchOrder) -> None:
@@ -198,7 +225,11 @@ def start_worker(
 
 
 def coordinator_from(config: JobConfig, node: Node) -> Address:
-    return Address(node.coordinator if node.rank else coordinator_address(config.job), config.job, config.token)
+    """Workers of host 0 are lost with it."""
+    here = coordinator_address(config.job)
+    if not node.rank:
+        return Address(here, config.job, config.token)
+    return Address(node.coordinator, config.job, config.token, here if node.is_standby else node.standby)
 
 
 def worker_environment(config: JobConfig, processes: int, rank: int, port: int, node: Node = ALONE) -> dict[str, str]:

@@ -19,7 +19,7 @@ from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.runtime.server.shard import ParameterShard
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.frames import Payload
-from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
+from polyrhythm.runtime.wire.segments import pack_state, packed_elements, shape_of, unpack_state
 from polyrhythm.runtime.wire.shard_protocol import (
     Apply,
     Download,
@@ -82,9 +82,16 @@ class ShardService:
         self.all_buffers: dict[int, WorkerBuffers] = {}
         self._restored: tuple[StateShape, Tensor, int] | None = None
 
-    def restore(self, shape: StateShape, numbers: Tensor, version: int) -> None:
+    def restore(self, shape: StateShape, numbers: bytearray, version: int) -> None:
         """Go on from what a shard before this one had; `numbers` are as of `pack_state`."""
-        self._restored = shape, numbers, version
+        self._restored = shape, torch.frombuffer(numbers, dtype=torch.float32), version
+
+    def state(self) -> tuple[StateShape, list[memoryview]]:
+        """What `restore` takes, in parts; the first are the parameters themselves, which change with the next step."""
+        assert self.shard is not None, "there is a model"
+        state = self.shard.state()
+        vectors = (vector.values for vector in state.vectors.values())
+        return shape_of(state), [as_bytes(self.shard.vector), *map(as_bytes, vectors)]
 
     @property
     def message_bytes(self) -> int:

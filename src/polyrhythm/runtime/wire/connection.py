@@ -256,8 +256,23 @@ def unsent(parts: list[memoryview], sent: int) -> list[memoryview]:
     return []
 
 
+BACKLOG = 1024
+"""Connections that wait to be accepted."""
+
+
 def listen(address: str) -> socket.socket:
     """A listening socket.
+
+    Raises:
+        UsageError: for an address that cannot be read or is taken.
+    """
+    sock = bind(address)
+    sock.listen(BACKLOG)
+    return sock
+
+
+def bind(address: str) -> socket.socket:
+    """A socket that has an address, to which nobody can connect until it listens.
 
     Raises:
         UsageError: for an address that cannot be read or is taken.
@@ -268,7 +283,6 @@ def listen(address: str) -> socket.socket:
         if family == socket.AF_INET:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(target)
-        sock.listen(1024)
     except OSError as error:
         sock.close()
         raise UsageError(f"cannot listen on {address}: {listen_remedy(family, error)}") from error

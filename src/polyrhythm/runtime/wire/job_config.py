@@ -112,6 +112,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         shards: parameter servers.
         hang_after: seconds without a heartbeat after which a worker hangs.
         max_coordinator_restarts: how often a coordinator that dies is started again; 0: the job ends with it.
+        standby: HOST or HOST:PORT of the host on which the coordinator is started if the first one is lost.
         snapshot: time between two snapshots of the servers' state, from which a new coordinator goes on, such as
             ``5s``.
         grace: seconds that workers have after SIGTERM or Ctrl-C, and the servers with them.
@@ -171,6 +172,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     shards: int = 1
     hang_after: float = 10.0
     max_coordinator_restarts: int = 5
+    standby: str = ""
     snapshot: str = "5s"
     grace: float = 30.0
     checkpoint: str | None = None

@@ -20,8 +20,7 @@ from polyrhythm.telemetry.stragglers import Lateness
 StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
 
-Term: TypeAlias = bool | int | float | str
-"""A value of a loader that must be the same on all workers."""
+Term: TypeAlias = bool | int | float | str  # of a loader; the same on all workers
 
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """Of samples, steps, epochs or phases."""
@@ -39,11 +38,12 @@ class ControlMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a job's coordinator is and what opens its acceptor; travels in the environment of the workers."""
+    """Where a job's coordinator is, if that host is lost at `standby`, and what opens its acceptor; of each worker."""
 
     coordinator: str
     job: str
     token: str = ""
+    standby: str = ""
 
 
 class JobInfo(ControlMessage):

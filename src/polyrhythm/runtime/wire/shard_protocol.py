@@ -2,8 +2,8 @@
 
 A worker opens a connection with `Hello`, proves over TCP that it knows the job's token and, once it is `Welcome`,
 describes its model to each shard with `Open`. Then it sends `PushGradient` and `Pull`; at a switch, `Upload` or
-`Download`. The coordinator tells shards in other processes what to do with `Apply`, `Drop` and `Forget`, and they tell
-it what has `Arrived`.
+`Download`. The coordinator tells shards in other processes what to do with `Apply`, `Drop`, `Forget` and `KeepState`,
+and they tell it what has `Arrived`.
 """
 
 from math import prod
@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_ar
 
 import msgspec
 
-Role: TypeAlias = Literal["worker", "heartbeat", "sums", "coordinator", "control"]
-"""Who connects: a worker, its heartbeat, what it adds to sums, the coordinator to another shard, or someone who
-steers the job.
+Role: TypeAlias = Literal["worker", "heartbeat", "sums", "coordinator", "standby", "control"]
+"""Who connects: a worker, its heartbeat, what it adds to sums, the coordinator to another shard, its standby to it, or
+someone who steers the job.
 """
 
 Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
@@ -289,6 +289,18 @@ class Forget(ShardMessage):
     worker: int
 
 
+class KeepState(ShardMessage):
+    """Keep parameters and optimizer state, as they are between two steps, as a part of the record of this number."""
+
+    number: int
+
+
+class KeptState(ShardMessage):
+    """They are kept."""
+
+    number: int
+
+
 class Arrived(ShardMessage):
     """A gradient is complete at this shard."""
 
@@ -303,8 +315,8 @@ FOR_SHARD: Final = frozenset(get_args(ToShard))
 FromShard: TypeAlias = Welcome | Rejected | Broken | Opened | Pulled | NewBuffer | Loaded | Downloaded
 OF_SHARD: Final = frozenset(get_args(FromShard))
 
-FromCoordinator: TypeAlias = Apply | Drop | Forget
+FromCoordinator: TypeAlias = Apply | Drop | Forget | KeepState
 """To a shard in another process."""
 
-ShardToCoordinator: TypeAlias = Welcome | Rejected | Arrived
+ShardToCoordinator: TypeAlias = Welcome | Rejected | Arrived | KeptState
 """From a shard in another process."""

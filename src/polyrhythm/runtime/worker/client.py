@@ -23,7 +23,6 @@ from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.peer_sockets import know_token
 from polyrhythm.runtime.collectives.server_reduce import SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.wire.connection import reach
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
@@ -32,6 +31,7 @@ from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import ScriptFigures
 from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread
+from polyrhythm.runtime.worker.presence.route import Route
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.shard_client import ShardClient
 from polyrhythm.training.compression import parse_compression
@@ -82,11 +82,13 @@ class CoordinatorClient:
         self._inbox: deque[Any] = deque()
         self._interrupted = self._final = False
         self._store: TCPStore | None = None
-        self._address, self._timeout_s = address, timeout_s
+        self._route, self._timeout_s = Route(address), timeout_s
+        if address.standby:  # it may have taken over before this worker has come
+            self._route.find(timeout_s)
         self._hello = Hello(address.job, "worker", rank, dict(arguments))
         self._connect()
         know_token(address.token)
-        self._sums = SumThread(address, rank, self.info.shards) if self.config.averaging == "server" else None
+        self._sums = self._join_sums()
         self._flat: Tensor | None = None
         self._swapped: Tensor | None = None
         self._exchange: DDPExchange | None = None
@@ -96,10 +98,10 @@ class CoordinatorClient:
         self.reported = ScriptFigures()
         self._leave: Callable[[], None] | None = None
         self._asked_to_leave = False
-        self._heartbeat = HeartbeatThread(address, rank, *periods, self)
+        self._heartbeat = HeartbeatThread(self._route, rank, *periods, self)
 
     def _connect(self) -> None:
-        address, hello, replica = self._address, self._hello, self._replica
+        address, hello, replica = self._route.address, self._hello, self._replica
         self._client = ShardClient(self._loop, hello.rank, self._inbox.append, self._timeout_s)
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromShard | ToWorker | JobInfo | JobState)
         self._coordinator = self._client.connect(address.coordinator, hello, decoder, address.token)
@@ -109,6 +111,11 @@ class CoordinatorClient:
             self._client.connect(shard, hello, decoder, address.token)
         self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
         self._client.recovers = self.info.recovers and not self._final
+
+    def _join_sums(self) -> SumThread | None:
+        if self.config.averaging != "server":
+            return None
+        return SumThread(self._route.address, self._hello.rank, self.info.shards)
 
     @property
     def recovers(self) -> bool:
@@ -123,12 +130,16 @@ class CoordinatorClient:
         """
         deadline = time.monotonic() + RETURN_S
         while True:
-            reach(self._address.coordinator, self._timeout_s).close()  # whoever starts coordinators is still there
+            self._route.find(min(RETURN_S, self._timeout_s), lambda: self._final)
             self._client.close()
             self._inbox.clear()
             self._store = None
+            if self._sums is not None:
+                self._sums.stop()
+                self._sums = None
             try:
                 self._connect()
+                self._sums = self._join_sums()
             except (UnreachableError, ServerLostError):  # it may die, too
                 if time.monotonic() > deadline or self._final:
                     raise
@@ -327,7 +338,7 @@ class CoordinatorClient:
         if self._exchange is not None:
             self._exchange.cut(phase_name(message.phase), message.reason, message.after)
 
-    def lose(self, reason: str, final: bool) -> None:
+    def lose(self, reason: str, final: bool, silent: bool = False) -> None:
         """In the heartbeat's thread: whatever the worker waits for, it waits no more.
 
         If another coordinator follows, all connections end by themselves. An exchange in which all take part comes to
@@ -336,9 +347,10 @@ class CoordinatorClient:
         self._losses += 1
         if self._exchange is not None and self._returns < self._losses:
             self._exchange.stop_building(phase_name(self._phase), reason)
-        if not final:
+        if final:
+            self._final, self._client.recovers = True, False
+        elif not silent:
             return
-        self._final, self._client.recovers = True, False
         self._coordinator.give_up(reason)
         shut_down_to(*self.info.store)
         if self._exchange is not None:

@@ -19,13 +19,15 @@ from tests.runtime.jobs import job
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 480, 4, 0.003
 
 
-def run(policy: str, workers: int, kills: tuple[int, ...], **others: Any) -> list[Tensor]:
-    """A job whose coordinator is killed at these counts of samples; the workers' parameters."""
+def run(policy: str, workers: int, kills: tuple[int, ...], shard: bool = False, **others: Any) -> list[Tensor]:
+    """A job whose coordinator, or a server of parameters, is killed at these counts of samples; the workers'
+    parameters.
+    """
     settings = {"policy": policy, "epochs": EPOCHS, "max_coordinator_restarts": 9, **others}
     with job(train, workers, EPOCHS, SAMPLES, BATCH, COMPUTE_S, **settings) as running:
         for samples in kills:
             assert await_samples(running, samples), "it has ended before"
-            os.kill(running.serving, signal.SIGKILL)
+            os.kill(running.shard if shard else running.serving, signal.SIGKILL)
         outcomes = running.join()
     assert all(outcome.ok for outcome in outcomes), [outcome.traceback for outcome in outcomes]
     return [outcome.value for outcome in outcomes]
@@ -53,6 +55,19 @@ def test_workers_that_step_by_themselves_know_what_they_have_done(policy: str) -
 @pytest.mark.parametrize("policy", ["asp", "ssp:3", "k-sync:2"])
 def test_the_servers_go_on_from_their_last_snapshot(policy: str) -> None:
     weights = run(policy, 3, (100, 300, SAMPLES + 100), snapshot="0.1s")
+    assert trouble(weights, [3]) == ""
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["coordinator", "server"])
+@pytest.mark.parametrize("policy", ["asp", "ssp:3", "bsp"])
+def test_several_servers_go_back_to_the_same_moment(policy: str, shard: bool) -> None:
+    weights = run(policy, 3, (100, 300, SAMPLES + 100), shard, snapshot="0.1s", shards=2)
+    assert trouble(weights, [3]) == ""
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_sums_on_servers_go_on(shards: int) -> None:
+    weights = run("local:8", 3, (100, 300, SAMPLES + 100), shards > 1, averaging="server", shards=shards)
     assert trouble(weights, [3]) == ""
 
 

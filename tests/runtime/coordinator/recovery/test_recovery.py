@@ -6,9 +6,9 @@ from polyrhythm.core import Decisions, Event
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.recovery.record import JobRecord, record_of
-from polyrhythm.runtime.coordinator.recovery.recovery import Recovery, take_up
+from polyrhythm.runtime.coordinator.recovery.record import JobRecord
+from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
+from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.wire.job_config import JobConfig
 from tests.runtime.fake_job import FakeJob
 
@@ -20,13 +20,13 @@ def test_nobody_books_the_time_without_a_coordinator() -> None:
 
     def see(event: Event, decisions: Decisions) -> None:
         if job.coordinator.choice.stages.known.mind.window is not None:
-            records.append(record_of(job.coordinator, config, "between", 0.0))
+            records.append(job.coordinator.record(config, "between", 0.0))
 
     with patch.object(job, "record", see):
         job.run({})
     before = decode_state(records[0].supervised).mind
-    following = Coordinator(parse_policy("auto"), 3, job, lambda: 0.0, 2)
-    take_up(following, records[0])
+    following = RecoverableCoordinator(parse_policy("auto"), 3, job, lambda: 0.0, 2)
+    following.take_up(records[0])
     mind = following.choice.stages.known.mind
     assert mind.window is None
     assert (mind.account, mind.evidence.processed) == (before.account, before.evidence.processed)
@@ -41,12 +41,12 @@ def test_who_has_come_since_the_record_has_not_died() -> None:
 
         def record(self, event: Event, decisions: Decisions) -> None:
             if self.all_there and not self.killed:
-                records.append(record_of(self.coordinator, config, "stepping", 0.0))
+                records.append(self.coordinator.record(config, "stepping", 0.0))
 
     job = Recorded("asp", workers=2, samples=60, batch_size=3, epochs=2, seed=1)
     job.run({})
     job.killed = True
-    following = Coordinator(parse_policy("asp"), 2, job, lambda: 0.0, 2)
+    following = RecoverableCoordinator(parse_policy("asp"), 2, job, lambda: 0.0, 2)
     recovery = Recovery(following, records[len(records) // 4])
     following.job.connect(2)
     for worker in (0, 1):

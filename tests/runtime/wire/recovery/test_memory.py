@@ -80,11 +80,40 @@ def test_who_is_excused_once_stays_so() -> None:
     assert RecoveryMemory(memory.descriptors).excused == (3, 0)
 
 
-def test_a_coordinator_says_whether_another_one_can_follow() -> None:
-    """In a process of its own, of which the keeper's knows nothing else."""
+def test_a_record_counts_when_all_its_parts_are_there() -> None:
+    """One whose parts are still on their way leaves the one before it, with its parts."""
+    memory = RecoveryMemory.create(parts=3)
+    for name in (b"first", b"second"):
+        number = memory.write(name, parts=2)
+        for part in (1, 2):
+            memory.write_part(part, number, name + b" %d" % part, [memoryview(b"numbers")])
+    unfinished = memory.write(b"third", parts=2)
+    memory.write_part(1, unfinished, b"third 1")
+    for _ in range(2):  # the next coordinator finds that, and writes in its place
+        kept = RecoveryMemory(memory.descriptors).read()
+        assert kept is not None
+        assert kept.record == b"second"
+        assert [memory.read_part(part, kept.number).record for part in (1, 2)] == [b"second 1", b"second 2"]
+        unfinished = memory.write(b"fourth", parts=2)
+    memory.write_part(2, unfinished, b"fourth 2")
+    memory.write_part(1, unfinished, b"fourth 1")
+    assert (kept := memory.read()) is not None
+    assert kept.record == b"fourth"
+
+
+def test_a_record_without_parts_follows_one_with_them() -> None:
+    """As when workers have the parameters, and no longer the servers."""
+    memory = RecoveryMemory.create(parts=2)
+    number = memory.write(b"on servers", parts=1)
+    memory.write_part(1, number, b"part")
+    memory.write(b"on workers")
+    assert (kept := memory.read()) is not None
+    assert kept.record == b"on workers"
+
+
+def test_who_takes_over_goes_on_counting() -> None:
     memory = RecoveryMemory.create()
-    memory.begin()
-    before = memory.followed
-    RecoveryMemory(memory.descriptors).allow(False)
-    assert memory.count_death() == 1
-    assert (before, memory.followed) == (True, False)
+    assert not memory.begun
+    memory.take_over(samples=40, deaths=2)
+    following = RecoveryMemory(memory.descriptors)
+    assert (following.begun, following.samples, following.deaths) == (True, 40, 2)

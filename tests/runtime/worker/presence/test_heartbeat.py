@@ -16,6 +16,7 @@ from polyrhythm.runtime.wire.shard_protocol import Hello
 from polyrhythm.runtime.worker.losses import ScriptFigures
 from polyrhythm.runtime.worker.presence import heartbeat
 from polyrhythm.runtime.worker.presence.heartbeat import HeartbeatThread, Silence
+from polyrhythm.runtime.worker.presence.route import Route
 
 
 def test_who_is_heard_is_not_given_up() -> None:
@@ -69,7 +70,7 @@ class Owner:
         self.reported, self.recovers = ScriptFigures(), True
         self.told: queue.Queue[tuple[str, bool]] = queue.Queue()
 
-    def lose(self, reason: str, final: bool) -> None:
+    def lose(self, reason: str, final: bool, silent: bool = False) -> None:
         self.told.put((reason, final))
 
     def cut(self, message: Cut) -> None:
@@ -84,7 +85,7 @@ def test_a_coordinator_that_refuses_is_asked_a_few_times(monkeypatch: pytest.Mon
     monkeypatch.setattr(heartbeat, "AGAIN_S", 0.1)
     address, owner = Address("unix:@heartbeat-refused", "job", "secret"), Owner()
     server = Dies(address.coordinator)
-    beats = HeartbeatThread(address, 3, 1.0, 10.0, owner)
+    beats = HeartbeatThread(Route(address), 3, 1.0, 10.0, owner)
     told = [owner.told.get(timeout=30.0) for _ in range(2)]
     beats.stop()
     server.thread.stop()

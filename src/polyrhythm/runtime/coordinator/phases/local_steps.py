@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync, Ticket
-from polyrhythm.core.workload import SampleRange, without
-from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job, Member, Offers
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
 from polyrhythm.runtime.wire.protocol import (
@@ -150,8 +150,6 @@ class LocalStepPhase(ParameterServerPhase):
 
     def returned(self, worker: int, message: Returned) -> None:
         """What is in its replica nobody processes again; of some of it others may have nothing."""
-        if not self._job.workload.shared:
-            raise UsageError("its workers read shards of their own under a policy on replicas")
         self._take(message.processed)
         for number, sample_ranges in message.offers:
             self._open.setdefault(number, {})[worker] = self._take(sample_ranges)
@@ -164,10 +162,7 @@ class LocalStepPhase(ParameterServerPhase):
 
     def _take(self, sample_ranges: Sequence[SampleRange]) -> list[SampleRange]:
         """Those of these positions that were left, which count as processed from here on."""
-        left = self._job.workload.drain()
-        rest = without(left, sample_ranges)
-        self._job.give_back(rest)
-        taken = without(left, rest)
+        taken = self._job.workload.take(sample_ranges)
         self._job.samples += count_samples(taken)
         return taken
 
@@ -186,8 +181,11 @@ class LocalStepPhase(ParameterServerPhase):
         return [sample_range for ranges in (*offered, *self._unmerged.values()) for sample_range in ranges]
 
     @property
-    def merges(self) -> int:
-        return self._merges
+    def offers(self) -> Offers:
+        return {
+            worker: tuple((number, tuple(offers[worker])) for number, offers in self._open.items() if worker in offers)
+            for worker in self._members
+        }
 
     def lost(self, worker: int, member: Member, reason: LeftReason) -> None:
         """A worker is gone; the policy hears of it once it is clear which exchanges had its part."""
@@ -341,6 +339,7 @@ class LocalStepPhase(ParameterServerPhase):
         self._merges += 1
         parts = {*sync.workers, *(sync.adopters or ())}
         self._open[self._merges] = {worker: self._unmerged.pop(worker, []) for worker in parts}
+        self._job.merging()
         for worker in self.live:
             if worker not in self._collective_failed:
                 self._unanswered[worker].add(self._merges)

@@ -12,7 +12,7 @@ from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, Le
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job, Member, Offers
 from polyrhythm.runtime.wire.protocol import (
     CollectiveFailed,
     Halted,
@@ -221,9 +221,9 @@ class PhaseKind:
         return 0
 
     @property
-    def merges(self) -> int:
-        """Exchanges of replicas that the coordinator has asked for in this phase."""
-        return 0
+    def offers(self) -> Offers:
+        """Of workers that step by themselves."""
+        return {}
 
     # -- what of the state is where, if the members hold it --------------------------------------------------------
 

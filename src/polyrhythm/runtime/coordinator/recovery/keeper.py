@@ -17,7 +17,8 @@ from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
 log = logging.getLogger(__name__)
 
-NOT_FOLLOWED = "several parameter servers, or sums on servers, die with it, and the job ends"
+SERVER_LOST = 75
+"""Exit status of a coordinator that has lost a server of parameters, of which the next one starts all again."""
 
 Serve = Callable[[RecoveryMemory], int]
 """Body of a coordinator; its exit status."""
@@ -48,10 +49,7 @@ class CoordinatorKeeper:
 
     def _allowed(self, code: int) -> bool:
         deaths = self._memory.count_death()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-        if not self._memory.followed:
-            log.error("the coordinator %s; %s", how, NOT_FOLLOWED)
-            return False
+        how = how_it_ended(code)
         if deaths > self._most:
             log.error("the coordinator %s; it was started again %d times before, and the job ends", how, deaths - 1)
             return False
@@ -83,3 +81,14 @@ class CoordinatorKeeper:
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, number)
+
+
+def how_it_ended(code: int) -> str:
+    """Of a coordinator's exit status.
+
+    >>> how_it_ended(-9), how_it_ended(1)
+    ('was killed by SIGKILL', 'failed with exit code 1')
+    """
+    if code == SERVER_LOST:
+        return "has lost a parameter server"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"

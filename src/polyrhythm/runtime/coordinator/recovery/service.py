@@ -3,54 +3,35 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
-import torch
 
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.checkpoint.returned import AskState, Returned
-from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Stand
-from polyrhythm.runtime.coordinator.recovery.record import JobRecord, learned_of, record_of, state_of
+from polyrhythm.runtime.coordinator.recovery.record import JobRecord
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
-from polyrhythm.runtime.server.shard_group import ShardGroup
-from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.job_config import JobConfig, seconds
+from polyrhythm.runtime.coordinator.recovery.standby_link import StandbyLink
+from polyrhythm.runtime.coordinator.recovery.writer import REFRESH_S, RecordedJob, RecordWriter
+from polyrhythm.runtime.wire.connection import Channel
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, ToCoordinator
 from polyrhythm.runtime.wire.recovery.memory import Kept, RecoveryMemory
-from polyrhythm.runtime.wire.segments import shape_of
-from polyrhythm.runtime.wire.worker_buffers import as_bytes
 
 log = logging.getLogger(__name__)
-
-REFRESH_S = 1.0
-"""How often what policies have learned is written."""
 
 EVENTS = 2**32
 """More than a coordinator tells of."""
 
-ENCODER = msgspec.msgpack.Encoder()
 DECODER = msgspec.msgpack.Decoder(JobRecord)
 
 
-class RecoveringServer(Protocol):
+class RecoveringServer(RecordedJob, Protocol):
     """The process; see `CoordinatorServer`."""
-
-    loop: Loop
-    config: JobConfig
-    coordinator: Coordinator
-    shards: ShardGroup
-
-    @property
-    def started_s(self) -> float:
-        """When the job's clock was 0."""
 
     def hear(self, worker: int, message: ToCoordinator) -> None:
         """A worker says something to the coordinator."""
-
-    def give_up(self, reason: str) -> None:
-        """The job ends for everyone."""
 
     def there(self, worker: int) -> bool:
         """Whether anything has been heard of a worker."""
@@ -80,8 +61,9 @@ class JobRecovery:
         self._held: list[tuple[int, ToCoordinator | Returned]] = []
         self._new: set[int] = set()
         """Members that have died and were started again meanwhile."""
-        self._begun_s = self._written_s = time.monotonic()
+        self._begun_s = time.monotonic()
         self._again = 0
+        self._writer: RecordWriter | None = None
         self._server: RecoveringServer
 
     @property
@@ -101,17 +83,14 @@ class JobRecovery:
 
     def config(self, config: JobConfig) -> JobConfig:
         """The config of the job: complete, if it was under way."""
-        return config if self._record is None else self._record.config
+        if self._record is None:
+            return config
+        return msgspec.structs.replace(self._record.config, listen=config.listen, standby=config.standby)
 
-    def recovers(self, config: JobConfig) -> bool:
-        """Whether a job of this config outlives its coordinator."""
-        return self._memory is not None and config.shards == 1 and config.averaging == "ring"
-
-    def promise(self, config: JobConfig) -> bool:
-        """What a worker that joins is told of that; whoever starts coordinators must know it, too."""
-        if self._memory is not None:
-            self._memory.allow(self.recovers(config))
-        return self.recovers(config)
+    @property
+    def recovers(self) -> bool:
+        """Whether the job outlives its coordinator and its servers."""
+        return self._memory is not None
 
     def open(self, server: RecoveringServer) -> float:
         """Take up the job, if there is one; when its clock was 0."""
@@ -119,10 +98,12 @@ class JobRecovery:
         coordinator, record = server.coordinator, self._record
         if self._memory is None:
             return time.monotonic()
-        coordinator.note = self.note
+        self._writer = RecordWriter(self._memory, server)
+        self._writer.record = record
         self.made = self._memory.made
-        coordinator.job.settled = self._settle
-        server.loop.call_later(self._period_s, self._refresh)
+        coordinator.note = self._note
+        coordinator.job.settled = coordinator.job.merging = self._note_replicas
+        server.loop.call_later(self._writer.period_s, self._refresh)
         if record is None:
             for rank in self._memory.excused:
                 coordinator.absent(rank)
@@ -135,66 +116,65 @@ class JobRecovery:
 
     # -- what the next coordinator finds -------------------------------------------------------------------------------
 
-    def note(self, stand: Stand) -> None:
-        """The job stands there, and its workers do not know it yet."""
-        server = self._server
-        if self._memory is None or not self.recovers(server.config):
-            return
-        self._record = record_of(server.coordinator, server.config, stand, server.started_s)
-        self._write()
+    def send(self, channel: Channel, message: Any) -> None:
+        """Say something to a worker, if the next coordinator would know of it."""
+        if self._writer is None:
+            channel.send(message)
+        else:
+            self._writer.send(channel, message)
 
-    def _settle(self) -> None:
-        """All replicas have met: what only workers that are lost have seen can be told from here on."""
-        if self.returning is None and self._record is not None and self._record.stand == "stepping":
-            self.note("stepping")
+    def admit(self, channel: Channel) -> StandbyLink:
+        """The standby has come.
+
+        Raises:
+            UsageError: if the job has none.
+        """
+        if self._writer is None or not self._server.config.standby:
+            raise UsageError("this job has no standby; give --standby on the first host, too")
+        return self._writer.admit(channel)
+
+    def close(self) -> None:
+        """The job is over."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _note(self, stand: Stand) -> None:
+        if self._writer is not None:
+            self._writer.note(stand)
+
+    def learned(self) -> None:
+        """What has just been learned is not to be lost: that the job goes back."""
+        if self._writer is not None and self.returning is None:
+            self._writer.write_again()
+
+    def _note_replicas(self) -> None:
+        """Replicas are to meet, or have met: then what lost workers have put in, or had alone, can be told later."""
+        record = self._writer.record if self._writer is not None else None
+        if self.returning is None and record is not None and record.stand == "stepping":
+            self._note("stepping")
 
     def _refresh(self) -> None:
-        """What a policy learns from the times of its workers none of these knows, nor what the servers have."""
-        record, server = self._record, self._server
-        coordinator = server.coordinator
-        if record is not None and self.returning is None:
-            if coordinator._state.home != "servers":
-                self._refresh_policy(record, coordinator)
-            elif coordinator.entry is None and self._is_old(server.config):
-                self._record = record_of(coordinator, server.config, record.stand, server.started_s)
-                self._write()
-        server.loop.call_later(self._period_s, self._refresh)
-
-    def _refresh_policy(self, record: JobRecord, coordinator: Coordinator) -> None:
-        refreshed = msgspec.structs.replace(record, **learned_of(coordinator))
-        if refreshed != record:
-            self._record = refreshed
-            self._write()
-
-    @property
-    def _period_s(self) -> float:
-        return min(REFRESH_S, seconds(self._server.config.snapshot))
-
-    def _is_old(self, config: JobConfig) -> bool:
-        """Whether the newest snapshot will be older than it may be at the next look."""
-        return time.monotonic() + self._period_s / 2 >= self._written_s + seconds(config.snapshot)
-
-    def _write(self) -> None:
-        """The newest record; where the servers have the state, with that."""
-        assert self._memory is not None, "there is a place for it"
-        assert self._record is not None, "there is something to write"
-        shard, numbers = self._server.shards.service.shard, list[memoryview]()
-        if self._server.coordinator._state.home == "servers" and shard is not None:
-            state = shard.state()
-            self._record = msgspec.structs.replace(self._record, shape=shape_of(state))
-            numbers = [as_bytes(shard.vector), *(as_bytes(vector.values) for vector in state.vectors.values())]
-        self._memory.write(ENCODER.encode(self._record), numbers)
-        self._written_s = time.monotonic()
+        if self._writer is not None:
+            if self.returning is None:
+                self._writer.refresh()
+            self._server.loop.call_later(self._writer.period_s, self._refresh)
 
     def _restore(self, record: JobRecord) -> None:
         """The servers go on from the snapshot; what was made since then is made again."""
         if record.shape is None or self._kept is None or self._memory is None:
             return
-        numbers = torch.frombuffer(self._kept.numbers, dtype=torch.float32)
-        self._server.shards.service.restore(record.shape, numbers, record.position.version)
+        self._server.shards.service.restore(record.shape, self._kept.numbers, record.position.version)
         self._kept = self._kept._replace(numbers=bytearray())
         self._again = max(0, self._memory.samples - record.position.samples)
         self._server.coordinator.job.repeated_samples += self._again
+
+    @property
+    def restored(self) -> tuple[int, int]:
+        """Number and version of the snapshot from which servers in other processes go on; 0 if from none."""
+        record = self._record
+        if record is None or record.shape is None or self._kept is None:
+            return 0, 0
+        return self._kept.number, record.position.version
 
     # -- what workers do while they are awaited ------------------------------------------------------------------------
 
@@ -209,7 +189,7 @@ class JobRecovery:
     def heard(self, worker: int, message: ToCoordinator | Returned | AskState) -> None:
         """Deal with what a worker says, now or when all are there; with that of others only while any are awaited."""
         if isinstance(message, AskState):
-            self._server.coordinator.job.effects.send(worker, state_of(self._server.coordinator))
+            self._server.coordinator.job.effects.send(worker, self._server.coordinator.script_state)
             return
         if self.returning is None:
             if isinstance(message, Returned):
@@ -226,7 +206,8 @@ class JobRecovery:
 
     def lost(self, worker: int) -> bool:
         """Whether a worker that is gone was a member that is awaited, so that nobody else need hear of it."""
-        if self._memory is not None and self._record is None:  # before the job begins nobody else remembers it
+        begun = self._writer is not None and self._writer.record is not None
+        if self._memory is not None and not begun:  # before the job begins nobody else remembers it
             self._memory.excuse(worker)
         self._held = [held for held in self._held if held[0] != worker]
         self._new.discard(worker)

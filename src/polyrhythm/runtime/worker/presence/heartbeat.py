@@ -7,12 +7,13 @@ import msgspec
 from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
-from polyrhythm.runtime.wire.connection import Channel, reach
+from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import LoopThread
 from polyrhythm.runtime.wire.handshake import join
-from polyrhythm.runtime.wire.protocol import Address, Confirmed, Cut, Heartbeat, LeaveJob, Propose
+from polyrhythm.runtime.wire.protocol import Confirmed, Cut, Heartbeat, LeaveJob, Propose
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected
 from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.presence.route import Route
 
 RETURN_S = 30.0
 """How long a coordinator may take to follow one that has died."""
@@ -60,8 +61,10 @@ class HeartbeatOwner(Protocol):
     def ask_to_leave(self) -> None:
         """Somebody outside wants this worker to leave the job."""
 
-    def lose(self, reason: str, final: bool) -> None:
-        """The coordinator does not answer any more, or, unless that is final, another one will take its place."""
+    def lose(self, reason: str, final: bool, silent: bool = False) -> None:
+        """The coordinator does not answer any more, or, unless that is final, another one will take its place; of one
+        that is `silent` no connection ends by itself.
+        """
 
     @property
     def recovers(self) -> bool:
@@ -75,7 +78,7 @@ class HeartbeatThread(LoopThread):
     coordinator dies and another one follows, this thread meets it by itself, however long a step of the worker takes.
 
     Args:
-        address: of the coordinator.
+        route: to the coordinator.
         rank: of this worker.
         period_s: seconds between two heartbeats.
         limit_s: seconds of silence after which the coordinator is given up.
@@ -84,7 +87,7 @@ class HeartbeatThread(LoopThread):
 
     def __init__(
         self,
-        address: Address,
+        route: Route,
         rank: int,
         period_s: float,
         limit_s: float,
@@ -93,7 +96,7 @@ class HeartbeatThread(LoopThread):
         super().__init__("polyrhythm-heartbeat")
         self._period_s, self._limit_s = period_s, limit_s
         self._owner = owner
-        self._address, self._hello = address, Hello(address.job, "heartbeat", rank)
+        self._route, self._hello = route, Hello(route.address.job, "heartbeat", rank)
         self._silent = self._gone = False
         self._channel = self._join()
         self._silence = Silence(period_s, limit_s, self.loop.clock())
@@ -102,7 +105,7 @@ class HeartbeatThread(LoopThread):
 
     def _join(self) -> Channel:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Rejected | Cut | LeaveJob | Propose | Heartbeat)
-        address = self._address
+        address = self._route.address
         return join(self.loop, address.coordinator, self._hello, decoder, self, token=address.token)
 
     def run(self) -> None:
@@ -116,7 +119,7 @@ class HeartbeatThread(LoopThread):
         begun_s = self.loop.clock()
         while self._gone and not self._stopping:
             try:
-                reach(self._address.coordinator, RETURN_S).close()  # whoever starts coordinators is still there
+                self._route.find(RETURN_S, lambda: self._stopping)
             except PolyrhythmError as error:
                 self._give_up(str(error))
                 return
@@ -151,18 +154,19 @@ class HeartbeatThread(LoopThread):
         raise FrameError("the coordinator sent numbers to a heartbeat")
 
     def lost(self, reason: str) -> None:
-        self._gone = self._owner.recovers and not self._silent
+        silent, self._silent = self._silent, False
+        self._gone = self._owner.recovers and (not silent or self._route.move())
         if not self._gone:
             self.end()
-        self._owner.lose(reason, final=not self._gone)
+        self._owner.lose(reason, final=not self._gone, silent=silent)
 
     def _beat(self) -> None:
+        self.loop.call_later(self._period_s, self._beat)
         if self._silence.is_too_long(self.loop.clock()) and not self._gone:
             self._silent = True
             self._channel.end(f"the coordinator has not answered for {self._limit_s:g} s; see --hang-after")
             return
         self._channel.send(Heartbeat(self._owner.reported.take()))
-        self.loop.call_later(self._period_s, self._beat)
 
 
 def refusal_of(policy: str) -> str:
