@@ -20,8 +20,9 @@ from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.collectives.gloo_connections import shut_down_to
 from polyrhythm.runtime.collectives.group_health import first_line
+from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.peer_sockets import know_token
-from polyrhythm.runtime.collectives.server_reduce import SumThread
+from polyrhythm.runtime.collectives.server_reduce import Summing, SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -111,6 +112,11 @@ class CoordinatorClient:
             self._client.connect(shard, hello, decoder, address.token)
         self._client.open(replica.wire_layout, replica.spec(), parse_compression(self.config.compress))
         self._client.recovers = self.info.recovers and not self._final
+
+    def _launch_sum(self, generation: Generation, tensor: Tensor, zero: bool = False) -> Summing:
+        """At the servers of today: whoever keeps this keeps it when another coordinator follows."""
+        assert self._sums is not None, "the job adds up on servers"
+        return self._sums.launch(generation, tensor, zero)
 
     def _join_sums(self) -> SumThread | None:
         if self.config.averaging != "server":
@@ -303,7 +309,7 @@ class CoordinatorClient:
             self.cut(self._last_cut)
         exchange.state_treatment, exchange.outer = self.config.averaged_state, Outer(self.config.delta_rate)
         if self._sums is not None:
-            exchange.launch = self._sums.launch
+            exchange.launch = self._launch_sum
         try:
             exchange.meet(self._store, members, phase_name(phase), gathers)
         except GroupError:
