@@ -8,10 +8,12 @@ not finish, or a sample is lost or made twice.
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,25 +23,53 @@ import polyrhythm
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.runtime.wire.job_config import coordinator_address
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
 from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
-from tests.chaos.scripts import Fault, FaultScript, script_of, sound
-from tests.runtime.coordinates import await_samples, await_status
-from tests.runtime.jobs import LIMIT_S, Job, job, take_part
+from tests.chaos.scripts import Fault, FaultScript, ends, script_of, sound
+from tests.runtime.coordinates import await_samples, await_status, hold
+from tests.runtime.jobs import Job, job, take_part
 
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 720, 2, 0.003
+SLOW_S = 10 * COMPUTE_S
+LIMIT_S = 300.0
+"""Nobody waits so long on a busy machine, either, but for ever."""
+
 SLOTS = 32
 """Parameters of a sample: that two attempts move the same one has this part of a chance."""
 
+CUT, SLOW = signal.SIGRTMIN, signal.SIGRTMIN + 1
+"""What a worker of these jobs does to itself when asked."""
 
-def train(rank: int, name: str) -> tuple[Tensor, Status]:
-    """Train to the end; the parameters, and the coordinator's figures."""
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM, "cut": CUT, "slow": SLOW}
+
+
+def train(rank: int, name: str, until: str = "") -> tuple[Tensor, Status]:
+    """Train to the end; the parameters, and the coordinator's figures. See `hold` for `until`."""
+    slower_s = [0.0]
+    signal.signal(CUT, lambda *_: cut_off(name))
+    signal.signal(SLOW, lambda *_: slower_s.append(SLOW_S - slower_s[-1]))
     model = SampleAttempts(EPOCHS, SAMPLES, SLOTS, BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer) as session:
-        train_attempts(session, model, optimizer, BATCH, COMPUTE_S)
+
+        def after_step() -> None:
+            time.sleep(slower_s[-1])
+            hold(session, EPOCHS, SAMPLES, until)
+
+        train_attempts(session, model, optimizer, BATCH, COMPUTE_S, after_step=after_step)
         state = steer.status(steer.at(name))
     return model.weight.detach().clone(), state
+
+
+def cut_off(name: str) -> None:
+    """All connections of this process to the coordinator of a job break."""
+    there = coordinator_address(name)
+    for entry in [*Path("/proc/self/fd").iterdir()]:
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as connection:
+            peer = connection.getpeername()
+            if isinstance(peer, bytes) and peer.lstrip(b"\0").decode() in there:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def come_back(_: int, rank: int, *arguments: Any) -> Any:
@@ -47,24 +77,29 @@ def come_back(_: int, rank: int, *arguments: Any) -> Any:
     return take_part(rank, *arguments)
 
 
+Place = tuple[Workers, int]
+"""Where a rank's process is."""
+
+
 class Play:
     """One script against one real job.
 
     Args:
         script: what goes wrong.
-        folder: for checkpoints.
+        folder: for checkpoints and traces.
     """
 
     def __init__(self, script: FaultScript, folder: str) -> None:
-        self._script, self._folder = script, folder
+        self._script, self._disk = script, Path(folder, "disk")
         self._name = f"chaos-{os.getpid()}-{script.seed}"
-        self._there: dict[int, tuple[Workers, int]] = {}
+        self._there: dict[int, Place] = {}
+        self._cut: dict[int, Place] = {}
         self._stack = ExitStack()
 
     def run(self) -> str:
         """What is wrong at the end; empty if nothing is."""
-        script = self._script
-        settings = {"hang_after": 3.0, "heartbeat_s": 0.5, "checkpoint": self._folder, "every": "2s"}
+        script, disk = self._script, str(self._disk)
+        settings = {"hang_after": 3.0, "heartbeat_s": 0.5, "checkpoint": disk, "every": "2s", "trace": disk}
         settings |= {"max_coordinator_restarts": 9, "snapshot": "0.5s"}
         with (
             self._stack,
@@ -72,33 +107,50 @@ class Play:
         ):
             self._there = {rank: (running.ranks, rank) for rank in range(script.workers)}
             for fault in script.faults:
-                if not await_samples(running, fault.at * EPOCHS * SAMPLES):
+                if not await_samples(running, fault.at * EPOCHS * SAMPLES, LIMIT_S):
                     break
+                time.sleep(fault.close_s)
                 if sound(fault, {*self._there}):
                     self._do(fault, running)
-            return trouble([self._outcome(*place) for place in self._there.values()], script)
+            stayed = [self._outcome(*place) for place in self._there.values()]
+            return trouble(stayed, script) or self._trouble_of_cut(stayed)
 
     def _do(self, fault: Fault, running: Job) -> None:
         match fault.kind:
-            case "kill":
-                self._end(fault.rank, signal.SIGKILL)
-            case "stop":
-                self._end(fault.rank, signal.SIGSTOP)
-            case "leave":
-                self._end(fault.rank, signal.SIGTERM)
-            case "join":
+            case "kill" | "stop" | "leave" | "cut" | "slow":
+                self._signal(fault)
+            case "join" if fault.rank not in self._cut:
                 self._join(fault.rank, running)
             case "switch":
                 steer.switch(steer.at(self._name), fault.policy)
+            case "disk":
+                self._change_disk()
             case "coordinator":
-                os.kill(running.serving, signal.SIGKILL)
+                with suppress(AssertionError, ProcessLookupError):  # the job has just ended
+                    os.kill(running.serving, signal.SIGKILL)
 
-    def _end(self, rank: int, number: int) -> None:
-        group, place = self._there.pop(rank)
-        group.kill(place, number)
-        self._await_member(rank, False)  # it joins again only when it is gone
+    def _signal(self, fault: Fault) -> None:
+        group, place = self._there[fault.rank]
+        if ends(fault):
+            del self._there[fault.rank]
+        if fault.kind == "cut":
+            self._cut[fault.rank] = group, place
+        group.kill(place, SIGNALS[fault.kind])
+
+    def _change_disk(self) -> None:
+        """The folder is out of reach, or there again with what it had."""
+        away = self._disk.with_suffix(".away")
+        if away.exists():
+            self._disk.unlink()
+            away.rename(self._disk)
+        else:
+            self._disk.mkdir(exist_ok=True)
+            self._disk.rename(away)
+            self._disk.touch()
 
     def _join(self, rank: int, running: Job) -> None:
+        if not self._await_member(rank, False):  # one that was stopped is a member until it is noticed
+            return
         address = running.settings, running.coordinator.processes[0].pid, train, (self._name,)
         joining = self._stack.enter_context(workers(come_back, 1, rank, *address))
         if self._await_member(rank, True):  # otherwise the job has ended before
@@ -107,11 +159,21 @@ class Play:
     def _await_member(self, rank: int, there: bool) -> bool:
         """Until a rank is a member of the job, or none any more; False if the job has ended before."""
         otherwise = f"rank {rank} is {'no' if there else 'a'} member"
-        return await_status(self._name, lambda state: (rank in state.members) == there, otherwise)
+        return await_status(self._name, lambda state: (rank in state.members) == there, otherwise, LIMIT_S)
 
     def _outcome(self, group: Workers, place: int) -> ProcessOutcome:
         others = [other for other in range(len(group.processes)) if other != place]
         return group.join(LIMIT_S, leave=others)[0]
+
+    def _trouble_of_cut(self, stayed: list[ProcessOutcome]) -> str:
+        """Who was cut off has found back and has the same, or has ended by itself with a line."""
+        for outcome in [self._outcome(*place) for place in self._cut.values()]:
+            last = outcome.traceback.strip().split("\n")[-1]
+            if outcome.ok and not torch.equal(outcome.value[0], stayed[0].value[0]):
+                return "who was cut off differs"
+            if not outcome.ok and "polyrhythm.errors" not in last:
+                return f"who was cut off has ended with {outcome.exit_code}: {last}"
+        return ""
 
 
 def trouble(outcomes: list[ProcessOutcome], script: FaultScript) -> str:

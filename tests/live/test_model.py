@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.live.model import view_of
+from polyrhythm.live.model import policy_words, view_of
 from tests.live.statuses import arrival, status, worker
 
 
@@ -21,6 +21,12 @@ def test_without_an_earlier_answer_speeds_are_those_since_the_start() -> None:
     view = view_of(status(4.0, 200, workers=(worker(0, 200),)))
     assert (view.samples_per_s, view.workers[0].samples_per_s) == (50.0, 50.0)
     assert view_of(status()).samples_per_s == 0.0
+
+
+def test_who_has_put_a_policy_in_force_is_said_with_it() -> None:
+    view = view_of(status(policy="bsp", chosen="auto", switching_to="asp"))
+    assert policy_words(view) == "bsp (by auto), switching to asp"
+    assert policy_words(view_of(status(policy="bsp"))) == "bsp"
 
 
 def test_a_worker_that_has_joined_meanwhile_begins_at_nothing() -> None:

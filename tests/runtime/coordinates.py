@@ -8,6 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,13 +25,25 @@ from tests.runtime.jobs import LIMIT_S, Job
 MOST_MISSED = 20
 """So often in a row a job that goes on may leave a question without an answer."""
 
+HELD = 0.85
+"""Share of the last epoch after which a job waits for its test."""
 
-def train(rank: int, epochs: int, samples: int, batch_size: int, compute_s: float, **given: Any) -> Tensor:
-    """Train to the end; the parameters."""
+
+def hold(session: Any, epochs: int, samples: int, until: str) -> None:
+    """Wait in the last part of a job until this file is there: all that is to happen to the job has."""
+    while until and session.samples >= (epochs - 1 + HELD) * samples and not Path(until).exists():
+        time.sleep(0.005)
+
+
+def train(
+    rank: int, epochs: int, samples: int, batch_size: int, compute_s: float, until: str = "", **given: Any
+) -> Tensor:
+    """Train to the end; the parameters. See `hold` for `until`."""
     model = SampleAttempts(epochs, samples)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with polyrhythm.session(model, optimizer, **given) as session:
-        train_attempts(session, model, optimizer, batch_size, compute_s)
+        held = partial(hold, session, epochs, samples, until)
+        train_attempts(session, model, optimizer, batch_size, compute_s, after_step=held)
     return model.weight.detach()[..., 0].clone()
 
 
@@ -47,14 +61,14 @@ def trouble(weights: Iterable[Tensor], sizes: Iterable[int]) -> str:
     return f"{missing} samples are in no parameter, {wrong} were made more than once" if missing or wrong else ""
 
 
-def await_samples(running: Job, count: float) -> bool:
+def await_samples(running: Job, count: float, limit_s: float = LIMIT_S) -> bool:
     """Until the job has processed so many samples; whether it has, or has ended before."""
-    return await_status(running.settings.job, lambda state: state.samples >= count, f"no {count:g} samples")
+    return await_status(running.settings.job, lambda state: state.samples >= count, f"no {count:g} samples", limit_s)
 
 
-def await_status(job: str, wanted: Callable[[Status], bool], otherwise: str) -> bool:
+def await_status(job: str, wanted: Callable[[Status], bool], otherwise: str, limit_s: float = LIMIT_S) -> bool:
     """Until a job is as wanted; whether it is, or has ended before."""
-    deadline, missed = time.monotonic() + LIMIT_S, 0
+    deadline, missed = time.monotonic() + limit_s, 0
     while time.monotonic() < deadline:
         try:
             state = steer.status(steer.at(job))
@@ -68,7 +82,7 @@ def await_status(job: str, wanted: Callable[[Status], bool], otherwise: str) -> 
         if wanted(state):
             return True
         time.sleep(0.005)
-    raise AssertionError(f"{otherwise} after {LIMIT_S:g} s")
+    raise AssertionError(f"{otherwise} after {limit_s:g} s")
 
 
 def kill_everything(running: Job) -> None:

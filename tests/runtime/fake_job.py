@@ -85,6 +85,7 @@ class FakeJob:
             self.coordinator.plan(parse_policy(resumed.policy), epochs)
             self.coordinator.resume(resumed)
         self.workers: dict[int, FakeWorker] = {}
+        self.dead: dict[int, FakeWorker] = {}
         self.all_there = False
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
@@ -167,7 +168,8 @@ class FakeJob:
 
     def move_state(self, rank: int, phase: control.Phase) -> None:
         """A member is about to have entered: what it has been given was the newest state."""
-        if not self.begun:
+        nobody = not any(self.workers[rank].alive for rank in self.fresh) and not self.coordinator.job.samples
+        if not self.begun or nobody:  # before the first step all that is lost with a state is how it was set at first
             self.fresh, self.begun = set(phase.contributors), True
         assert self.fresh.issuperset(phase.contributors), f"{self.fresh}: {self.describe()}"
         if phase.state == "pull" or phase.contributors:
@@ -227,13 +229,20 @@ class FakeJob:
                 self.coordinator.receive(worker.rank, message)
         elif what == "join" and int(argument) not in self.coordinator.job.members:
             self.coordinator.job.connect(int(argument))
-            self.workers.pop(int(argument), None)  # of one that was there before under this rank
+            self._bury(int(argument))
             newcomer = FakeWorker(self, int(argument), self.ahead)
             newcomer.inbox.extend(message for rank, message in self.mail if rank == newcomer.rank)
             self.mail.clear()
             self.workers[newcomer.rank] = newcomer
         elif what == "kill" and self.workers[int(argument)].alive and not self.workers[int(argument)].finished:
             self._kill(self.workers[int(argument)])
+
+    def _bury(self, rank: int) -> None:
+        """Another worker takes the place of one that was there before; what that one has offered may still count."""
+        if rank in self.workers:
+            self.dead[rank] = self.workers.pop(rank)
+        for settled in self.settled.values():
+            settled.told.discard(rank)
 
     def _kill(self, w: FakeWorker) -> None:
         w.alive = False
@@ -315,7 +324,8 @@ class FakeJob:
             if success:
                 self.settled[w.wants] = Settled()
             for member in w.phase.members if success else ():
-                self._settle(self.workers[member], w.wants, member in contributors)
+                there = self.workers[member]
+                self._settle(there if w.wants in there.offers else self.dead[member], w.wants, member in contributors)
         if not self.outcomes[w.wants] or self._misses(w, w.wants):
             return False
         self.settled[w.wants].told.add(w.rank)

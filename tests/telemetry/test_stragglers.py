@@ -28,6 +28,18 @@ def test_who_has_a_share_that_fits_is_not_late() -> None:
     assert "worker 2 keeps up again" in told
 
 
+def test_what_is_later_by_less_than_noise_is_not_late() -> None:
+    told: list[str] = []
+    stragglers = view(told)
+    stragglers.least_s = 0.002
+    go(stragglers, 8, (1, 1, 1), (0.001, 0.001, 0.0025))
+    assert not stragglers.arrivals()[2].late
+    go(stragglers, 8, (1, 1, 1), (0.001, 0.001, 0.0035))
+    assert stragglers.arrivals()[2].late
+    go(stragglers, 8, (1, 1, 1), (0.001, 0.001, 0.0025))
+    assert told[-1] == "worker 2 keeps up again"
+
+
 def test_the_rest_of_an_epoch_does_not_count() -> None:
     told: list[str] = []
     stragglers = view(told)

@@ -185,14 +185,14 @@ def message_of(action: Action, argument: str, by: str) -> "ToControlled":
 
 def describe(view: "JobView") -> None:
     """A few lines that say how the job is; speeds are those since its start."""
+    from polyrhythm.live.model import policy_words
     from polyrhythm.live.screen import drift, progress, straggler
     from polyrhythm.telemetry.numbers import figure
 
     reported = "".join(f", {name} {figure(value)}" for name, value in view.figures.items())
 
-    following = f", switching to {view.switching_to}" if view.switching_to else ""
     workers = ", ".join(str(worker.rank) for worker in view.workers)
-    typer.echo(f"policy {view.policy}{following}; {progress(view)}; workers {workers}")
+    typer.echo(f"policy {policy_words(view)}; {progress(view)}; workers {workers}")
     typer.echo(f"{figure(view.samples_per_s)} samples/s, loss {figure(view.loss)}{reported}, {drift(view)}")
     dropped = ", ".join(f"{count} {reason}" for reason, count in view.dropped.items()) or "none"
     typer.echo(f"samples {view.samples}, skipped {view.skipped}; gradients {view.applied}, dropped: {dropped}")

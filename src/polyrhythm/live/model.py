@@ -52,6 +52,8 @@ class JobView(msgspec.Struct, frozen=True):
     """All that is shown of a job at one moment; None is what nobody knows.
 
     Attributes:
+        policy: the one in force.
+        chosen: the one that was chosen, if that has put it in force, such as auto.
         epoch: the one under way, from 0; -1 before the first.
         epochs: planned.
         epoch_share: share of the epoch that is done.
@@ -68,6 +70,7 @@ class JobView(msgspec.Struct, frozen=True):
     job: str
     time_s: float
     policy: str
+    chosen: str
     switching_to: str | None
     phase: int
     epoch: int
@@ -94,6 +97,12 @@ class JobView(msgspec.Struct, frozen=True):
     advice: LiveVerdict | None
 
 
+def policy_words(view: JobView) -> str:
+    """The policy in force, who has put it there, and which one follows."""
+    by = f" (by {view.chosen})" if view.chosen else ""
+    return f"{view.policy}{by}, switching to {view.switching_to}" if view.switching_to else f"{view.policy}{by}"
+
+
 def view_of(now: Status, before: Status | None = None, events: tuple[JobEvent, ...] | None = None) -> JobView:
     """The job now.
 
@@ -110,6 +119,7 @@ def view_of(now: Status, before: Status | None = None, events: tuple[JobEvent, .
         job=now.job,
         time_s=now.time_s,
         policy=now.policy,
+        chosen=now.chosen,
         switching_to=now.switching_to,
         phase=now.phase,
         epoch=now.epoch,

@@ -4,7 +4,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from polyrhythm.live.model import JobView, WorkerView
+from polyrhythm.live.model import JobView, WorkerView, policy_words
 from polyrhythm.telemetry.numbers import duration, figure, size
 
 KEYS = "s switch  d drain a worker  k kill a worker  q quit"
@@ -27,11 +27,10 @@ def screen(view: JobView, height: int = 24, notice: str = "") -> Group:
 
 
 def head(view: JobView) -> list[Text]:
-    policy = f"{view.policy}, switching to {view.switching_to}" if view.switching_to else view.policy
     state = f"ended: {view.ended}" if view.ended else f"running for {duration(view.time_s)}"
     dropped = sum(view.dropped.values())
     return [
-        line(f"job {view.job}  policy {policy}  phase {view.phase}  {state}", "bold"),
+        line(f"job {view.job}  policy {policy_words(view)}  phase {view.phase}  {state}", "bold"),
         line(f"{progress(view)}  {figure(view.samples_per_s)} samples/s  {reported(view)}  {drift(view)}"),
         line(
             f"samples {view.samples:,}, skipped {view.skipped}  gradients {view.applied:,}, dropped {dropped}  "

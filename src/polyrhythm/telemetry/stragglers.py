@@ -77,6 +77,7 @@ class Stragglers:
     Args:
         detector: who counts as late.
         tell: called with one line when somebody becomes late, or is not any more.
+        least_s: seconds of a step by which one must be later than the median; less is noise of a real machine.
 
     Example:
         >>> from polyrhythm.core import Report
@@ -94,6 +95,7 @@ class Stragglers:
     live: set[int] = field(default_factory=set)
     limits: WindowLimits = field(default_factory=WindowLimits)
     due: int = 0
+    least_s: float = 0.0
 
     def join(self, worker: int, time_s: float) -> None:
         """A worker is live, and waits from now on."""
@@ -143,7 +145,9 @@ class Stragglers:
             means = [mean_s for w in self.live if (mean_s := self.records[w].mean_s) is not None]
             if len(means) == len(self.live):
                 self.limits, self.due = self.detector.limits(means), len(means)
-        late, record.streak = self.detector.verdict(record.late, record.streak, record.mean_s, self.limits)
+        above_s = record.mean_s - self.limits.median_s
+        judged_s = record.mean_s if above_s >= self.least_s else min(record.mean_s, self.limits.median_s)
+        late, record.streak = self.detector.verdict(record.late, record.streak, judged_s, self.limits)
         record.windows += 1
         record.late_share += (late - record.late_share) / min(record.windows, HORIZON)
         if late != record.late:

@@ -92,8 +92,19 @@ def ask_until(controller: steer.Controller, wanted: Any) -> Status:
             return answer
 
 
+def test_who_asks_hears_the_loss_and_who_has_chosen_the_policy() -> None:
+    with job(until_stopped, 2, name="asked", policy="auto") as running:
+        with steer.Controller(steer.at("asked")) as controller:
+            now = ask_until(controller, lambda s: s.loss is not None)
+            assert (now.policy, now.chosen) == ("bsp", "auto")
+            controller.ask(SwitchTo("asp", "a test"))
+            assert ask_until(controller, lambda s: s.policy == "asp").chosen == ""
+            controller.ask(EndJob("a test"))
+        running.join()
+
+
 def test_a_job_is_followed_steered_and_ended_from_outside() -> None:
-    with job(until_stopped, 3, name="steered-outside", policy="asp", ui=True) as running:
+    with job(until_stopped, 3, name="steered-outside", policy="asp") as running:
         address = steer.at("steered-outside")
         with steer.Controller(address) as controller:
             now = ask_until(controller, lambda s: s.loss is not None and len(s.arrivals) == 3)

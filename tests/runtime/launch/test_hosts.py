@@ -117,6 +117,16 @@ def test_a_job_with_tls_trains_and_says_what_is_not_covered(place: Place, files:
         assert text.count("polyrhythm: TLS covers the coordinator, the servers and ctl; torch's store") == 1
 
 
+def test_all_hosts_know_the_run_and_the_next_one_of_the_name_is_another(place: Place) -> None:
+    runs = [
+        [outcome(host) for host in start(place, 'print("run", os.environ["POLYRHYTHM_RUN"])', [], [])] for _ in "12"
+    ]
+    assert all(code == 0 for run in runs for code, _ in run), runs
+    first, second = ({line for _, said in run for line in said.splitlines() if line.startswith("run")} for run in runs)
+    assert (len(first), len(second)) == (1, 1)
+    assert first != second
+
+
 def test_a_host_without_it_is_told_so(place: Place, files: TlsFiles) -> None:
     first, second = start(place, TRAINS, [*with_tls(files), "--policy", "asp"], ["--policy", "asp"])
     code, said = outcome(second)

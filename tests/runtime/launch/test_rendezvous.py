@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import UnreachableError, UsageError
+from polyrhythm.runtime.launch import rendezvous
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.launch.ray import reserve_pair
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port, store_port
@@ -60,6 +61,17 @@ def test_other_hosts_are_told_the_port_of_the_first() -> None:
         port = port_of(elsewhere)
         with store_port(Node(rank=1, count=2, host="127.0.0.1", store_port=port)) as told:
             assert told == port
+
+
+def test_who_waits_for_the_coordinator_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(rendezvous, "QUIET_S", 0.0)
+    with pytest.raises(UnreachableError, match="cannot connect to unix:@polyrhythm-nobody"):
+        rendezvous.wait_for_coordinator("unix:@polyrhythm-nobody")
+    (said,) = caplog.records
+    assert said.message == "nobody answers at unix:@polyrhythm-nobody yet; it is tried for 0.2 s"
 
 
 def test_two_successive_ports() -> None:

@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -215,10 +216,31 @@ WRONG = {
     ("--compensation", "dc-asgd", "--full-duplex", "a.py"): "--full-duplex and --compensation dc-asgd exclude each",
     ("--policy", "asp"): "no script given",
     ("--polcy", "asp", "a.py"): "unknown flag --polcy: did you mean --policy\\?",
+    ("--tls", "x", "a.py"): "ambiguous option: --tls could match --tls-cert, --tls-key, --tls-ca",
     ("--zzz", "a.py"): "unknown flag --zzz: see polyrhythm run --help",
     ("--job-family=x", "a.py"): "--job-family goes with --policy sync-switch, and the policy is another one",
     ("--shards", "x", "a.py"): "argument --shards: invalid int value: 'x'; see polyrhythm run --help",
 }
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (("--nproc-per", "3"), "nproc_per_node", "3"),
+        (("--nproc_per=3",), "nproc_per_node", "3"),
+        (("--check", "kept"), "checkpoint", "kept"),
+        (("--max-rest", "2"), "max_restarts", 2),
+    ],
+)
+def test_a_flag_may_be_cut_short_as_under_torchrun(flags: tuple[str, ...], name: str, value: object) -> None:
+    plan = read_command([*flags, "train.py", "--check", "script"])
+    assert getattr(plan.config, name) == value
+    assert plan.command[-3:] == ("train.py", "--check", "script")
+
+
+def test_each_run_of_a_job_has_a_number_of_its_own() -> None:
+    command = ["--job", "fruit", "--master-port", "4001", "train.py"]
+    assert read_command(command).config.run != read_command(command).config.run
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
@@ -230,6 +252,11 @@ def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> N
 def test_a_script_that_is_not_there_is_told_before_anything_starts() -> None:
     with pytest.raises(PolyrhythmError, match="cannot find the script nowhere"):
         launch(["nowhere/train.py"])
+
+
+def test_a_folder_is_no_script(tmp_path: Path) -> None:
+    with pytest.raises(PolyrhythmError, match=f"the script {tmp_path} is a folder; name a file in it"):
+        launch([str(tmp_path)])
 
 
 def test_a_host_without_gpus_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

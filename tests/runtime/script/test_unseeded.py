@@ -22,6 +22,13 @@ def test_in_a_script_with_ranks_each_draws_its_own(tmp_path: Path) -> None:
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-def test_a_seed_of_the_script_stays(tmp_path: Path) -> None:
-    first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", "seeded", stand_in=False))
+@pytest.mark.parametrize("how", ["seeded", "restored"])
+def test_a_seed_or_state_of_the_script_stays(tmp_path: Path, how: str) -> None:
+    first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", how, stand_in=False))
     assert first == second
+
+
+def test_a_state_that_was_kept_in_a_run_of_the_same_numbers_stays(tmp_path: Path) -> None:
+    first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", "same", stand_in=False))
+    assert first[0] == second[0]
+    assert first[1:] != second[1:]

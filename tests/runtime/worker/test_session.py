@@ -1,5 +1,6 @@
 """Sessions on real workers: every policy, switched while running, gives what a plain loop gives."""
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -74,3 +75,17 @@ def name_the_policy(rank: int) -> tuple[str, str, str]:
 def test_a_script_names_the_policy_unless_somebody_stronger_does() -> None:
     assert run_job(name_the_policy, 2) == [("ssp:1", "ssp:1", "fp16")] * 2
     assert run_job(name_the_policy, 2, policy="local:2") == [("local:2", "local:2", "fp16")] * 2
+
+
+def hook(rank: int) -> bool:
+    """Whether a traceback of the script is shown as ever within a session."""
+    model, before = make_model(seed=0), sys.excepthook
+    optimizer = make_optimizer(model, lr=0.1)
+    with polyrhythm.session(model, optimizer) as session:
+        for x, y, _index in session.loader(Numbered(8), batch_size=4):
+            step(model, optimizer, x, y)
+        return sys.excepthook is before
+
+
+def test_a_traceback_does_not_call_every_rank_rank_0() -> None:
+    assert run_job(hook, 2, policy="bsp") == [True, True]

@@ -14,10 +14,11 @@ def positions(rank: int) -> list[int]:
     optimizer = make_optimizer(model, lr=0.1)
     seen = []
     with polyrhythm.session(model, optimizer, epochs=EPOCHS) as session:
-        for _ in range(EPOCHS):
+        for epoch in range(EPOCHS):
             for x, y, _index in session.loader(Numbered(SAMPLES), batch_size=BATCH):
                 seen.append(session.samples)
                 step(model, optimizer, x, y)
+            assert session.samples == (epoch + 1) * SAMPLES
     return seen
 
 

@@ -9,12 +9,17 @@ let view = null, looks = [], last = 0, lostSince = null, asking = null;
 
 const sum = (now, name) => now.workers.reduce((total, worker) => total + worker[name], 0);
 
+function policyWords(now) {
+  const by = now.chosen ? ` (by ${now.chosen})` : "";
+  return now.switching_to ? `${now.policy}${by}, switching to ${now.switching_to}` : `${now.policy}${by}`;
+}
+
 function figuresOf(now) {
   const epochs = now.epochs ? ` of ${now.epochs}` : "";
   const dropped = Object.values(now.dropped).reduce((sum, count) => sum + count, 0);
   const drift = now.lssr !== null ? ["LSSR", figure(now.lssr)] : ["staleness", figure(now.staleness)];
   return [
-    ["policy", now.switching_to ? `${now.policy}, switching to ${now.switching_to}` : now.policy],
+    ["policy", policyWords(now)],
     ["epoch", now.epoch < 0 ? "not begun" : `${now.epoch + 1}${epochs}, ${percent(now.epoch_share)}`],
     ["remaining", seconds(now.remaining_s)],
     ["samples/s", figure(now.samples_per_s)],

@@ -11,7 +11,7 @@ from polyrhythm.runtime.checkpoint.keeper import PROGRESS_S, CheckpointKeeper
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Manifest, Saved
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.job_config import JobConfig, seconds
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +50,27 @@ class JobCheckpoints:
         self._keeper: CheckpointKeeper | None = None
         self._refusal = ""
 
-    def open(self, config: JobConfig) -> None:
+    def open(self, config: JobConfig, under_way: bool) -> None:
+        """A job that is under way, whose coordinator has died, goes on if its folder is out of reach just now."""
         if config.checkpoint is None or self._keeper is not None:
             return
         try:
             self._keeper = CheckpointKeeper(config)
-        except UsageError as error:
-            self._refusal = str(error)
-            log.error("%s", error)  # noqa: TRY400 (one line for the user)
+        except (UsageError, OSError) as error:
+            if under_way:
+                log.warning("%s; the job goes on without, and tries again every %s", error, config.every)
+                self._loop.call_later(seconds(config.every), lambda: self._open_again(config))
+            else:
+                self._refusal = str(error)
+                log.error("%s", error)  # noqa: TRY400 (one line for the user)
+
+    def _open_again(self, config: JobConfig) -> None:
+        try:
+            self._keeper = CheckpointKeeper(config)
+        except (UsageError, OSError):
+            self._loop.call_later(seconds(config.every), lambda: self._open_again(config))
+        else:
+            self.go_on(config)
 
     def require(self) -> None:
         """A worker wants to take part."""

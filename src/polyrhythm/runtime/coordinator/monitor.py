@@ -207,4 +207,6 @@ def job_status(
         events=monitor.after(after),
         notices=tuple(coordinator.choice.notices),
         ended=ended,
+        chosen=coordinator.choice.spec if coordinator.choice.spec != coordinator.policy.spec else "",
+        run=config.run,
     )

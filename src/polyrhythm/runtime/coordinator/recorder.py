@@ -24,6 +24,10 @@ from polyrhythm.training.compression import parse_compression
 log = logging.getLogger(__name__)
 
 
+LEAST_LATE_S = 0.002
+"""By how much a worker's step must be longer than the median; of steps of a millisecond all else is noise."""
+
+
 class JobRecorder:
     """Writes what the config asks for, and nothing otherwise.
 
@@ -35,7 +39,7 @@ class JobRecorder:
 
     def __init__(self, config: JobConfig, job: Job, monitor: JobMonitor) -> None:
         self._config, self._job, self._monitor = config, job, monitor
-        self.stragglers = Stragglers(tell=self._tell_late)
+        self.stragglers = Stragglers(tell=self._tell_late, least_s=LEAST_LATE_S)
         self._gauge = Gauge(self.stragglers) if config.figures is not None else None
         self._traces = TraceFiles(config.trace, config.job, log.warning)
         self._idle_until_s = 0.0

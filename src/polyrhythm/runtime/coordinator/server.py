@@ -128,7 +128,7 @@ class CoordinatorServer:
         self.coordinator.job.runs_policy_files = self.config.allow_policy_files
         self.recorder: JobRecorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
         self.remark = self.recorder.remark
-        self._checkpoints.open(self.config)
+        self._checkpoints.open(self.config, self._recovery.goes_on)
 
     def run(self) -> None:
         try:

@@ -2,6 +2,7 @@
 own.
 """
 
+import logging
 import os
 import signal
 import socket
@@ -30,8 +31,13 @@ from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
 from polyrhythm.runtime.wire.tls.wrapping import called
 
+log = logging.getLogger(__name__)
+
 SAID = "POLYRHYTHM_SAID"
 """Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
+
+RUN = "POLYRHYTHM_RUN"
+"""Environment variable of a worker, on all hosts the same, that tells this run of a job from others of its name."""
 
 COORDINATOR = "POLYRHYTHM_COORDINATOR"
 """Environment variable with the coordinator's `Address` as JSON, set by ``polyrhythm run``."""
@@ -39,8 +45,8 @@ COORDINATOR = "POLYRHYTHM_COORDINATOR"
 TORCHRUN_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
 """Environment variables that tell one torchrun from another, and from itself after a restart."""
 
-PATIENCE_S = 60.0
-"""How long workers that torchrun has started wait for the coordinator that the first of them starts."""
+PATIENCE_S, QUIET_S = 60.0, 5.0
+"""How long whoever is started before the coordinator waits for it, and how long without a word."""
 
 
 ATTEMPTS = 5
@@ -207,7 +213,8 @@ def wait_for_coordinator(coordinator: str, standby: str = "") -> None:
     """Until it answers, or its standby in its place. One that is there and ends the connection again and again does not
     speak as we do.
     """
-    deadline, attempts = time.monotonic() + PATIENCE_S, 0
+    begun, attempts, told = time.monotonic(), 0, False
+    deadline = begun + PATIENCE_S
     while not (standby and answers(standby)):
         try:
             sock = reach(coordinator, PATIENCE_S)
@@ -216,6 +223,9 @@ def wait_for_coordinator(coordinator: str, standby: str = "") -> None:
         except UnreachableError:
             if attempts == ATTEMPTS or time.monotonic() > deadline:
                 raise
+            if not told and time.monotonic() > begun + QUIET_S:
+                told = True
+                log.warning("nobody answers at %s yet; it is tried for %g s", coordinator, PATIENCE_S)
             time.sleep(0.05)
         else:
             return

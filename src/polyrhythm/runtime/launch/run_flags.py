@@ -126,20 +126,39 @@ def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
 def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our flags, and the script with its own: nothing after the script is looked at.
 
-    >>> split_at_script(make_parser(), ["--policy", "asp", "--standalone", "train.py", "--n", "5"])
+    A flag may be cut short, as under torchrun, as long as it is clear which one is meant; what comes back has it whole.
+
+    >>> split_at_script(make_parser(), ["--policy", "asp", "--stand", "train.py", "--n", "5"])
     (['--policy', 'asp', '--standalone'], ['train.py', '--n', '5'])
     """
-    position = 0
+    arguments, position = [*arguments], 0
     while position < len(arguments):
         word = arguments[position]
         if not word.startswith("-"):
-            return list(arguments[:position]), list(arguments[position:])
-        action = parser._option_string_actions.get(word.replace("_", "-") if word.startswith("--") else word)
+            return arguments[:position], arguments[position:]
+        arguments[position] = word = whole(parser, word)
+        action = parser._option_string_actions.get(word.partition("=")[0])
         takes_value = action is not None and action.nargs != 0 and "=" not in word
         position += 2 if takes_value else 1
     if {"-h", "--help"} & set(arguments):
         parser.parse_args(["--help"])  # which does not come back
     raise UsageError("no script given; write polyrhythm run --policy asp train.py")
+
+
+def whole(parser: argparse.ArgumentParser, word: str) -> str:
+    """A flag as it is called, if the word is one or the beginning of one only.
+
+    >>> whole(make_parser(), "--nproc_per=2"), whole(make_parser(), "--tls"), whole(make_parser(), "-m")
+    ('--nproc-per-node=2', '--tls', '-m')
+    """
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    name, known = name.replace("_", "-"), parser._option_string_actions
+    meant = {id(action): flag for flag, action in known.items() if flag.startswith(name) and "_" not in flag}
+    if name in known or len(meant) != 1:
+        return f"{name if name in known else word.partition('=')[0]}{equals}{value}"
+    return f"{next(iter(meant.values()))}{equals}{value}"
 
 
 def given_flags(parser: argparse.ArgumentParser, flags: Sequence[str]) -> dict[str, Any]:

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import REFUSED, UsageError
+from polyrhythm.errors import REFUSED, PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
@@ -23,6 +25,7 @@ from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
 from polyrhythm.runtime.launch.rendezvous import (
     COORDINATOR,
+    RUN,
     SAID,
     CoordinatorStart,
     answers,
@@ -64,8 +67,12 @@ class LaunchOrder(NamedTuple):
         """Whether the script is here."""
         config = self.config
         script = self.command[0 if config.no_python else len(ADAPTED)]
-        if not (config.no_python or config.module or Path(script).exists()):
+        if config.no_python or config.module:
+            return
+        if not Path(script).exists():
             raise UsageError(f"cannot find the script {script}")
+        if Path(script).is_dir():
+            raise UsageError(f"the script {script} is a folder; name a file in it")
 
     @property
     def forks(self) -> bool:
@@ -100,6 +107,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         token=node.token or make_token(),
         listen=node.listen,
         workers=processes * node.count,
+        run=uuid.uuid4().hex,
     )
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
 
@@ -165,6 +173,7 @@ def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[i
     if plan.node.rank:
         wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
         coordinator = start.start() if start is not None else None
+    os.environ[RUN] = run_number(plan)
     watcher = watch.process if watch else None
     if plan.node.changing and not plan.node.rank:
         LastCall(plan.coordinator, plan.node, plan.processes, say).start()
@@ -196,6 +205,16 @@ def coordinator_start(plan: LaunchOrder) -> CoordinatorStart | None:
         return None
     first = Address(node.coordinator, config.job, config.token)
     return CoordinatorStart(msgspec.structs.replace(config, listen=(node.standby,)), bound=True, first=first)
+
+
+def run_number(plan: LaunchOrder) -> str:
+    """What tells this run from others of its name; the first host has made it."""
+    if not plan.node.rank:
+        return plan.config.run
+    for place in filter(None, (plan.node.coordinator, plan.node.standby)):
+        with suppress(PolyrhythmError):
+            return steer.status(Address(place, plan.config.job, plan.config.token)).run
+    return ""
 
 
 def announce(plan: LaunchOrder) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
-from polyrhythm.runtime.launch.rendezvous import TORCHRUN_JOB
+from polyrhythm.runtime.launch.rendezvous import RUN, TORCHRUN_JOB
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.data.alone import SharedStart
@@ -30,7 +30,7 @@ from polyrhythm.runtime.worker.session import Session
 
 def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
-    start = SharedStart("-".join(os.environ.get(name, "") for name in TORCHRUN_JOB[:2]), script.rank)
+    start = SharedStart("-".join(os.environ.get(name, "") for name in (*TORCHRUN_JOB[:2], RUN)), script.rank)
     patch_session(script, start)
     patch_wrapper(script)
     patch_compile()

@@ -158,13 +158,27 @@ class Completion:
         if self._first is None:
             self.config, lines = with_session(self.config, arguments)
             self._first = rank, arguments
-            for line in lines:
+            for line in (*lines, *idle(self.config)):
                 self._tell(line)
             return True
         first, theirs = self._first
         if arguments != theirs:
             self._tell(f"rank {rank} gives its session other arguments than rank {first}, whose arguments hold")
         return False
+
+
+def idle(config: JobConfig) -> tuple[str, ...]:
+    """A line for each setting that was given and does nothing, because another one was not.
+
+    >>> idle(JobConfig(every="5m", given={"every": "--every"}))
+    ('--every 5m has no effect without a folder for checkpoints; give --checkpoint DIR, too',)
+    """
+    given = [name for name in ("every", "keep") if name in config.given and config.checkpoint is None]
+    return tuple(
+        f"{config.label(name)} {getattr(config, name)} has no effect without a folder for checkpoints; give "
+        "--checkpoint DIR, too"
+        for name in given
+    )
 
 
 def told_early(config: JobConfig) -> dict[str, str]:

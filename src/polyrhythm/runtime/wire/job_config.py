@@ -25,7 +25,10 @@ Averaging: TypeAlias = Literal["ring", "server"]
 """Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
 INTERNAL = frozenset(
-    {"token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "trainjob", "given"}
+    {
+        *("token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "trainjob"),
+        *("run", "given"),
+    }
 )
 """Fields without a flag: they follow from the others, or only a program sets them."""
 
@@ -140,6 +143,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         heartbeat_s: period of the workers' heartbeats.
         patience_s: how long to wait for the first worker.
         figures: file for what was measured (`polyrhythm.telemetry.Figures`), written as JSON at the job's end.
+        run: what tells this run of a job from others of its name.
         trainjob: whether Kubeflow's TrainJob is told how far the job is.
         given: where the values come from that somebody has chosen, by name, such as ``{"policy": "--policy"}``; all
             others are defaults, in place of which an argument of the script's session holds.
@@ -199,6 +203,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     patience_s: float = 120.0
     figures: str | None = None
     trainjob: bool = False
+    run: str = ""
     given: dict[str, str] = {}
 
     def __post_init__(self) -> None:

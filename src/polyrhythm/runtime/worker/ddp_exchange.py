@@ -2,6 +2,7 @@
 averages.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -380,7 +381,9 @@ def make_group(timeout: timedelta) -> SwitchGroup:
         alone = [dist.get_rank()]
         group = dist.new_group(alone, backend=BACKEND, timeout=timeout, use_local_synchronization=True)
     else:
+        shown = sys.excepthook
         dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        sys.excepthook = shown  # torch's calls every rank rank 0, which each of them is in this group
         group = dist.group.WORLD
     assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
     return group

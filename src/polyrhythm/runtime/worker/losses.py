@@ -143,8 +143,8 @@ def refuse_sum(loss: Tensor) -> None:
 NODES = 16
 """Operations of a loss that are looked at."""
 
-WATCHED_S = 0.25
-"""Seconds between two losses that are read only because somebody watches the job: on a GPU each waits for the step."""
+SHOWN_S = 0.25
+"""Seconds between two losses that the coordinator is told of only to show them."""
 
 
 class Losses:
@@ -214,9 +214,13 @@ class FiniteWatch:
         >>> watch = FiniteWatch()
         >>> watch.see([torch.tensor(1.0)], step=1), watch.see([torch.tensor(float("inf"))], step=2)
         (None, (2, inf))
+
+    Attributes:
+        latest: the latest loss that is known; None before the first.
     """
 
     def __init__(self) -> None:
+        self.latest: float | None = None
         self._in_flight: deque[OnItsWay] = deque(maxlen=MOST_COPIES)
 
     def see(self, losses: Sequence[Tensor], step: int) -> tuple[int, float] | None:
@@ -224,9 +228,13 @@ class FiniteWatch:
         for loss in losses:
             if loss.is_cuda:
                 self._fetch(loss, step)
-            elif not math.isfinite(value := loss.item()):
+            elif not math.isfinite(value := self._know(loss)):
                 return step, value
         return self._arrived() if self._in_flight else None
+
+    def _know(self, loss: Tensor) -> float:
+        self.latest = float(loss.item())
+        return self.latest
 
     def _fetch(self, loss: Tensor, step: int) -> None:
         copy, copied = loss.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -236,7 +244,7 @@ class FiniteWatch:
     def _arrived(self) -> tuple[int, float] | None:
         while self._in_flight and self._in_flight[0].copied.query():  # type: ignore[no-untyped-call]
             step, loss, _ = self._in_flight.popleft()
-            if not math.isfinite(value := loss.item()):
+            if not math.isfinite(value := self._know(loss)):
                 return step, value
         return None
 

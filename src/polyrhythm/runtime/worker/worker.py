@@ -36,7 +36,7 @@ from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
-from polyrhythm.runtime.worker.losses import WATCHED_S, FiniteWatch, Guard
+from polyrhythm.runtime.worker.losses import SHOWN_S, FiniteWatch, Guard
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.presence.comeback import come_back
 from polyrhythm.runtime.worker.presence.position import EpochPosition
@@ -59,7 +59,6 @@ class Worker:
         exchange: the model's side of collectives.
         clock: seconds, for durations only; that of `DDPExchange.launched_s`.
         guard: watches the losses; none: nobody does.
-        watched: whether somebody wants to see the loss now and then.
         checkpoints: writes the state when a phase begins with a checkpoint, and goes on from one.
     """
 
@@ -71,10 +70,9 @@ class Worker:
         exchange: DDPExchange,
         clock: Callable[[], float] = time.perf_counter,
         guard: Guard | None = None,
-        watched: bool = False,
         checkpoints: ReplicaCheckpoints | None = None,
     ) -> None:
-        self.rank, self._watched = rank, watched
+        self.rank = rank
         self._guard, self._checkpoints = guard or Guard(replica), checkpoints
         steering = StepSettings(replica.optimizer)
         self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, self._come_back, steering)
@@ -251,13 +249,13 @@ class Worker:
     def _hear(self, now_s: float) -> float | None:
         """The loss of this step, if somebody needs it; what is wrong with it the coordinator is told."""
         losses, step = self._context.losses, self._context.tally.steps + 1
-        if not losses.listens:
-            return None
-        if not (self._reads or (self._watched and now_s >= self._shown_s + WATCHED_S)):
+        if not self._reads:
             if odd := self._finite.see(losses.drain(), step):
                 self._warn(*odd)
-            return None
-        loss, self._shown_s = losses.take(), now_s
+            shown = now_s >= self._shown_s + SHOWN_S
+            self._shown_s = now_s if shown else self._shown_s
+            return self._finite.latest if shown else None
+        loss = losses.take()
         if loss is not None and self._guard.listens:
             self._watch(loss)
         elif loss is not None and not math.isfinite(loss):
@@ -270,14 +268,13 @@ class Worker:
             self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
 
     def _listen(self) -> None:
-        self._context.losses.listen(self._reads or self._watched or not self._has_warned, means=self._weighs)
+        self._context.losses.listen(True, means=self._weighs)
 
     def _warn(self, step: int, loss: float) -> None:
         """Have it said once that a loss is not finite."""
         if self._has_warned:
             return
         self._has_warned = True
-        self._listen()
         self._context.client.send(NonFiniteLoss(step, loss))
 
     def _come_back(self, lost: CoordinatorLostError) -> None:
@@ -397,4 +394,6 @@ class Worker:
         if self._context.phase is not None:
             self._side.end_epoch(message.version)
         self._context.done = message.epoch == self._position.epoch
+        if self._context.done:
+            self._position.end()
         self.arrivals = message.arrivals

@@ -11,6 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
+if "restored" in sys.argv:
+    random.setstate(random.Random(1).getstate())
+    np.random.set_state(np.random.RandomState(1).get_state())
+    torch.set_rng_state(torch.Generator().manual_seed(1).get_state())
+if "same" in sys.argv:
+    torch.set_rng_state(torch.get_rng_state())
 if "ddp" in sys.argv:
     dist.init_process_group("gloo")
 if "seeded" in sys.argv:

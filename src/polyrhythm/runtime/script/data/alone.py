@@ -96,6 +96,16 @@ def every_nth(
     return iter(DataLoader(loader.dataset, batch_sampler=_Sampler(batches), **options_of(loader)))
 
 
+SETTERS: tuple[tuple[Any, str], ...] = (
+    (random, "seed"),
+    (random, "setstate"),
+    (np.random, "seed"),
+    (np.random, "set_state"),
+    (torch, "set_rng_state"),
+)
+"""By which a script sets a seed, or goes on from a state that it has kept; torch itself tells of its seed."""
+
+
 class SharedStart:
     """What all ranks draw until it shows that the script knows of them: the same numbers, as one process would.
 
@@ -115,19 +125,21 @@ class SharedStart:
 
     def __init__(self, job: str, rank: int) -> None:
         self._rank, self._seed = rank, zlib.crc32(job.encode())
-        self._unseeded: list[Any] = [random, np.random]
+        self._unseeded: list[Any] = [random, np.random, torch]
         torch.manual_seed(self._seed)
-        for module in self._unseeded:
+        for module in (random, np.random):
             module.seed(self._seed)
-            module.seed = self._watched(module, module.seed)
+        for module, name in SETTERS:
+            setattr(module, name, self._watched(module, getattr(module, name)))
 
     def part(self) -> None:
         """The script knows of its ranks: each has its own numbers from now on, as far as the script has set no seed."""
         own = (self._seed + 1 + self._rank) % 2**32
-        if torch.initial_seed() == self._seed:
-            torch.manual_seed(own)
         for module in self._unseeded.copy():
-            module.seed(own)
+            if module is not torch:
+                module.seed(own)
+            elif torch.initial_seed() == self._seed:
+                torch.manual_seed(own)
 
     def _watched(self, module: Any, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)

@@ -1,5 +1,6 @@
 """How far the job is in its epochs, as one of its workers can tell."""
 
+from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
 
@@ -22,6 +23,11 @@ class EpochPosition:
     def samples(self) -> int:
         """Samples that the job had dealt out before the mini-batch that the script has."""
         return max(self.epoch, 0) * self._dataset_samples + self._position
+
+    def end(self) -> None:
+        """The epoch is over for everyone, and its last mini-batches are dealt out, too."""
+        if self._dataset_samples != UNKNOWN:
+            self._position = self._dataset_samples
 
     def deal(self, draw: DrawnBatch, apart: bool, members: int) -> None:
         if self._own_samples is None:
