@@ -24,12 +24,9 @@ from polyrhythm.training.divergence import EXPLODED, OnDivergence
 Averaging: TypeAlias = Literal["ring", "server"]
 """Where averages of replicas are summed up: on the way from worker to worker, or by the servers."""
 
-INTERNAL = frozenset(
-    {
-        *("token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "trainjob"),
-        *("run", "given"),
-    }
-)
+INTERNAL = frozenset({"run", "given"}) | {
+    *("token", "workers", "listen", "rates", "divergence", "heartbeat_s", "patience_s", "figures", "trainjob")
+}
 """Fields without a flag: they follow from the others, or only a program sets them."""
 
 BY_SCRIPT = ("policy", "epochs", "compress", "on_divergence", "checkpoint", "every")
