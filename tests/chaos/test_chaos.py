@@ -4,10 +4,12 @@ from tests.chaos.in_memory import play
 from tests.chaos.scripts import KINDS, script_of
 
 IN_MEMORY = range(120)
+FOUND = (52106,)
+"""Seeds that have found something: under `ssp` a checkpoint and a death in one moment, after which nobody went on."""
 
 
 def test_jobs_in_memory_outlive_the_faults() -> None:
-    for seed in IN_MEMORY:
+    for seed in (*FOUND, *IN_MEMORY):
         play(seed)
 
 

@@ -118,9 +118,8 @@ def test_a_job_with_tls_trains_and_says_what_is_not_covered(place: Place, files:
 
 
 def test_all_hosts_know_the_run_and_the_next_one_of_the_name_is_another(place: Place) -> None:
-    runs = [
-        [outcome(host) for host in start(place, 'print("run", os.environ["POLYRHYTHM_RUN"])', [], [])] for _ in "12"
-    ]
+    script = f'print("run", os.environ["POLYRHYTHM_RUN"]){TRAINS}'
+    runs = [[outcome(host) for host in start(place, script, [], [])] for _ in range(2)]
     assert all(code == 0 for run in runs for code, _ in run), runs
     first, second = ({line for _, said in run for line in said.splitlines() if line.startswith("run")} for run in runs)
     assert (len(first), len(second)) == (1, 1)

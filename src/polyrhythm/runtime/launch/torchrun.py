@@ -8,13 +8,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import REFUSED, PolyrhythmError, UsageError
+from polyrhythm.errors import REFUSED, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
@@ -49,6 +48,9 @@ PATIENCE_S = 7 * 86400.0
 """How long the coordinator waits for the first worker: a script may load data for hours, and the launcher sees who
 dies.
 """
+
+COORDINATOR_S = 60.0
+"""How long another host waits for the coordinator's first answer."""
 
 UNSEEN = "page, metrics and event files come with workers that polyrhythm run starts; here use polyrhythm top"
 """Said where torchrun, Slurm or an operator has started the workers, so that there is no launcher of ours."""
@@ -209,12 +211,16 @@ def coordinator_start(plan: LaunchOrder) -> CoordinatorStart | None:
 
 def run_number(plan: LaunchOrder) -> str:
     """What tells this run from others of its name; the first host has made it."""
-    if not plan.node.rank:
-        return plan.config.run
-    for place in filter(None, (plan.node.coordinator, plan.node.standby)):
-        with suppress(PolyrhythmError):
-            return steer.status(Address(place, plan.config.job, plan.config.token)).run
-    return ""
+    node, config = plan.node, plan.config
+    if not node.rank:
+        return config.run
+    first = Address(node.coordinator, config.job, config.token)
+    try:
+        return steer.status(first, COORDINATOR_S).run  # it listens before it has imported all that it needs
+    except UnreachableError:
+        if not node.standby:
+            raise
+        return steer.status(msgspec.structs.replace(first, coordinator=node.standby), COORDINATOR_S).run
 
 
 def announce(plan: LaunchOrder) -> None:
