@@ -63,3 +63,26 @@ def test_optimizers_of_two_kinds_stay_with_their_workers(tmp_path: Path) -> None
     refused = try_adapted(tmp_path / "asp", "several.py", "kinds", policy="asp", ranks=1)
     assert refused.codes == [2]
     assert "asp runs on parameter servers, but the optimizers AdamW and Muon are of several kinds" in refused.stderr()
+
+
+@pytest.mark.parametrize("what", ["gan", "critic"])
+def test_without_a_loader_each_optimizer_step_is_one_of_the_job(tmp_path: Path, what: str) -> None:
+    """Workers that draw the same make the script's own steps."""
+    alone = plain(tmp_path / "plain", "drawn_pair.py", what, "30", ranks=1, stand_in=False)
+    run = adapted(tmp_path / "bsp", "drawn_pair.py", what, "30", stand_in=False)
+    for rank in run.ranks:
+        assert torch.allclose(weights(run, rank), weights(alone), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["gan", "critic"])
+def test_without_a_loader_a_single_worker_under_asp_is_the_script(tmp_path: Path, what: str) -> None:
+    alone = plain(tmp_path / "plain", "drawn_pair.py", what, "30", ranks=1, stand_in=False)
+    run = adapted(tmp_path / "asp", "drawn_pair.py", what, "30", policy="asp", ranks=1, stand_in=False)
+    assert torch.allclose(weights(run), weights(alone), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["gan", "critic"])
+def test_without_a_loader_they_follow_live_switches(tmp_path: Path, what: str) -> None:
+    switches = {20: "asp", 60: "local:4"}
+    run = switched(tmp_path, "drawn_pair.py", what, "80", "apart", switches=switches, stand_in=False)
+    assert all(weights(run, rank).isfinite().all() for rank in run.ranks)  # files are written before the last exchange

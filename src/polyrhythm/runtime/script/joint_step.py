@@ -65,6 +65,11 @@ class JointStep:
         self._keep(optimizer, parameters)
         self._steer(True)
 
+    def has_made(self, optimizer: Optimizer | None) -> bool:
+        """Whether this optimizer, or every one, has made its part."""
+        wanted = parts_of(self._replica.optimizer) if optimizer is None else (optimizer,)
+        return all(part in self._stepped for part in wanted)
+
     def after(self) -> None:
         self._steer(False)
         give(self._hidden)

@@ -132,6 +132,8 @@ class AdaptedScript:
 
     def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
         check_step(optimizer)
+        if session.stands_with(optimizer) and self._run is None:
+            self._finish_own(session)  # without mini-batches, a second step of one begins the next of the job
         if self._own is None:
             self._check_place(session)
         elif not session.has_batch:
@@ -284,6 +286,8 @@ class AdaptedScript:
 
     def _forward(self, trains: bool, inputs: Any) -> None:
         if self._own is not None:
+            if trains and self._run is None and self.session is not None and self.session.stands_with(None):
+                self._finish_own(self.session)
             self._own.forward(trains, inputs)
         elif not trains and self._run is not None:
             self._run.looking = not self._run.used
@@ -348,7 +352,7 @@ class AdaptedScript:
         self._start_epoch(run)
 
     def _open_session(self) -> ScriptSession:
-        optimizers = disjoint(self._trained, self._optimizers, self.warm_up)
+        optimizers = disjoint(self._trained, self._optimizers, self.warm_up, loose=not self.lanes)
         self._trained = dict.fromkeys(optimizers)
         session = open_session(optimizers, self.lanes, self.warm_up, self._forward)
         self.follows = True
@@ -368,8 +372,6 @@ class AdaptedScript:
         place = self.warm_up.stepped_at if run is None else self.loaders.place(run.loader)
         self._dealing.check_own(place)
         self.session = self._open_session()
-        if self.session.joint and run is None:
-            raise refuse("several optimizers and no loader: nobody knows which of their steps belong together", place)
         if self.session.counts_shares and (run is None or length_of(run.loader) is None):
             raise refuse(f"policy {self.session.policy} counts shares of epochs whose length nobody knows", place)
         split = 1 if self.distributed or run is None else self.workers

@@ -159,6 +159,10 @@ class ScriptSession(Session):
         if self._joint is not None and self._joint.finish(self._accumulation.samples):
             self._accumulation.take()
 
+    def stands_with(self, optimizer: Optimizer | None) -> bool:
+        """Whether this one of several optimizers, or every one, has made its part of the step under way."""
+        return self._joint is not None and self._joint.has_made(optimizer)
+
     def drop_step(self) -> None:
         """The script has left its loop."""
         if self._joint is not None:

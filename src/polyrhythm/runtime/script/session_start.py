@@ -15,13 +15,19 @@ from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.replica import JointOptimizer
 
 
-def disjoint(trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep) -> list[Optimizer]:
-    """The optimizers that have stepped, and others that may: for parameters of their own in the same models."""
+def disjoint(
+    trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep, loose: bool
+) -> list[Optimizer]:
+    """The optimizers that have stepped, and others that may: for parameters of their own in the same models.
+
+    If `loose`, also those for tensors that belong to no model.
+    """
     found = list(trained)
     taken = {p for each in found for group in each.param_groups for p in group["params"]}
     for each in others:
         own = {p for group in each.param_groups for p in group["params"]}
-        if own.isdisjoint(taken) and warm_up.has_seen(each):
+        outside = loose and not any(isinstance(p, nn.Parameter) for p in own)
+        if own.isdisjoint(taken) and (outside or warm_up.has_seen(each)):
             found.append(each)
             taken |= own
     return found

@@ -84,12 +84,13 @@ class WarmUpStep:
 
     def model_of(self, optimizer: Optimizer) -> nn.Module:
         """The module that has just these parameters, among those that were called."""
-        wanted = set(trainable(parameter for group in optimizer.param_groups for parameter in group["params"]))
+        wanted = dict.fromkeys(trainable(p for group in optimizer.param_groups for p in group["params"]))
         for module in self._called:
-            if set(trainable(module.parameters())) == wanted:
+            if set(trainable(module.parameters())) == set(wanted):
                 return module
-        joint = nn.ModuleList(outermost(self._called, wanted))
-        if not wanted <= set(joint.parameters()):
+        loose = [p for p in wanted if not isinstance(p, Parameter)]
+        joint = nn.ModuleList([*outermost(self._called, set(wanted)), *([Loose(loose)] if loose else [])])
+        if not wanted.keys() <= set(joint.parameters()):
             problem = (
                 "the model of this optimizer was not found; train modules that are called, with all its parameters"
             )
@@ -130,6 +131,18 @@ class WarmUpStep:
             self._given, self._fresh = self._given + samples, False
         if self.stepped_at:
             self.again()
+
+
+class Loose(nn.Module):
+    """Tensors that are trained but belong to no module, such as the temperature of an actor.
+
+    >>> [name for name, _ in Loose([torch.zeros(1, requires_grad=True)]).named_parameters()]
+    ['0']
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._parameters.update({str(number): tensor for number, tensor in enumerate(tensors)})  # type: ignore[misc]
 
 
 class ForwardWatch:

@@ -1,0 +1,67 @@
+# mypy: ignore-errors
+"""Several optimizers and no loader: a GAN, and an actor and its critic with a temperature that is no module's."""
+
+import os
+import sys
+
+import torch
+from torch import nn
+
+WHAT, STEPS = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(0)
+own = torch.Generator().manual_seed(int(os.environ.get("RANK", 0)) if "apart" in sys.argv else 0)
+
+
+def draw():
+    return torch.randn(8, 4, generator=own)
+
+
+def gan():
+    maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        made = maker(draw())
+        of_maker.zero_grad()
+        critic(made).square().mean().backward()
+        of_maker.step()
+        of_critic.zero_grad()
+        (critic(draw() + 1) - critic(made.detach())).sigmoid().mean().backward()
+        of_critic.step()
+    return [maker, critic], []
+
+
+def actor_and_critic():
+    """The critic steps each time, the others every second time; the critic of the target follows slowly."""
+    actor, critic, target = nn.Linear(4, 2), nn.Linear(6, 1), nn.Linear(6, 1)
+    target.load_state_dict(critic.state_dict())
+    temperature = torch.zeros(1, requires_grad=True)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=0.02)
+    of_actor = torch.optim.Adam(actor.parameters(), lr=0.01)
+    of_temperature = torch.optim.Adam([temperature], lr=0.01)
+    for step in range(STEPS):
+        state = draw()
+        with torch.no_grad():
+            wanted = state.sum(1, keepdim=True) + 0.9 * target(torch.cat([state, actor(state).tanh()], 1))
+        of_critic.zero_grad()
+        (critic(torch.cat([state, actor(state).detach()], 1)) - wanted).square().mean().backward()
+        of_critic.step()
+        if step % 2:
+            action = actor(state).tanh()
+            of_actor.zero_grad()
+            (action.square() * temperature.exp().detach() - critic(torch.cat([state, action], 1))).mean().backward()
+            of_actor.step()
+            of_temperature.zero_grad()
+            (temperature.exp() * (action.detach().square().mean() - 0.5)).backward()
+            of_temperature.step()
+        with torch.no_grad():
+            for mine, slow in zip(critic.parameters(), target.parameters(), strict=True):
+                slow.mul_(0.9).add_(mine, alpha=0.1)
+    return [actor, critic], [temperature]
+
+
+modules, loose = {"gan": gan, "critic": actor_and_critic}[WHAT]()
+weights = [p for module in modules for p in module.parameters()] + loose
+with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+    print(*[f"{x:.9g}" for p in weights for x in p.detach().flatten().tolist()], file=out)
