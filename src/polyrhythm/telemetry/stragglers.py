@@ -20,6 +20,9 @@ StragglerKind = Literal["", "transient", "rotating", "persistent"]
 HORIZON = 50
 """Windows over which shares are averaged; older ones fade out."""
 
+QUIET_S = 10.0
+"""Between two lines about one worker, at least: who is late now and then is not worth more of them."""
+
 MOSTLY = 0.5
 """Share of the windows that counts as most of the time."""
 
@@ -68,6 +71,8 @@ class Totals:
     late_share: float = 0.0
     spells: int = 0
     samples: int = 0
+    told_late: bool = False
+    told_s: float = -QUIET_S
 
 
 @dataclass(slots=True)
@@ -131,13 +136,13 @@ class Stragglers:
         record.window_steps += 1
         record.window_s += arrival_s
         if record.window_steps >= self.detector.window:
-            self._judge(report.worker, record)
+            self._judge(report.worker, record, report.time_s)
 
     def arrivals(self) -> dict[int, Lateness]:
         """How each worker arrives, in order of their numbers."""
         return {worker: self._arrival(record) for worker, record in sorted(self.records.items()) if record.steps}
 
-    def _judge(self, worker: int, record: Totals) -> None:
+    def _judge(self, worker: int, record: Totals, time_s: float) -> None:
         record.mean_s = record.window_s / record.window_steps
         record.window_steps, record.window_s = 0, 0.0
         self.due -= 1
@@ -153,8 +158,9 @@ class Stragglers:
         if late != record.late:
             record.late = late
             record.spells += late
-            if self.tell is not None:
-                self.tell(self._line(worker, record))
+        if self.tell is not None and late != record.told_late and time_s >= record.told_s + QUIET_S:
+            record.told_late, record.told_s = late, time_s
+            self.tell(self._line(worker, record))
 
     def _line(self, worker: int, record: Totals) -> str:
         arrival = self._arrival(record)

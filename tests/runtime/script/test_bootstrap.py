@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.script.bootstrap import within_launcher
+from polyrhythm.runtime.script.bootstrap import execute, within_launcher
 from tests.runtime.script.runs import SCRIPTS, adapted, try_adapted
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -58,3 +58,8 @@ def test_ctrl_c_in_code_that_torch_calls_is_ctrl_c_all_the_same(tmp_path: Path) 
     run = try_adapted(tmp_path, str(script), ranks=1, stand_in=False)
     assert run.codes == [128 + signal.SIGINT]
     assert "Traceback" not in run.stderr()
+
+
+def test_a_folder_is_no_script(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder without a __main__.py; name a script"):
+        execute([str(tmp_path)])

@@ -75,3 +75,11 @@ def test_many_forward_passes_may_belong_to_a_step_and_each_worker_may_find_its_e
     run = adapted(tmp_path, "episodes.py", "400", policy=policy, stand_in=False)
     ends = [(run.folder / f"weights.{rank}").read_text(encoding="utf-8").split() for rank in run.ranks]
     assert [solved for _, solved in ends] == ["True", "True"]
+
+
+@pytest.mark.parametrize("what", ["tensors", "evaluating"])
+def test_no_model_need_be_called_in_training_mode(tmp_path: Path, what: str) -> None:
+    run = adapted(tmp_path, "bare.py", what, stand_in=False)
+    first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
+    assert first == second
+    assert "SGD.step follows the policy" in run.stderr()

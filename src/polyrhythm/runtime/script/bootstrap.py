@@ -121,6 +121,8 @@ def execute(arguments: Sequence[str]) -> None:
     path = Path(arguments[0])
     if not path.exists():
         raise UsageError(f"cannot find the script {path}")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise UsageError(f"{path} is a folder without a __main__.py; name a script")
     sys.argv = list(arguments)
     sys.path[0] = str(path.resolve().parent)
     runpy.run_path(str(path), run_name="__main__")

@@ -119,11 +119,14 @@ class AdaptedScript:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
+        again = optimizer in self._trained
         if self.dormant or self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         self._used()
+        if again:
+            self._called_again()  # though no model was called in training mode
         if self.session is None:
             self._warm_up_step(optimizer)
         else:

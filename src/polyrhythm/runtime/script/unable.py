@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.tensor import parallel
@@ -12,7 +13,6 @@ from polyrhythm.runtime.script.script import AdaptedScript
 
 CLASSES = {
     fsdp.FullyShardedDataParallel: "shards parameters, but a policy needs whole replicas",
-    nn.DataParallel: "has one process for all devices, but a policy needs one worker for each",
 }
 FUNCTIONS = {
     (fsdp, "fully_shard"): "shards parameters, but a policy needs whole replicas",
@@ -23,6 +23,7 @@ FUNCTIONS = {
 def patch(script: AdaptedScript) -> None:
     for kind, reason in CLASSES.items():
         kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[misc]
+    nn.DataParallel.__init__ = for_one_device(script, nn.DataParallel.__init__)  # type: ignore[method-assign]
     for (module, name), reason in FUNCTIONS.items():
         shown = f"{module.__name__.rpartition('.')[2]}.{name}"
         setattr(module, name, guarded(script, getattr(module, name), shown, reason))
@@ -36,3 +37,16 @@ def guarded(script: AdaptedScript, function: Any, name: str, reason: str) -> Any
         return function(*args, **kwargs)
 
     return call
+
+
+def for_one_device(script: AdaptedScript, original: Any) -> Any:
+    """`nn.DataParallel` of one device, or of a CPU, calls its module and does nothing else."""
+
+    @functools.wraps(original)
+    def init(self: nn.DataParallel[Any], module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if min(devices, devices if device_ids is None else len(device_ids)) > 1 and not script.dormant:
+            raise refuse("DataParallel has one process for all devices, but a policy needs one worker for each")
+        original(self, module, device_ids, *args, **kwargs)
+
+    return init

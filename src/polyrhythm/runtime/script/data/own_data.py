@@ -29,7 +29,10 @@ EVERY_NTH = (
 LOOKED_UP = (
     "the loop looks something up by the number of its mini-batch, so no worker takes more of them than its loader has"
 )
-DRAWN = "the script draws its data itself, on each worker its own; the job counts samples and does not know which"
+DRAWN = (
+    "the script draws its data itself: each worker others, or all the same if it draws nothing at random; the job "
+    "counts samples and does not know which"
+)
 
 
 class OwnData:
