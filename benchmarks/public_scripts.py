@@ -166,12 +166,13 @@ def cell(outcome: Outcome | None, baseline: Outcome | None) -> str:
 
 
 def markdown(rows: dict[str, Row], results: dict[str, dict[str, Outcome]]) -> str:
-    """The tables of docs/guides/scripts.md: what ends, and what is refused, with its line."""
+    """The table of docs/guides/scripts.md: rows of which something was run; below it what is refused, with its line."""
     head = ["row", "class", "repository, commit", "without us", *POLICIES[1:]]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     refusals: dict[str, list[str]] = {}
     for name, row in rows.items():
-        found = results.get(name, {})
+        if not (found := results.get(name, {})):
+            continue
         baseline = found.get(BASELINE)
         cells = [cell(baseline, None), *(cell(found.get(policy), baseline) for policy in POLICIES[1:])]
         source = f"{row['repository']} {row['commit'][:7]}"

@@ -61,5 +61,5 @@ def test_ctrl_c_in_code_that_torch_calls_is_ctrl_c_all_the_same(tmp_path: Path) 
 
 
 def test_a_folder_is_no_script(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder without a __main__.py; name a script"):
+    with pytest.raises(UsageError, match=r"is a folder without a __main__\.py; name a script"):
         execute([str(tmp_path)])

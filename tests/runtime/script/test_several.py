@@ -12,14 +12,14 @@ def weights(run: Run, rank: int = 0) -> torch.Tensor:
     return torch.tensor([float(word) for word in (run.folder / f"weights.{rank}").read_text("utf-8").split()])
 
 
-@pytest.mark.parametrize("what", ["gan", "critic", "kinds", "scalers"])
+@pytest.mark.parametrize("what", ["gan", "critic", "kinds", "scalers", "eager"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
     ours, theirs = adapted(tmp_path / "ours", "several.py", what), plain(tmp_path / "theirs", "several.py", what)
     for rank in ours.ranks:
         assert torch.equal(weights(ours, rank), weights(theirs, rank))
 
 
-@pytest.mark.parametrize("what", ["gan", "critic"])
+@pytest.mark.parametrize("what", ["gan", "critic", "eager"])
 def test_a_single_worker_under_asp_is_the_script_by_itself(tmp_path: Path, what: str) -> None:
     ours = adapted(tmp_path / "ours", "several.py", what, policy="asp", ranks=1)
     theirs = plain(tmp_path / "theirs", "several.py", what, ranks=1)

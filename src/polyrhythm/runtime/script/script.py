@@ -119,14 +119,13 @@ class AdaptedScript:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
-        again = optimizer in self._trained
         if self.dormant or self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         self._used()
-        if again:
-            self._called_again()  # though no model was called in training mode
+        if optimizer in self._stepped:  # with the same mini-batch, or no model was called in training mode
+            self._begin_drawn()
         if self.session is None:
             self._warm_up_step(optimizer)
         else:
@@ -135,8 +134,8 @@ class AdaptedScript:
 
     def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
         check_step(optimizer)
-        if session.stands_with(optimizer) and self._run is None:
-            self._finish_own(session)  # without mini-batches, a second step of one begins the next of the job
+        if self._own is not None and session.stands_with(optimizer):
+            self._finish_own(session)  # its second step with one mini-batch, or with none, begins the job's next one
         if self._own is None:
             self._check_place(session)
         elif not session.has_batch:
@@ -365,10 +364,13 @@ class AdaptedScript:
 
     def _called_again(self) -> None:
         """A model is called for another step: if its data come from no loader, the session takes over."""
-        none = self._run is None or not self._run.inside or self.warm_up.ahead
-        if self.session is None and not self.dormant and none:
+        if self._run is None or not self._run.inside or self.warm_up.ahead:
+            self._begin_drawn()  # before what this pass computes: an epoch may begin with other values
+
+    def _begin_drawn(self) -> None:
+        if self.session is None and not self.dormant:
             self._parts = self.warm_up.parts
-            self._begin_own(self._run).begin()  # before what this pass computes: an epoch may begin with other values
+            self._begin_own(self._run).begin()
 
     def _begin_own(self, run: Pass | None) -> OwnReading:
         """Start the session of a script whose data the job does not deal out."""

@@ -62,6 +62,22 @@ def two_scalers():
     return [critic, maker]
 
 
+def eager_critic():
+    """It steps three times with each mini-batch, and only the first one is new."""
+    critic, maker = wrap(nn.Linear(4, 1)), wrap(nn.Linear(4, 4))
+    of_critic, of_maker = (torch.optim.SGD(each.parameters(), lr=0.05) for each in (critic, maker))
+    for _ in range(3):
+        for (x,) in loader:
+            for _ in range(3):
+                of_critic.zero_grad()
+                (critic(x) - critic(maker(-x).detach())).square().mean().backward()
+                of_critic.step()
+            of_maker.zero_grad()
+            critic(maker(-x)).square().mean().backward()
+            of_maker.step()
+    return [critic, maker]
+
+
 def two_kinds():
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1))
     muon = torch.optim.Muon([model[0].weight], lr=0.05)
@@ -76,7 +92,7 @@ def two_kinds():
     return [model]
 
 
-ways = {"scalers": two_scalers, "kinds": two_kinds, "critic": lambda: gan(2)}
+ways = {"scalers": two_scalers, "eager": eager_critic, "kinds": two_kinds, "critic": lambda: gan(2)}
 models = {"gan": lambda: gan(1), "buffers": lambda: gan(1), **ways}[WHAT]()
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[f"{x:.9g}" for m in models for p in m.parameters() for x in p.detach().flatten().tolist()], file=out)
