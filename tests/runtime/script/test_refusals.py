@@ -42,7 +42,6 @@ REFUSED = {
     "FSDP": ("    FullyShardedDataParallel(model)", "FullyShardedDataParallel shards parameters"),
     "fully_shard": ("    fully_shard(model)", "fsdp.fully_shard shards parameters"),
     "parallelize": ("    parallelize_module(model", "parallelize_module splits the model"),
-    "DataParallel": ("    nn.DataParallel(model)", "DataParallel has one process for all devices"),
     "mixed precision": ("mixed_precision=torch", "DistributedDataParallel with mixed_precision exchanges gradients by"),
     "no group": ("DistributedDataParallel(model, process", "without init_process_group; call it first"),
     "Join": ("with Join([model])", "Join needs unequal numbers of steps in synchronous mode"),
@@ -60,3 +59,9 @@ def test_a_script_that_cannot_be_adapted_is_refused_with_its_line(tmp_path: Path
     assert last.startswith("polyrhythm: ")
     assert f"odd.py:{line_of(text)}: " in last
     assert reason in last
+
+
+def test_dataparallel_over_several_devices_is_refused(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "odd.py", "DataParallel", policy="asp")
+    assert run.codes == [2, 2]
+    assert "DataParallel has one process for all devices" in run.stderr()

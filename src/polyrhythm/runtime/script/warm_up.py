@@ -121,6 +121,8 @@ class WarmUpStep:
     def _forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # the module around a compiled graph is called, too, and a note would break the graph
+        if isinstance(module, nn.DataParallel):
+            return  # of one device: calls its module, which is the model
         if module not in self._called:
             self._called[module] = None
             untrained = (p for p in module.parameters() if not p.requires_grad and p not in self._frozen)
