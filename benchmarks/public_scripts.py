@@ -171,12 +171,13 @@ def markdown(rows: dict[str, Row], results: dict[str, dict[str, Outcome]]) -> st
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     refusals: dict[str, list[str]] = {}
     for name, row in rows.items():
-        if not (found := results.get(name, {})):
+        found = results.get(name, {})
+        if not found.keys() - {BASELINE}:
             continue
         baseline = found.get(BASELINE)
         cells = [cell(baseline, None), *(cell(found.get(policy), baseline) for policy in POLICIES[1:])]
         source = f"{row['repository']} {row['commit'][:7]}"
-        kind = row["class"] + (", one process" if "alone" in row else "")
+        kind = row["class"] + (", one process" if "alone" in row and "one process" not in row["class"] else "")
         lines.append("| " + " | ".join([f"`{name}`", kind, source, *cells]) + " |")
         for policy in POLICIES[1:]:
             if reason := found.get(policy, {}).get("refusal"):

@@ -22,7 +22,7 @@ FUNCTIONS = {
 
 def patch(script: AdaptedScript) -> None:
     for kind, reason in CLASSES.items():
-        kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[misc]
+        kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[method-assign]
     nn.DataParallel.__init__ = for_one_device(script, nn.DataParallel.__init__)  # type: ignore[method-assign]
     for (module, name), reason in FUNCTIONS.items():
         shown = f"{module.__name__.rpartition('.')[2]}.{name}"
