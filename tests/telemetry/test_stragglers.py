@@ -56,4 +56,3 @@ def test_who_is_late_now_and_then_is_not_told_of_each_time() -> None:
         go(stragglers, 4, (16, 16, 16), (1.0, 1.0, 4.0 if time_s % 2 else 1.0), at_s=float(time_s))
     assert stragglers.arrivals()[2].spells == 10
     assert len(told) <= 2
-
