@@ -1,6 +1,5 @@
 """Auto in the simulator: what it makes of clusters that other policies are good or bad at."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from polyrhythm.core import Joined, Report, Trace, replay
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
-from polyrhythm.policies._lib.dealing.foresight import ForeseenRound, Foresight
 from polyrhythm.policies.auto.arms import Informed, ShareLimits
 from polyrhythm.policies.auto.evidence import JobTimes
 from polyrhythm.policies.auto.mind import EQUAL_AGAIN
@@ -104,8 +102,7 @@ def test_of_who_has_made_no_step_nothing_is_known() -> None:
         for clock in range(1, 7):
             known = known.after(Report(worker, clock, 1.0 * clock, samples=8, step_s=1.0 + 2 * worker), alone=False)
     known = known.after(Joined((2,), time_s=9.0), alone=False)
-    known = replace(known, foresight=Foresight(rounds=(ForeseenRound(3.0, 1.5),)))
-    assert Informed.by(known, ShareLimits(risk=0.02)).known == "1~0.071/3~0.071/-"
+    assert Informed.by(known, ShareLimits(risk=0.02, pays=True)).known == "1~0.071/3~0.071/-"
 
 
 @pytest.mark.parametrize(

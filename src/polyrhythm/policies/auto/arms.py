@@ -22,12 +22,13 @@ LEAST_GAIN = 0.03
 
 
 class ShareLimits(NamedTuple):
-    """The largest share, the risk, BSP's time so far, and what the job is ahead of it."""
+    """The largest share, the risk, BSP's time so far, what the job is ahead of it, and whether unequal shares pay."""
 
     most: float = math.inf
     risk: float = math.inf
     bsp_s: float = 0.0
     ahead_s: float = 0.0
+    pays: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +53,12 @@ class Informed(Balanced):
 
     @classmethod
     def by(cls, evidence: JobTimes, limits: ShareLimits) -> "Informed":
-        """With the time of everyone's steps, unless shares that follow from them have not paid."""
+        """With the time of everyone's steps, unless unequal shares do not pay."""
         last = max((worker for worker, _ in evidence.workers.items()), default=-1)
         each = [evidence.workers.get(worker) for worker in range(last + 1)]
-        pays = evidence.foresight.pays
         known = "/".join(known_of(one.time, evidence.batch_size) if one and one.steps else "-" for one in each)
         account = f"{limits.bsp_s:.6g}/{limits.ahead_s:.6g}/{evidence.exchange_s:.6g}"
-        return cls(limits.most, known if pays else "", limits.risk, account)
+        return cls(limits.most, known if limits.pays else "", limits.risk, account)
 
 
 def known_of(time: StepTime, batch_size: int) -> str:
@@ -85,9 +85,9 @@ def surely(bsp: Sequence[float], other: Sequence[float], exchange_s: float, doub
 
 
 def balanced_arm(evidence: JobTimes, view: StepView, limits: ShareLimits) -> ArmOutlook | None:
-    """None where shares are equal, or would not have paid if they had been dealt before the rounds."""
+    """None where shares are equal, or unequal ones do not pay."""
     shares = shares_of(view, limits.most)
-    if len(set(shares)) == 1 or not evidence.foresight.pays:
+    if len(set(shares)) == 1 or not limits.pays:
         return None
     rounds = balanced_rounds(view, shares)
     sure = surely(bsp_rounds(view), rounds, view.exchange_s)

@@ -1,12 +1,10 @@
 """What a job shows of itself while any policy is in force: how long steps and exchanges take."""
 
-import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
-from polyrhythm.policies._lib.dealing.foresight import UNFORESEEN, Foresight
 from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.auto.outlook import StepView
 
@@ -54,8 +52,7 @@ class JobTimes:
         message_s: of the transfers of a step that meets nobody, mean of the latest; 0 before there is one.
         live: how many workers there are.
         reports: since the job began.
-        foresight: what balanced BSP would have made of the latest rounds.
-        most, least: largest and smallest share that it would have dealt.
+        least: smallest share that balanced BSP may deal.
     """
 
     batch_size: int
@@ -66,8 +63,6 @@ class JobTimes:
     exchanges: tuple[float, ...] = ()
     message_s: float = 0.0
     reports: int = 0
-    foresight: Foresight = UNFORESEEN
-    most: float = math.inf
     least: int = 1
 
     def resumed(self) -> "JobTimes":
@@ -75,7 +70,7 @@ class JobTimes:
         workers = self.workers
         for worker, seen in self.workers.items():
             workers = workers.set(worker, replace(seen, begun=0, since_s=None))
-        return replace(self, workers=workers, slowest_s=0.0, round_s=None, foresight=self.foresight.anew())
+        return replace(self, workers=workers, slowest_s=0.0, round_s=None)
 
     def after(self, event: Event, alone: bool) -> "JobTimes":
         """What an event tells; `alone` says that a worker's transfers are its own, and no part of a round."""
@@ -87,10 +82,10 @@ class JobTimes:
                 joined = self.workers
                 for worker, seen in zip(workers, known, strict=True):
                     joined = joined.set(worker, replace(seen, begun=0, since_s=None))
-                return replace(self, workers=joined, round_s=None, foresight=self.foresight.anew())
+                return replace(self, workers=joined, round_s=None)
             case Left(worker=worker, reason=reason):
-                left = replace(self, round_s=None, foresight=self.foresight.anew())
-                return left if reason == "finished" else replace(left, workers=self.workers.remove(worker))
+                workers = self.workers if reason == "finished" else self.workers.remove(worker)
+                return replace(self, workers=workers, round_s=None)
             case _:
                 return self
 
@@ -117,8 +112,6 @@ class JobTimes:
             self.exchanges,
             message_s,
             self.reports + 1,
-            self.foresight,
-            self.most,
             self.least,
         )
 
@@ -144,17 +137,8 @@ class JobTimes:
         exchanges = self.exchanges
         if whole and self.round_s is not None:
             exchanges = (*exchanges[-EXCHANGES + 1 :], max(0.0, time_s - self.round_s - self.slowest_s))
-        foresight = self._foreseen() if whole else self.foresight.anew()
         round_s = time_s if whole else None
-        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=round_s, foresight=foresight)
-
-    def _foreseen(self) -> Foresight:
-        """With the round that is over, if everyone's step in it was timed."""
-        each = [one for _, one in self.workers.items()]
-        if not all(one.steps for one in each):
-            return self.foresight
-        times, steps = [one.time for one in each], [one.steps[-1] for one in each]
-        return self.foresight.after(times, steps, self.batch_size, self.most, self.exchange_s, self.least)
+        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=round_s)
 
     @property
     def exchange_s(self) -> float:
@@ -212,12 +196,6 @@ class JobTimes:
         factor = fmean(expected[worker] for worker in late) / usual_s
         names = ", ".join(map(str, late[:NAMED])) + (", ..." if len(late) > NAMED else "")
         return f"rank {names} is {factor:.1f}x slower" if len(late) == 1 else f"ranks {names} are {factor:.1f}x slower"
-
-    @property
-    def spread(self) -> float:
-        """Slowest expected step over the fastest."""
-        expected = [one.time.expected_s(self.batch_size) for _, one in self.workers.items()]
-        return max(expected) / min(expected) if expected and min(expected) > 0 else math.inf
 
 
 LATE = 1.15

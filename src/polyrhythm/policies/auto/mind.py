@@ -82,7 +82,12 @@ class Barred(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mind:
-    """A pure value: all of it follows from the events and decisions that it was shown."""
+    """A pure value: all of it follows from the events and decisions that it was shown.
+
+    Args:
+        dealt: whether shares were unequal when balanced BSP was last in force, as they are where its guard has found
+            that they pay.
+    """
 
     cluster: Cluster
     evidence: JobTimes
@@ -103,7 +108,7 @@ class Mind:
     def start(cls, cluster: Cluster, permits: Permits) -> "Mind":
         """Under balanced BSP, whose shares are equal until they surely need not be: that is BSP."""
         first = Informed(permits.most, risk=permits.risk)
-        return cls(cluster, JobTimes(cluster.batch_size, most=permits.most, least=cluster.least_share), first, first)
+        return cls(cluster, JobTimes(cluster.batch_size, least=cluster.least_share), first, first)
 
     @property
     def saved_s(self) -> float:
@@ -163,7 +168,7 @@ class Mind:
         elif trial is not None:
             trial = None
         losses = self.losses if trial is None and self.trial is None else LossPoints()
-        return replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses, dealt=False)
+        return replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses)
 
     def _booked(self, time_s: float) -> "Mind":
         """With the account of the window, and a new one."""
@@ -241,7 +246,8 @@ class Mind:
     def _limits(self, permits: Permits) -> ShareLimits:
         """What balanced BSP may do now."""
         account = self.account
-        return ShareLimits(permits.most, permits.risk, account.elapsed_s + account.saved_s, account.saved_s)
+        bsp_s = account.elapsed_s + account.saved_s
+        return ShareLimits(permits.most, permits.risk, bsp_s, account.saved_s, self.dealt)
 
     def _limit_s(self, permits: Permits, round_s: float, fall: float) -> float:
         """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned, or

@@ -8,11 +8,11 @@ measured time of an exchange, and returns the seconds in which n * B samples cou
 import heapq
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from operator import mul
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 from polyrhythm.core import Policy
+from polyrhythm.policies._lib.dealing.foresight import dealt_rounds
 from polyrhythm.policies._lib.dealing.shares import better_shares
 from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies.asp import ASP
@@ -85,11 +85,7 @@ def shares_of(view: StepView, most: float) -> tuple[int, ...]:
 
 def balanced_rounds(view: StepView, shares: Sequence[int]) -> list[float]:
     """A round takes as long as its slowest share."""
-    factors = [
-        time.expected_s(share) / time.expected_s(view.batch_size)
-        for time, share in zip(view.times, shares, strict=True)
-    ]
-    return [max(map(mul, factors, steps)) for steps in view.rounds]
+    return dealt_rounds(view.times, shares, view.rounds, view.batch_size)
 
 
 def local_s(view: StepView, h: int) -> float:

@@ -15,10 +15,6 @@ from polyrhythm.policies.k_sync import KSync
 
 ALLOWED = ("exact", "local", "async")
 
-RISK, RISK_OF_TRIALS = 0.02, 0.1
-"""Shares of its time by which a job may be behind BSP by default: with exact arms alone, and where others are tried."""
-
-
 @dataclass(frozen=True, slots=True)
 class AutoState:
     """What is known and wanted, and the policy in force where this policy runs it itself."""
@@ -38,8 +34,7 @@ class Auto(Supervisor[AutoState]):
         allow: what the others may do to the gradients. exact: nothing, which leaves `balanced`; local: steps on
             replicas, too (`local`, `selsync`, `diloco`); async: also stale gradients (`asp`, `ssp`, `k-async`).
         risk: share of its time by which the job may be behind BSP before an exact arm goes, one round at least; a trial
-            of another arm may cost as large a share of half the time that the job is planned to take. By default 0.02,
-            and 0.1 where `allow` or `also` permits such arms.
+            of another arm may cost as large a share of half the time that the job is planned to take.
         drop: whether the slowest steps may be dropped (`k-sync`).
         most: largest share of a worker under `balanced`; inf: no limit.
         also: one more policy to be tried, such as a switch or a learned one.
@@ -51,7 +46,7 @@ class Auto(Supervisor[AutoState]):
     """
 
     allow: str = "exact"
-    risk: float | None = None
+    risk: float = 0.02
     drop: bool = False
     most: float = float("inf")
     also: Policy[Any] | None = None
@@ -62,7 +57,7 @@ class Auto(Supervisor[AutoState]):
     def __post_init__(self) -> None:
         if self.allow not in ALLOWED:
             raise SpecError(f"auto allows {', '.join(ALLOWED)} but got {self.allow!r}")
-        if self.risk is not None and not 0 <= self.risk < 1:
+        if not 0 <= self.risk < 1:
             raise SpecError(f"risk must be a share from 0 to below 1 but got {self.risk}")
         Balanced(self.most)
         if self.also is not None:
@@ -101,9 +96,7 @@ class Auto(Supervisor[AutoState]):
         return AutoState(mind, Relay.start(mind.arm, cluster))
 
     def permits(self) -> Permits:
-        inexact = self.learns_from is not None
-        risk = self.risk if self.risk is not None else RISK_OF_TRIALS if inexact else RISK
-        return Permits(risk, self.drop, self.most, self.allow, self.also)
+        return Permits(self.risk, self.drop, self.most, self.allow, self.also)
 
     def in_force(self, state: AutoState) -> Policy[Any]:
         return state.relay.policy

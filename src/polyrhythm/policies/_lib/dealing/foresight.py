@@ -5,8 +5,9 @@ is another question. So each round is held against the shares that would have be
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class Foresight:
         equal = (batch_size,) * len(times)
         shares, rounds = self.shares or equal, self.rounds
         if shares != equal:
-            made = ForeseenRound(max(steps), dealt_s(times, shares, steps, batch_size))
+            made = ForeseenRound(max(steps), *dealt_rounds(times, shares, [steps], batch_size))
             rounds = (*rounds[-FORESEEN + 1 :], made)
         shares = better_shares(times, shares, batch_size, most, exchange_s, least)
         return Foresight(() if shares == equal else shares, rounds)
@@ -85,11 +86,13 @@ class Foresight:
 UNFORESEEN = Foresight()
 
 
-def dealt_s(times: Sequence[StepTime], shares: Sequence[int], steps: Sequence[float], batch_size: int) -> float:
-    """When the slowest of these steps would have been through with its share.
+def dealt_rounds(
+    times: Sequence[StepTime], shares: Sequence[int], rounds: Iterable[Sequence[float]], batch_size: int
+) -> list[float]:
+    """When the slowest step of each round would have been through with its share.
 
-    >>> dealt_s([StepTime(sample_s=1.0)] * 2, (12, 4), (1.0, 3.0), batch_size=8)
-    1.5
+    >>> dealt_rounds([StepTime(sample_s=1.0)] * 2, (12, 4), [(1.0, 3.0), (2.0, 2.0)], batch_size=8)
+    [1.5, 3.0]
     """
-    each = zip(times, shares, steps, strict=True)
-    return max(step_s * time.expected_s(share) / time.expected_s(batch_size) for time, share, step_s in each)
+    factors = [time.expected_s(share) / time.expected_s(batch_size) for time, share in zip(times, shares, strict=True)]
+    return [max(map(mul, factors, steps)) for steps in rounds]
