@@ -7,6 +7,7 @@ import pytest
 
 from polyrhythm.core import Trace
 from polyrhythm.policies.auto.learning import Rung, harsher, least_points
+from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
 from polyrhythm.policies.diloco import DiLoCo
 from polyrhythm.policies.local import LocalSGD
@@ -105,3 +106,16 @@ def test_longer_rounds_are_not_tried_where_short_ones_have_failed() -> None:
 
 def test_replicas_are_judged_after_two_averages() -> None:
     assert least_points(LocalSGD(16)) == 32
+
+
+def test_what_a_trial_has_cost_unequal_shares_need_not_win_back_first(tmp_path: Path) -> None:
+    """Else they could never be dealt again, and nothing else could win it back."""
+    policy = Auto("async", risk=0.1)
+    simulate(thin(16, 1.0, exchange_s=3.0), policy, trace=tmp_path / "trace")
+    trace = Trace.load(tmp_path / "trace")
+    state = policy.init(trace.header.cluster)
+    for entry in trace.entries:
+        state, _ = policy.decide(state, entry.event)
+    guard = state.relay.inner.guard
+    assert state.mind.saved_s < 0
+    assert guard.spare_s >= 0.1 * guard.bsp_s > 0

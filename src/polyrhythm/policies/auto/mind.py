@@ -247,7 +247,7 @@ class Mind:
         """What balanced BSP may do now."""
         account = self.account
         bsp_s = account.elapsed_s + account.saved_s
-        return ShareLimits(permits.most, permits.risk, bsp_s, account.saved_s, self.dealt)
+        return ShareLimits(permits.most, permits.risk, bsp_s, account.ahead_s, self.dealt)
 
     def _limit_s(self, permits: Permits, round_s: float, fall: float) -> float:
         """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned, or
@@ -324,7 +324,8 @@ class Mind:
 
     def _given_up(self, permits: Permits, why: str, every: bool = False) -> "Mind":
         """Go back; where a loss has risen the rate bears no such arm, and all are barred."""
-        mind, exact = self, self._exact(permits)
+        mind = replace(self, account=self.account.given_up())
+        exact = mind._exact(permits)
         all_arms = {rung.policy.spec for rung in rungs(permits.allow, len(self.evidence.workers), permits.also)}
         for name in sorted(harsher(self.arm) | (all_arms if every else set())):
             mind = mind._barred_name(name, BARRED_ROUNDS * 4)

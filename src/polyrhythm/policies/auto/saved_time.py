@@ -31,6 +31,7 @@ class SavedTime:
         arm_saved_s, arm_best_s, arm_gained_s: what the arm in force has saved, the most it has had, and all its gains.
         bias: time of real rounds of BSP over those predicted.
         arm_windows: stretches since the arm came into force; the first has what the change took, and is not the arm's.
+        ventured_s: by which arms that change the gradients have put the job behind BSP.
     """
 
     elapsed_s: float = 0.0
@@ -40,6 +41,7 @@ class SavedTime:
     arm_gained_s: float = 0.0
     bias: float = 1.0
     arm_windows: int = 0
+    ventured_s: float = 0.0
 
     def book(self, took_s: float, bsp_s: float, is_bsp: bool, credit: float = 1.0) -> "SavedTime":
         """A stretch of time, and what BSP would have taken for its samples; they count by `credit`."""
@@ -59,11 +61,25 @@ class SavedTime:
             self.arm_gained_s + max(0.0, own_s),
             self.bias,
             self.arm_windows + 1,
+            self.ventured_s,
         )
 
     def fresh(self) -> "SavedTime":
         """Another arm is in force."""
-        return SavedTime(self.elapsed_s, self.saved_s, bias=self.bias)
+        return SavedTime(self.elapsed_s, self.saved_s, bias=self.bias, ventured_s=self.ventured_s)
+
+    def given_up(self) -> "SavedTime":
+        """An arm that changes the gradients goes."""
+        return replace(self, ventured_s=max(self.ventured_s, -self.saved_s))
+
+    @property
+    def ahead_s(self) -> float:
+        """What unequal shares may lose: what arms that change the gradients have cost is not theirs to earn first.
+
+        >>> SavedTime(saved_s=-3.0).ahead_s, SavedTime(saved_s=-3.0).given_up().ahead_s, SavedTime(saved_s=2.0).ahead_s
+        (-3.0, 0.0, 2.0)
+        """
+        return max(self.saved_s, min(0.0, self.saved_s + self.ventured_s))
 
     def lost(self, round_s: float) -> bool:
         """Whether the arm in force has lost what it may."""
