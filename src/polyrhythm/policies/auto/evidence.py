@@ -84,8 +84,8 @@ class JobTimes:
                     joined = joined.set(worker, replace(seen, begun=0, since_s=None))
                 return replace(self, workers=joined, round_s=None)
             case Left(worker=worker, reason=reason):
-                workers = self.workers if reason == "finished" else self.workers.remove(worker)
-                return replace(self, workers=workers, round_s=None)
+                left = replace(self, round_s=None)
+                return left if reason == "finished" else replace(left, workers=self.workers.remove(worker))
             case _:
                 return self
 
