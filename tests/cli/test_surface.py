@@ -109,8 +109,8 @@ SURFACE = {
 RUN = {
     *("--config", "--show-config", "--policy", "--on", "--worker-gpus", "--job", "--epochs", "--lr-convention"),
     *("--compensation", "--compress", "--full-duplex", "--averaging", "--averaged-state", "--delta-rate"),
-    *("--on-divergence", "--shards", "--hang-after", "--max-coordinator-restarts", "--snapshot", "--standby", "--grace"),
-    *("--trace", "--allow-policy-files", "--tls-cert", "--tls-key", "--tls-ca"),
+    *("--on-divergence", "--shards", "--hang-after", "--max-coordinator-restarts", "--snapshot", "--standby"),
+    *("--grace", "--trace", "--allow-policy-files", "--tls-cert", "--tls-key", "--tls-ca"),
     *("--checkpoint", "--every", "--keep", "--partition", "--injection"),
     *("--no-ui", "--ui", "--ui-host", "--ui-port", "--report", "--metrics-port", "--events", "--tensorboard"),
 }

@@ -15,6 +15,7 @@ from polyrhythm.policies.k_sync import KSync
 
 ALLOWED = ("exact", "local", "async")
 
+
 @dataclass(frozen=True, slots=True)
 class AutoState:
     """What is known and wanted, and the policy in force where this policy runs it itself."""
