@@ -143,10 +143,10 @@ def main(moments: int, first: int, file: Path | None) -> str | None:
     return told([played[seed] for seed in range(first, first + moments)])
 
 
-def told(played: list[Moment]) -> str | None:
+def told(played: list[Moment], families: tuple[str, ...] = FAMILIES) -> str | None:
     """Print the table; what missed its bar."""
     table = Table("policy", "moments", "failed", "median pause (s)", "longest (s)", title=f"{len(played)} moments")
-    for policy in FAMILIES:
+    for policy in families:
         own = [moment for moment in played if moment.policy == policy]
         pauses = [moment.pause_s for moment in own]
         if own:

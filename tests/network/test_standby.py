@@ -1,6 +1,7 @@
 """The first host is lost, with the coordinator: its standby on another one goes on, and each sample counts once."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.network.namespaces import Host, network, run
+from tests.runtime.wire.tls.certificates import make_files
 
 LIMIT_S = 180.0
 HANG_AFTER_S = 3
@@ -45,7 +47,7 @@ def on(host: Host, *command: str | Path) -> list[str | Path]:
     return ["ip", "netns", "exec", host.namespace, *environment, sys.executable, *command]
 
 
-def start(hosts: list[Host], out: Path, policy: str) -> None:
+def start(hosts: list[Host], out: Path, policy: str, *more: str) -> None:
     script = out / "train.py"
     script.write_text(SCRIPT)
     for number, host in enumerate(hosts):
@@ -53,7 +55,7 @@ def start(hosts: list[Host], out: Path, policy: str) -> None:
         standby = ["--rdzv-id", "apart", "--standby", "10.77.0.2", "--hang-after", str(HANG_AFTER_S)]
         command = [sys.executable, "-m", "polyrhythm", "run", *place, *standby, "--snapshot", "0.5s"]
         environment = ["env", "POLYRHYTHM_TOKEN=secret", "OMP_NUM_THREADS=1", f"OUT={out}"]
-        host.start([*environment, *command, "--policy", policy, script])
+        host.start([*environment, *command, *more, "--policy", policy, script])
 
 
 def kill(first: Host) -> None:
@@ -62,34 +64,153 @@ def kill(first: Host) -> None:
         os.kill(int(pid), 9)
 
 
-def cut(first: Host) -> None:
+def cut(host: Host) -> None:
     """Its cable is pulled, for good."""
     switch = f"polyrhythm-{os.getpid()}-switch"
-    run("ip", "-n", switch, "link", "set", f"port{first.namespace.rpartition('-')[2]}", "down")
+    run("ip", "-n", switch, "link", "set", f"port{host.namespace.rpartition('-')[2]}", "down")
+
+
+def part(one: Host, other: Host) -> None:
+    """Nothing travels between two hosts any more; others hear both."""
+    for here, there in ((one, other), (other, one)):
+        run("ip", "-n", here.namespace, "route", "add", "blackhole", f"{there.address}/32")
+
+
+def coordinators(host: Host) -> list[int]:
+    """The process that forks coordinators on a host, and the coordinator, or the standby alone."""
+    pids = run("ip", "netns", "pids", host.namespace).split()
+    return [int(pid) for pid in pids if b"coordinator.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def stop(first: Host) -> None:
+    """Its coordinator hangs, until the job has gone on elsewhere."""
+    for pid in coordinators(first):
+        os.kill(pid, signal.SIGSTOP)
 
 
 @pytest.mark.parametrize("lose", [kill, cut])
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local:8"])
 def test_the_job_goes_on_without_its_first_host(tmp_path: Path, policy: str, lose: Callable[[Host], None]) -> None:
     """Of three hosts with a worker each; that of the first is lost with it."""
-    import torch
-
     with network(3, rate_mbit=1000) as hosts:
         start(hosts, tmp_path, policy)
         subprocess.run(on(hosts[1], "-c", WATCH), check=True, timeout=LIMIT_S)
         lose(hosts[0])
-        ended = [host.processes[0].communicate(timeout=LIMIT_S) for host in hosts]
-        codes = [host.processes[0].returncode for host in hosts]
-    said = ["\n".join(words) for words in ended]
+        codes, said = outcome(hosts)
     assert codes[1:] == [0, 0], said
     assert "the coordinator is started again here (1 of 5)" in said[1]
     if lose is cut:
         assert codes[0] != 0
         assert "the job goes on with its standby on 10.77.0.2, and ends here" in said[0]
-    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in (1, 2))
-    assert torch.equal(one, other)
-    parts = torch.tensor([1 / 3, 1 / 2])
-    assert bool(torch.isclose(one[..., None], parts).any(-1).all())
+    check_exact(tmp_path, 1, 2)
+
+
+def outcome(hosts: list[Host]) -> tuple[list[int | None], list[str]]:
+    """How the launchers have ended, and what they have said."""
+    said = ["\n".join(host.processes[0].communicate(timeout=LIMIT_S)) for host in hosts]
+    return [host.processes[0].returncode for host in hosts], said
+
+
+def check_exact(out: Path, *ranks: int) -> None:
+    """Each sample was made once, by three workers, or by the two of them that were left."""
+    import torch
+
+    first, *others = (torch.load(out / f"{rank}.pt") for rank in ranks)
+    assert all(torch.equal(first, other) for other in others)
+    made = torch.isclose(first[..., None], torch.tensor([1 / 3, 1 / 2])).any(-1)
+    assert bool(made.all()), (int((first == 0).sum()), int((~made).sum()))
+
+
+CASES = {
+    "several servers": ("asp", ("--shards", "2"), kill),
+    "sums on servers": ("local:8", ("--shards", "2", "--averaging", "server"), kill),
+    "stopped": ("asp", (), stop),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_standby_takes_over(tmp_path: Path, case: str) -> None:
+    policy, flags, lose = CASES[case]
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, policy, *flags)
+        subprocess.run(on(hosts[1], "-c", WATCH), check=True, timeout=LIMIT_S)
+        lose(hosts[0])
+        codes, said = outcome(hosts[1:])
+        for pid in coordinators(hosts[0]) if lose is stop else ():
+            os.kill(pid, signal.SIGCONT)
+        first, theirs = outcome(hosts[:1])
+    assert codes == [0, 0], said + theirs
+    assert "the coordinator is started again here (1 of 5)" in said[0]
+    assert first != [0], theirs
+    check_exact(tmp_path, 1, 2)
+
+
+def test_with_tls_the_standby_takes_over(tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    flags = "--tls-cert", files.cert, "--tls-key", files.key, "--tls-ca", files.ca
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, "asp", *flags)
+        tls = {"POLYRHYTHM_TLS_CERT": files.cert, "POLYRHYTHM_TLS_KEY": files.key, "POLYRHYTHM_TLS_CA": files.ca}
+        watch = on(hosts[1], "-c", WATCH)
+        subprocess.run(watch, check=True, timeout=LIMIT_S, env={**os.environ, **tls})
+        kill(hosts[0])
+        codes, said = outcome(hosts[1:])
+    assert codes == [0, 0], said
+    check_exact(tmp_path, 1, 2)
+
+
+def test_a_checkpoint_goes_on_at_the_standby(tmp_path: Path) -> None:
+    """Where both hosts see its folder; and the same command would go on from it."""
+    folder = tmp_path / "checkpoints"
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, "bsp", "--checkpoint", str(folder), "--every", "0.2s")
+        subprocess.run(on(hosts[1], "-c", WATCH), check=True, timeout=LIMIT_S)
+        kill(hosts[0])
+        codes, said = outcome(hosts[1:])
+    assert codes == [0, 0], said
+    check_exact(tmp_path, 1, 2)
+    assert list(folder.iterdir())
+
+
+@pytest.mark.parametrize("lose", [cut, kill])
+def test_without_its_standby_the_job_goes_on_where_it_is(tmp_path: Path, lose: Callable[[Host], None]) -> None:
+    """The standby's host is lost, of three; then the coordinator is killed, and followed on its own host."""
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, "bsp")
+        subprocess.run(on(hosts[2], "-c", WATCH), check=True, timeout=LIMIT_S)
+        lose(hosts[1])
+        subprocess.run(on(hosts[2], "-c", WATCH.replace("300", "600")), check=True, timeout=LIMIT_S)
+        os.kill(max(coordinators(hosts[0])), signal.SIGKILL)
+        codes, said = outcome([hosts[0], hosts[2]])
+    assert codes == [0, 0], said
+    assert "it is started again (1 of 5)" in said[0]
+    check_exact(tmp_path, 0, 2)
+
+
+def test_of_three_hosts_the_standby_alone_hears_nothing_of_the_first(tmp_path: Path) -> None:
+    """It takes over in vain: the third host is with the first."""
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, "bsp")
+        subprocess.run(on(hosts[2], "-c", WATCH), check=True, timeout=LIMIT_S)
+        part(hosts[0], hosts[1])
+        codes, said = outcome(hosts)
+    assert (codes[0], codes[2]) == (0, 0), said
+    assert codes[1] not in (None, 0)
+    assert "the job goes on without it" in said[0]
+    assert "Traceback" not in said[1]
+    check_exact(tmp_path, 0, 2)
+
+
+def test_a_standby_that_was_killed_is_there_again(tmp_path: Path) -> None:
+    """Its launcher starts it again, and it gets the job's record anew."""
+    with network(3, rate_mbit=1000) as hosts:
+        start(hosts, tmp_path, "bsp")
+        subprocess.run(on(hosts[1], "-c", WATCH), check=True, timeout=LIMIT_S)
+        os.kill(coordinators(hosts[1])[0], signal.SIGKILL)
+        codes, said = outcome(hosts)
+    assert codes == [0, 0, 0], said
+    assert "the standby was killed by SIGKILL; it is started again (1 of 5)" in said[1]
+    check_exact(tmp_path, 0, 1, 2)
 
 
 def test_a_host_without_the_first_and_the_standby_ends_with_one_line(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class Heartbeats(LoopThread):
 
     def silent_since(self, time_s: float) -> list[int]:
         """Workers of whom nothing was heard since then."""
-        return [worker for worker, connection in self._connections.items() if connection.heard_s < time_s]
+        return [worker for worker, connection in list(self._connections.items()) if connection.heard_s < time_s]
 
     def silent_s(self, worker: int) -> float:
         """Seconds since something was heard of a worker; 0 if its heartbeat has yet to come."""
@@ -89,7 +89,7 @@ class Heartbeats(LoopThread):
 
     def forgive(self) -> None:
         """Nobody could be heard for a while."""
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.heard_s = time.monotonic()
 
     def tell(self, message: Cut | Propose) -> None:
@@ -121,8 +121,11 @@ class Heartbeats(LoopThread):
 class HangWatch:
     """Looks now and then who is silent for too long.
 
+    The thread of the heartbeats looks, after it has read what has come: a worker is not removed because this process
+    did not read in time.
+
     Args:
-        loop: in which it looks.
+        loop: in which workers are removed.
         heartbeats: of all workers.
         config: of the job as it is now.
         remove: called with who hangs, why it is removed, the way in which it leaves, and a hint.
@@ -139,17 +142,24 @@ class HangWatch:
         self._looked_s = loop.clock()
 
     def begin(self) -> None:
-        self._loop.call_later(self._config().heartbeat_s, self._look)
+        """In the thread of the heartbeats."""
+        self._heartbeats.loop.call_later(self._config().heartbeat_s, self._look)
 
     def _look(self) -> None:
         now, config = self._loop.clock(), self._config()
         if now - self._looked_s > 2 * config.heartbeat_s:  # this process itself was stopped, such as by Ctrl-Z
             self._heartbeats.forgive()
-        for worker in self._heartbeats.silent_since(now - config.hang_after):
-            reason = f"rank {worker} has not answered for {config.hang_after:g} s"
-            self._remove(worker, reason, "hung", "; see --hang-after")
+        elif silent := self._heartbeats.silent_since(now - config.hang_after):
+            self._loop.call_from_thread(partial(self._remove_all, silent))
         self._looked_s = now
         self.begin()
+
+    def _remove_all(self, silent: list[int]) -> None:
+        hang_after = self._config().hang_after
+        still = self._heartbeats.silent_since(self._loop.clock() - hang_after)
+        for worker in [worker for worker in silent if worker in still]:
+            reason = f"rank {worker} has not answered for {hang_after:g} s"
+            self._remove(worker, reason, "hung", "; see --hang-after")
 
 
 def send_all(channels: Iterable[Channel], message: Cut | Propose) -> None:

@@ -32,6 +32,9 @@ FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """When an idle connection is tried, how often, and how many times in vain; seconds."""
 
+CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""Errors of a connection whose other side may live."""
+
 OPEN_CLIENTS: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
 ADDRESS = "POLYRHYTHM_ADDRESS"
@@ -77,6 +80,7 @@ class Channel:
 
     Attributes:
         closed: whether it has ended.
+        cut: whether it has ended because nothing travels any more; the other side may live.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Channel:
         self.handler: ConnectionHandler | None = None
         self.parser = FrameParser(peer, decoder, self._destination, max_body)
         self.fds: deque[int] = deque()
-        self.closed = False
+        self.closed = self.cut = False
         self.watcher: Watcher | None = None
         self.takes_fds = takes_fds and self.local
         self._holds_more = sock.pending if isinstance(sock, TlsSocket) else None
@@ -214,6 +218,7 @@ class Channel:
         except ConnectionResetError:  # it ended with something unread
             return 0
         except OSError as error:
+            self.cut = error.errno in CUT
             self._reason = self._reason or f"{self.peer} is gone ({error.strerror or error})"
             return 0
 

@@ -71,6 +71,21 @@ def test_several_servers_go_back_to_the_same_moment(policy: str, shard: bool, tm
     assert trouble(weights, [3]) == ""
 
 
+@pytest.mark.parametrize("policy", ["esync", "esync:blocking=false", "local:8", "asp"])
+def test_a_worker_may_die_together_with_the_coordinator(policy: str) -> None:
+    """What it has put into exchanges stays, and others make the rest."""
+    name = f"deaths-{uuid.uuid4().hex}"
+    settings: dict[str, Any] = {"name": name, "policy": policy, "max_coordinator_restarts": 9, "hang_after": 3.0}
+    with job(chaos.train, 4, name, snapshot="0.1s", **settings) as running:
+        for samples, rank in ((200, 3), (chaos.SAMPLES + 200, 1)):
+            assert await_samples(running, samples), "it has ended before"
+            serving = running.serving
+            running.ranks.kill(rank, signal.SIGKILL)
+            os.kill(serving, signal.SIGKILL)
+        outcomes = running.join(leave=(1, 3))
+    assert chaos.trouble(outcomes, FaultScript(0, policy, 4, ())) == ""
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_sums_on_servers_go_on(shards: int, tmp_path: Path) -> None:
     weights = run(tmp_path, "local:8", 3, (100, 300, SAMPLES + 100), shards > 1, averaging="server", shards=shards)

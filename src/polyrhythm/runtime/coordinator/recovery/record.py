@@ -38,7 +38,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     Members had put these `offers` into exchanges that they had been asked for.
     Numbers that came with it have `shape`, and are those of the servers.
     On another host the members that are `gone` will not come back, and the job goes on if at least half of all hosts
-    are heard; of the others than the first, the `hosts` are given by their members.
+    are heard; of the others than the first, the `hosts` are given by their members. In a record that is `guarded` a
+    standby knows of it, too, and may take over.
     """
 
     config: JobConfig
@@ -63,3 +64,4 @@ class JobRecord(msgspec.Struct, frozen=True):
     shape: StateShape | None = None
     gone: Ranks = ()
     hosts: tuple[Ranks, ...] = ()
+    guarded: bool = False

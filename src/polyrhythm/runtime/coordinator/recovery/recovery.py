@@ -50,6 +50,7 @@ class Recovery:
         """All have come back who will."""
         coordinator, record = self._coordinator, self._record
         self._require_hosts()
+        self._require_newest()
         gone = [worker for worker in record.members if worker not in self._returned]
         for worker in gone:
             coordinator.give_up_member(worker, record.offers.get(worker, ()))
@@ -67,10 +68,15 @@ class Recovery:
 
     def _require_hosts(self) -> None:
         """The other hosts may go on with the coordinator that is cut off from this one."""
-        hosts = self._record.hosts
+        hosts = () if self._record.guarded else self._record.hosts
         heard = [ranks for ranks in hosts if not self._returned.keys().isdisjoint(ranks)]
         if hosts and not standby_goes_on(len(hosts) + 1, len(heard)):
             raise UsageError(f"of the workers' {len(hosts)} other hosts {len(heard)} are reached from here")
+
+    def _require_newest(self) -> None:
+        """No worker is told of a phase without a record, but where a standby had fallen silent before."""
+        if any(told.phase > self._record.phase for told in self._told):
+            raise UsageError("the workers have gone on since this host had the last word of it")
 
     @property
     def _told(self) -> Iterable[Returned]:

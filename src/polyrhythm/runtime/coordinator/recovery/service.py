@@ -108,6 +108,8 @@ class JobRecovery:
             for rank in self._memory.excused:
                 coordinator.absent(rank)
             return time.monotonic()
+        if record.guarded:
+            self._writer.await_standby(record.hosts)
         self.returning = Recovery(coordinator, record)
         self._restore(record)
         server.loop.call_later(0.0, self._go_on_if_all_are_there)

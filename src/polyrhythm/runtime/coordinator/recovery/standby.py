@@ -61,10 +61,12 @@ class Standby:
         self._samples = 0
         self._heard_s = self._loop.clock()
         self._over = self._met = False
+        self._looked_s = self._heard_s
 
     def follow(self) -> bool:
         """Wait; whether this process is to take the coordinator's place."""
         while not self._over:
+            self._forget_if_stopped()
             if self._channel is None and not self._meet():
                 return self._take_over("is lost, and its coordinator with it", by_silence=False)
             if self._is_silent:
@@ -90,6 +92,7 @@ class Standby:
                 self._channel.send(KeptRecord(message.number))
             case JobOver():
                 self._over = True
+                self._channel.close()
             case _:
                 raise FrameError(f"the coordinator sent its standby {type(message).__name__}")
 
@@ -102,6 +105,8 @@ class Standby:
             raise FrameError(f"the coordinator announced {payload.nbytes} bytes to its standby")
         if message.at == 0:
             self._parts[message.part] = bytearray(message.whole)
+        elif message.whole != len(self._parts.get(message.part, b"")):
+            raise FrameError(f"the coordinator announced bytes {message.at} of what it had not begun")
         return memoryview(self._parts[message.part])[message.at : message.at + payload.nbytes]
 
     def lost(self, reason: str) -> None:
@@ -114,6 +119,14 @@ class Standby:
     def _is_silent(self) -> bool:
         """With two periods more than the coordinator takes to notice it."""
         return self._met and self._loop.clock() > self._heard_s + self._config.hang_after + 2 * self._config.heartbeat_s
+
+    def _forget_if_stopped(self) -> None:
+        """The coordinator may have gone on without this process, and its newest record be an old one."""
+        now_s = self._loop.clock()
+        if now_s - self._looked_s > self._config.hang_after / 2 and self._channel is not None:
+            self._channel.close()
+            self._channel = self._newest = None
+        self._looked_s = now_s
 
     def _meet(self) -> bool:
         """Be there for the coordinator; False if there is none any more, and nobody who would start another one."""
@@ -134,7 +147,7 @@ class Standby:
             else:
                 if not self._met:
                     log.info("this host is the standby: if %s is lost, the job goes on here", where)
-                self._met, self._heard_s = True, self._loop.clock()
+                self._met, self._heard_s, self._parts = True, self._loop.clock(), {}
                 early, self._early = self._early, []
                 for message in early:
                     self.received(message)
@@ -153,7 +166,7 @@ class Standby:
         if self._channel is not None:
             self._channel.send(TookOver())
         if self._newest is None:
-            log.error("host %s %s before the job had begun, and it ends", host, why)
+            log.error("host %s %s, and this one has nothing to go on from; the job ends", host, why)
             return False
         deaths, most = self._newest[0].deaths + 1, self._config.max_coordinator_restarts
         if deaths > most:
@@ -161,14 +174,14 @@ class Standby:
             return False
         log.warning("host %s %s; the coordinator is started again here (%d of %d)", host, why, deaths, most)
         self._write(*self._newest, by_silence)
-        self._memory.take_over(self._samples, deaths)
+        self._memory.take_over(self._samples, deaths - 1)
         return True
 
     def _write(self, message: KeepRecord, started_s: float, by_silence: bool) -> None:
         """What the next coordinator finds; where the first may be alive, its host's workers follow it and not this."""
         record = DECODER.decode(message.record)
         own = msgspec.structs.replace(
-            record, started_s=started_s, gone=message.here, hosts=message.hosts if by_silence else ()
+            record, started_s=started_s, gone=message.here, hosts=message.hosts if by_silence else (), guarded=False
         )
         first, *others = [self._numbers.get(part, bytearray()) for part in range(len(message.shapes) + 1)]
         kept = [memoryview(first)] if record.shape is not None else []

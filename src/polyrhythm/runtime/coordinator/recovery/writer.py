@@ -9,7 +9,7 @@ import msgspec
 from polyrhythm.runtime.coordinator.job import Stand
 from polyrhythm.runtime.coordinator.recovery.record import JobRecord
 from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
-from polyrhythm.runtime.coordinator.recovery.standby_link import GuardedJob, StandbyLink
+from polyrhythm.runtime.coordinator.recovery.standby_link import GuardedJob, Hosts, StandbyLink, ranks_by_host
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.job_config import seconds
@@ -70,6 +70,10 @@ class RecordWriter:
         if self._writing and self._held is None:
             self._held = []
 
+    def await_standby(self, hosts: Hosts) -> None:
+        """The coordinator before had one, which knows of these hosts."""
+        self._standby = StandbyLink(None, self._job, self._memory, self._complete, hosts)
+
     def admit(self, channel: Channel) -> StandbyLink:
         """The standby has come: it gets the newest record, and all that follow; it may have been here before."""
         if self._standby is not None and self._standby.drop():
@@ -97,10 +101,10 @@ class RecordWriter:
         if record is None or self._writing:
             return
         if job.coordinator.on_servers:
-            if not job.coordinator.entering and self._is_old:
+            if not job.coordinator.entering and (self._is_old or record.guarded != self._is_guarded):
                 self.write_again()
             return
-        refreshed = msgspec.structs.replace(record, **job.coordinator.learned)
+        refreshed = msgspec.structs.replace(record, guarded=self._is_guarded, **job.coordinator.learned)
         if refreshed != record:
             self.record = refreshed
             self._write()
@@ -134,18 +138,32 @@ class RecordWriter:
         if self._job.coordinator.on_servers and shards.service.shard is not None:
             shape, numbers = shards.service.state()
             self.record, others = msgspec.structs.replace(self.record, shape=shape), len(shards.others)
+        self.record = msgspec.structs.replace(self.record, hosts=self._hosts, guarded=self._is_guarded)
         number = self._memory.write(ENCODER.encode(self.record), numbers, others)
         self._written_s = time.monotonic()
         self._number, self._parts = number, others
-        self._writing = bool(others) or self._has_standby
+        self._writing = bool(others) or self.has_standby
         if others:
             shards.keep(number)
-        elif self._has_standby:
+        elif self.has_standby:
             self._replicate()
 
     @property
-    def _has_standby(self) -> bool:
+    def has_standby(self) -> bool:
+        """Whether it gets the records."""
         return self._standby is not None and not self._standby.gone
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether a standby may take over."""
+        return self._standby is not None and not self._standby.ended
+
+    @property
+    def _hosts(self) -> Hosts:
+        """Of the others, as far as a standby knows."""
+        if self._standby is None or self._standby.ended:
+            return ()
+        return self._standby.hosts if self._standby.gone else ranks_by_host(self._job.channels)[1]
 
     def _replicate(self) -> None:
         assert self._standby is not None, "it is there"
@@ -153,7 +171,7 @@ class RecordWriter:
 
     def _kept(self, number: int) -> None:
         """All servers have their parts of the record of this number."""
-        if number == self._number and self._has_standby:
+        if number == self._number and self.has_standby:
             self._replicate()
         else:
             self._complete()

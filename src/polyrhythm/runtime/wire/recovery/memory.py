@@ -144,7 +144,7 @@ class RecoveryMemory:
         return self._counted()[1]
 
     def take_over(self, samples: int, deaths: int) -> None:
-        """A coordinator on another host is lost, which has counted so many samples and deaths, now its own too."""
+        """A coordinator on another host is lost, which has counted so many samples and deaths before; see `begin`."""
         self._deaths = deaths
         self.count(samples)
 
