@@ -57,6 +57,9 @@ class Guard:
         ...     before = model.weight.item(), model.weight.fill_(float("nan"))
         >>> guard.see(float("nan")), guard.see(float("nan"))
         ('is nan', None)
+        >>> guard.say_again()
+        >>> guard.see(float("nan"))
+        'is nan'
         >>> guard.go_back(0)
         >>> model.weight.item() == before[0]
         True
@@ -97,6 +100,10 @@ class Guard:
         kept = next(each for each in self._kept if each.epoch == epoch)
         self._replica.model.load_state_dict(kept.model)
         self._replica.set_state(copy.deepcopy(kept.states))
+
+    def say_again(self) -> None:
+        """Who was told may have died before it was heard; what is wrong still is seen at the next loss."""
+        self._has_said = False
 
     def start_again(self) -> None:
         """The job has gone back: what was seen so far says nothing any more, but for how the losses began."""

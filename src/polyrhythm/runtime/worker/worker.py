@@ -279,6 +279,7 @@ class Worker:
 
     def _come_back(self, lost: CoordinatorLostError) -> None:
         come_back(self._context, self._side.standing(), self._ready, self._inside, lost)
+        self._guard.say_again()
 
     # -- following the coordinator -----------------------------------------------------------------------------------
 
