@@ -39,8 +39,12 @@ def stand_by(config: JobConfig, first: Address, listeners: Sequence[socket.socke
     warm_up()
     if not memory.begun and not Standby(config, first, memory).follow():
         return 0
-    for listener in listeners:
-        listener.listen(BACKLOG)
+    try:
+        for listener in listeners:
+            listener.listen(BACKLOG)
+    except OSError as error:  # the name is ours, and somebody else listens there
+        logging.error("the standby cannot listen on %s: %s; the job ends", config.standby, error.strerror)  # noqa: TRY400 (one line for the user)
+        return 1
     return keep_serving(config, listeners, memory)
 
 

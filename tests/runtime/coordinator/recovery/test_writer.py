@@ -21,7 +21,7 @@ from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from polyrhythm.runtime.wire.recovery.standby_protocol import GotBytes, KeepRecord, KeptRecord, Ping, Pong, RecordBytes
 from polyrhythm.runtime.wire.shard_protocol import StateShape
-from tests.runtime.coordinator.recovery.guarded_job import GuardedServer, Time, connected
+from tests.runtime.coordinator.recovery.guarded_job import HANG_AFTER_S, GuardedServer, Time, connected
 
 DECODER = msgspec.msgpack.Decoder(JobRecord)
 POSITION = Position(0, 0, 0, 0, 0, WorkloadState(8, 8, 0, ()), Ready(0, 8, 1))
@@ -113,10 +113,14 @@ class WrittenJob(GuardedServer):
         self.link: StandbyLink | None = None
         self.standby: PlayedStandby | None = None
         self.told: list[int] = []
+        if self.chance.random() < 0.3:  # a coordinator before had one
+            self.writer.await_standby(((1,), (2,)))
         self.worker: Any = SimpleNamespace(send=self._hear)
 
     def _hear(self, what: int) -> None:
         """A worker is told of what was the newest when it was said."""
+        awaited = self.link is None and self.writer.has_standby
+        assert not awaited or not self.writer._writing
         kept = self.memory.read()
         assert kept is not None
         assert DECODER.decode(kept.record).run >= what
@@ -167,6 +171,7 @@ class WrittenJob(GuardedServer):
             self.shards.advance()
             self.advance()
             self.time.run(self.time.now_s + 0.02)
+        self.time.run(self.time.now_s + 2 * HANG_AFTER_S)  # of a standby that has not come back
 
 
 @pytest.mark.parametrize("seed", range(60))
