@@ -17,7 +17,14 @@ def ends(pid: int, limit_s: float) -> bool:
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            return bool(select.select([descriptor], [], [], limit_s)[0])
+            return readable(descriptor, limit_s)
         finally:
             os.close(descriptor)
     return True
+
+
+def readable(descriptor: int, limit_s: float) -> bool:
+    """Whether there is something to read, or an end, within so many seconds; descriptors may have any number."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * limit_s))

@@ -96,7 +96,7 @@ def test_who_asks_hears_the_loss_and_who_has_chosen_the_policy() -> None:
     with job(until_stopped, 2, name="asked", policy="auto") as running:
         with steer.Controller(steer.at("asked")) as controller:
             now = ask_until(controller, lambda s: s.loss is not None)
-            assert (now.policy, now.chosen) == ("bsp", "auto")
+            assert (now.policy, now.chosen) == ("balanced", "auto")
             controller.ask(SwitchTo("asp", "a test"))
             assert ask_until(controller, lambda s: s.policy == "asp").chosen == ""
             controller.ask(EndJob("a test"))

@@ -5,9 +5,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from select import select
 
 import pytest
+
+from tests.ends import readable
 
 LIMIT_S = 60.0
 
@@ -151,7 +152,7 @@ class Family:
 
     def listen(self) -> bytes:
         """The next word of a child; nothing once all have ended."""
-        assert select([self.said[0]], [], [], LIMIT_S)[0], "neither a word nor an end"
+        assert readable(self.said[0], LIMIT_S), "neither a word nor an end"
         return os.read(self.said[0], 1)
 
     def ask(self) -> bytes:

@@ -128,7 +128,7 @@ def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 
     A flag may be cut short, as under torchrun, as long as it is clear which one is meant; what comes back has it whole.
 
-    >>> split_at_script(make_parser(), ["--policy", "asp", "--stand", "train.py", "--n", "5"])
+    >>> split_at_script(make_parser(), ["--policy", "asp", "--standal", "train.py", "--n", "5"])
     (['--policy', 'asp', '--standalone'], ['train.py', '--n', '5'])
     """
     arguments, position = [*arguments], 0
