@@ -45,7 +45,7 @@ def run(folder: Path, *flags: str, workers: int = 3) -> tuple[int, list[dict[str
     return process.returncode, sorted(found, key=lambda each: each["rank"]), process.pid
 
 
-@pytest.mark.parametrize("flags", [(), ("--start-method=fork",), ("--start-method", "spawn")], ids=str)
+@pytest.mark.parametrize("flags", [(), ("--start-method", "spawn")], ids=str)
 def test_a_worker_is_a_process_of_its_own_whoever_has_started_it(flags: tuple[str, ...], tmp_path: Path) -> None:
     status, told, launcher = run(tmp_path, *flags)
     assert status == 1

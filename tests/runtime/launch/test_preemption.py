@@ -110,8 +110,9 @@ with polyrhythm.session(model, optimizer) as session:
 """
 
 
-@pytest.mark.parametrize("script", [LEAVING, UNMODIFIED], ids=["session", "unmodified"])
-@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize(
+    ("policy", "script"), [("bsp", UNMODIFIED), ("asp", LEAVING)], ids=["bsp unmodified", "asp in a session"]
+)
 def test_a_worker_that_is_asked_to_end_is_no_failure(place: Place, policy: str, script: str) -> None:
     done = place.run(script, "--nproc-per-node", "2", "--policy", policy)
     assert done.returncode == 0, done.stderr

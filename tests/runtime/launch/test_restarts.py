@@ -90,7 +90,7 @@ def place(place: Place) -> Place:
     return place
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local:8"])
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
 def test_one_that_dies_comes_back(place: Place, policy: str) -> None:
     done = place.run(COUNTED + COMES_BACK, *THREE, "--policy", policy)
     assert done.returncode == 0, done.stderr

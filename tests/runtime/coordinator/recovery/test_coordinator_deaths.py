@@ -65,13 +65,13 @@ def test_the_servers_go_on_from_their_last_snapshot(policy: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["coordinator", "server"])
-@pytest.mark.parametrize("policy", ["asp", "ssp:3", "bsp"])
+@pytest.mark.parametrize("policy", ["asp", "bsp"])
 def test_several_servers_go_back_to_the_same_moment(policy: str, shard: bool, tmp_path: Path) -> None:
     weights = run(tmp_path, policy, 3, (100, 300, SAMPLES + 100), shard, snapshot="0.1s", shards=2)
     assert trouble(weights, [3]) == ""
 
 
-@pytest.mark.parametrize("policy", ["esync", "esync:blocking=false", "local:8", "asp"])
+@pytest.mark.parametrize("policy", ["esync:blocking=false", "asp"])
 def test_a_worker_may_die_together_with_the_coordinator(policy: str) -> None:
     """What it has put into exchanges stays, and others make the rest."""
     name = f"deaths-{uuid.uuid4().hex}"
