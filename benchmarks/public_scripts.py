@@ -6,7 +6,8 @@ asp and back while it runs. What came of it is kept in FOLDER/outcomes; ``--mark
 from there and runs nothing.
 
 A script with ranks is compared with torchrun. One for a single process is compared with itself on one process, with the
-samples a step of both workers, where its command line can say that (`alone`).
+samples a step of both workers, where its command line can say that (`alone`). A script that sets no seed runs several
+times (`runs`), which gives the noise of its seed.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def switch_both_ways(job: str, process: subprocess.Popen[bytes], log: Path) -> i
                 return max(0, phase - 2)
             time.sleep(0.05)
         if policy:
-            time.sleep(0.5)
+            time.sleep(0.2)
             try:
                 control_client.switch(control_client.at(job), policy)
             except PolyrhythmError as error:
@@ -89,7 +90,7 @@ def run(name: str, row: Row, home: Path, policy: str) -> Outcome:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **row.get("env", {})}
     own = [str((home / row["path"]).resolve())] if "path" in row else []
     environment["PYTHONPATH"] = os.pathsep.join([*own, *paths()])
-    start, switches = time.monotonic(), 0
+    start, switches = time.monotonic(), 2
     with (
         log.open("wb") as out,
         subprocess.Popen(
@@ -113,7 +114,7 @@ def run(name: str, row: Row, home: Path, policy: str) -> Outcome:
         "status": status,
         "seconds": round(time.monotonic() - start),
         "losses": [float(found) for found in re.findall(row.get("loss", LOSS), said)],
-        "switches": switches,
+        "switches": switches,  # of the two that are asked for, where any are
         "refusal": lines[-1] if lines else "",
     }
 
@@ -130,6 +131,17 @@ def end_of(losses: Sequence[float]) -> tuple[float, float]:
     """
     last = losses[-max(3, len(losses) // 5) :]
     return mean(last), stdev(last) if len(last) > 1 else 0.0
+
+
+def wanted_of(baseline: Outcome) -> tuple[float, float]:
+    """Mean of the ends of the runs without us, and how far they scatter, within a run or from run to run.
+
+    >>> wanted_of({"losses": [9.0, 1.0, 2.0, 3.0], "ends": [2.0, 6.0]})
+    (4.0, 2.8284271247461903)
+    """
+    value, spread = end_of(baseline["losses"])
+    ends = baseline.get("ends", [value])
+    return mean(ends), max(spread, stdev(ends) if len(ends) > 1 else 0.0)
 
 
 def cell(outcome: Outcome | None, baseline: Outcome | None) -> str:
@@ -149,20 +161,20 @@ def cell(outcome: Outcome | None, baseline: Outcome | None) -> str:
         return "not run"
     if outcome["status"] != "0":
         return "refused" if outcome["status"] == "2" else f"status {outcome['status']}"
-    losses, one_way = outcome["losses"], ", one way only" if outcome.get("switches") == 1 else ""
+    losses, lacks = outcome["losses"], {0: ", not switched", 1: ", one way only"}.get(outcome.get("switches", 2), "")
     if not losses:
-        return f"ends{one_way}"
-    value, spread = end_of(losses)
+        return f"ends{lacks}"
+    value, spread = end_of(losses) if baseline else wanted_of(outcome)
     if baseline is None:
         return f"{value:.4g} +- {spread:.2g}" if value >= 1e3 else f"{value:.3f} +- {spread:.3f}"
     if sorted(losses) == sorted(baseline["losses"]):
-        return f"equal{one_way}"
+        return f"equal{lacks}"
     figure = f"{value:.4g}" if value >= 1e3 else f"{value:.3f}"
     if not baseline["losses"] or baseline["status"] != "0":
-        return figure + one_way
-    wanted, noise = end_of(baseline["losses"])
+        return figure + lacks
+    wanted, noise = wanted_of(baseline)
     near = abs(value - wanted) <= 2 * max(spread, noise)
-    return figure + ("" if near else " (apart)") + one_way
+    return figure + ("" if near else " (apart)") + lacks
 
 
 def markdown(rows: dict[str, Row], results: dict[str, dict[str, Outcome]]) -> str:
@@ -220,6 +232,9 @@ def main() -> None:
             if args.missing and policy in kept(args.folder).get(name, {}):
                 continue
             outcome = run(name, row, home, policy)
+            if policy == BASELINE and "runs" in row:
+                again = [run(name, row, home, policy) for _ in range(row["runs"] - 1)]
+                outcome["ends"] = [end_of(one["losses"])[0] for one in (outcome, *again)]
             keep(args.folder, name, policy, outcome)
             baseline = None if policy == BASELINE else kept(args.folder)[name].get(BASELINE)
             print(f"{name:18} {policy:10} {outcome['seconds']:4} s  {cell(outcome, baseline)}", flush=True)
