@@ -126,7 +126,7 @@ class Play:
             case "disk":
                 self._change_disk()
             case "coordinator":
-                with suppress(AssertionError, ProcessLookupError):  # the job has just ended
+                with suppress(ProcessLookupError):  # the job has just ended
                     os.kill(running.serving, signal.SIGKILL)
 
     def _signal(self, fault: Fault) -> None:

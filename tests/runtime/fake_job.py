@@ -260,8 +260,10 @@ class FakeJob:
         return waiting or any(self.workers[rank].alive or self._has_sent(rank) for rank in self.settled[key].told)
 
     def _has_sent(self, rank: int) -> bool:
-        wants = self.workers[rank].wants or ("",)
-        return wants[0] == "align" and rank in self.collectives.get(wants, ())
+        """Whether its state still arrives: not in a group that others have given up."""
+        kind, *phase = self.workers[rank].wants or ("",)
+        sent = kind == "align" and rank in self.collectives.get((kind, *phase), ())
+        return sent and self.outcomes.get(("build", *phase), True)
 
     def _may_undo(self, key: tuple[Any, ...]) -> None:
         """Only the dead know that this collective has succeeded: for those alive it may fail all the same."""

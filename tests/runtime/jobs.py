@@ -3,9 +3,10 @@ seen.
 """
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,18 @@ class Job:
 
 
 def first_child(process: int) -> int:
-    """The oldest process that this one has forked and not waited for."""
-    while not (children := Path(f"/proc/{process}/task/{process}/children").read_text().split()):
-        pass
-    return int(children[0])
+    """The oldest process that this one has forked and not waited for, as soon as there is one.
+
+    Raises:
+        ProcessLookupError: if it ends before.
+    """
+    there = Path(f"/proc/{process}/task/{process}")
+    with suppress(FileNotFoundError):
+        while "\nState:\tZ" not in (there / "status").read_text():
+            if children := (there / "children").read_text().split():
+                return int(children[0])
+            time.sleep(0.001)
+    raise ProcessLookupError(f"process {process} has ended")
 
 
 @contextmanager
