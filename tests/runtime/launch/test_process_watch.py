@@ -5,9 +5,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
+from unittest.mock import patch
 
 import pytest
 
+from polyrhythm.runtime.launch import process_watch
+from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.testing.processes import run_workers
 from tests.runtime.launch.test_hosts import first_line, free_port, outcome
 from tests.runtime.places import Place
 
@@ -56,3 +61,24 @@ def test_a_coordinator_is_followed_after_the_last_worker_of_its_host(
     through, also = outcome(first)
     assert (through, made) == (0, 0), also + said
     assert "the coordinator was killed by SIGKILL; it is started again (1 of 5)" in also
+
+
+def watch_without_answers(_: int, name: str) -> tuple[dict[int, int], list[str]]:
+    """Two workers fail while the coordinator is stopped."""
+    said = list[str]()
+    with (
+        listen(f"unix:@{name}"),
+        Popen(["sleep", "1000"]) as coordinator,
+        patch.object(process_watch, "LAST_S", 0.1),
+        patch.object(process_watch, "say", said.extend),
+    ):
+        workers = {rank: Popen(["false"]) for rank in range(2)}
+        address = Address(f"unix:@{name}", "job", "secret")
+        return process_watch.ProcessWatch(address, coordinator, workers, 1e6, 1.0).wait(), said
+
+
+def test_a_silent_coordinator_does_not_keep_the_launcher() -> None:
+    ((codes, said),) = run_workers(watch_without_answers, 1, f"silent-{os.getpid()}")
+    assert codes == {0: 1, 1: 1}
+    assert sorted(said[:2], key=len)[0].endswith("failed with exit code 1"), said
+    assert said[2:] == ["the coordinator has not ended within 0.1 s of the last worker; it is ended"]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -64,6 +65,7 @@ class ProcessWatch:
         self._hang_after, self._grace_s, self._elsewhere = hang_after, grace_s, elsewhere
         self._silence, self._ending = "", False
         self._late, self._unheard = set[int](), set[int]()
+        self._lock, self._telling = threading.Lock(), list[threading.Thread]()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
 
@@ -87,28 +89,41 @@ class ProcessWatch:
                 if not self._follow_coordinator(self._coordinator.returncode):
                     self._close()
                     self._end_latecomers(codes)
-        coordinator, start = self._coordinator, self._start
-        if coordinator is not None and coordinator.returncode is None and start is not None and start.waits:
-            coordinator.terminate()  # nobody needs a standby here whose workers are through
-            coordinator.wait()
-        elif self._coordinator is not None:
-            self._await_others(self._coordinator)
-            if end(self._coordinator, LAST_S) and self._silence:
-                say([f"{self._silence}; the coordinator is ended"])
+        self._end_coordinator()
         self._close()
         if self._watcher is not None:
             end(self._watcher, LAST_S)
         return codes
+
+    def _end_coordinator(self) -> None:
+        """All workers of this host are through."""
+        coordinator, start = self._coordinator, self._start
+        stands_by = coordinator is not None and coordinator.returncode is None and start is not None and start.waits
+        if coordinator is None or stands_by:  # it is elsewhere
+            for telling in self._telling:
+                telling.join()
+        if coordinator is None:
+            return
+        if stands_by:
+            coordinator.terminate()  # nobody needs a standby here
+            coordinator.wait()
+            return
+        self._await_others(coordinator)
+        assert self._coordinator is not None
+        if end(self._coordinator, LAST_S):
+            why = self._silence or f"the coordinator has not ended within {LAST_S:g} s of the last worker"
+            say([f"{why}; it is ended"])
 
     def _follow_coordinator(self, code: int) -> bool:
         """Whether another coordinator takes the place of one that was killed; if not, workers wait for none."""
         start = self._start
         if start is None or code >= 0 or self._ending or (following := start.again()) is None:
             return False
-        self._coordinator, self._silence = following, ""
+        with self._lock:
+            self._coordinator, self._silence = following, ""
+            unheard, self._unheard = self._unheard, set()
         who = "the standby" if start.waits else "the coordinator"
         say([f"{who} {ending(code)}; it is started again ({start.made} of {start.most})"])
-        unheard, self._unheard = self._unheard, set()
         for rank in unheard:
             self._excuse(rank)
         return True
@@ -142,27 +157,42 @@ class ProcessWatch:
             except subprocess.TimeoutExpired:
                 if self._silence:
                     return
-                self._ask(lambda: steer.status(self._address, BUSY * self._hang_after))
+                self._ask(lambda: steer.status(self._address, BUSY * self._hang_after), coordinator)
             else:
                 if self._follow_coordinator(code):
                     coordinator = self._coordinator or coordinator
 
-    def _ask(self, question: Callable[[], object]) -> bool:
+    def _ask(self, question: Callable[[], object], asked: "subprocess.Popen[bytes] | None") -> bool:
         """Talk to the coordinator, which may be about to end, until it has once not answered; whether it has heard."""
         try:
             question()
         except UnreachableError as error:
-            self._silence = str(error)
+            with self._lock:
+                if self._coordinator is asked:
+                    self._silence = str(error)
+            return False
         except PolyrhythmError:
             pass
-        return not self._silence
+        return True
 
     def _excuse(self, rank: int) -> None:
-        """Nobody need wait for a worker that has ended, in case it never joined the job."""
-        if self._coordinator is not None and self._coordinator.returncode is not None:
+        """Nobody need wait for a worker that has ended, in case it never joined the job.
+
+        Told in a thread: while the coordinator is silent the ends of others are awaited.
+        """
+        if self._coordinator is None or self._coordinator.returncode is None:
+            self._telling.append(threading.Thread(target=self._tell_absent, args=(rank,), daemon=True))
+            self._telling[-1].start()
+
+    def _tell_absent(self, rank: int) -> None:
+        asked = self._coordinator
+        if not self._silence and self._ask(lambda: steer.absent(self._address, rank, self._hang_after), asked):
             return
-        if self._silence or not self._ask(lambda: steer.absent(self._address, rank, self._hang_after)):
-            self._unheard.add(rank)
+        with self._lock:
+            if self._coordinator is asked:
+                self._unheard.add(rank)
+                return
+        self._excuse(rank)
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code == LEFT:
