@@ -1,13 +1,14 @@
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
-from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_ended
+from polyrhythm.runtime.collectives.group_health import GroupHealth
 
 PATIENCE_S = 20
 
@@ -29,11 +30,22 @@ class Group:
             self.members.append(theirs)
 
     def watch(self) -> DeathWatch:
-        return DeathWatch(FixedSockets(self.watched), PrefixStore("generation", self.store), self.hear)
+        sockets = FixedSockets(self.watched)
+        return DeathWatch(sockets, PrefixStore("generation", self.store), HeardHealth(sockets, self.hear))
 
     def hear(self, reason: str) -> None:
         self.heard.append(f"{reason}, {sum(member.fileno() < 0 for member in self.members)} ended")
         self.lost.set()
+
+
+class HeardHealth(GroupHealth):
+    def __init__(self, sockets: GlooSockets, hear: Callable[[str], None]) -> None:
+        super().__init__(sockets)
+        self._hear = hear
+
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
+        self._hear(reason)
 
 
 class FixedSockets(GlooSockets):
@@ -88,6 +100,48 @@ def test_a_thread_may_stop_itself(group: Group) -> None:
         watch.stop()
         stopped.set()
 
-    watch = DeathWatch(FixedSockets(group.watched), group.store, stop)
+    sockets = FixedSockets(group.watched)
+    watch = DeathWatch(sockets, group.store, HeardHealth(sockets, stop))
     group.members[0].close()
     assert stopped.wait(PATIENCE_S)
+
+
+class SilentStore(HashStore):
+    """That of a coordinator that is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+
+    def add(self, key: str, value: int) -> int:
+        self.asked.set()
+        self.goes_on.wait()
+        return super().add(key, value)
+
+
+@pytest.fixture
+def silent() -> Iterator[SilentStore]:
+    store = SilentStore()
+    yield store
+    store.goes_on.set()
+
+
+def test_a_silent_store_holds_nobody_when_the_generation_fails(group: Group, silent: SilentStore) -> None:
+    sockets = FixedSockets(group.watched)
+    health = GroupHealth(sockets)
+    watch = DeathWatch(sockets, silent, health)
+    group.members[0].close()
+    assert silent.asked.wait(PATIENCE_S)
+    leaving = threading.Thread(target=lambda: (watch.say_goodbye(), watch.stop()), daemon=True)
+    leaving.start()
+    health.fail("the coordinator is silent")
+    leaving.join(PATIENCE_S)
+    assert not leaving.is_alive()
+
+
+def test_a_store_that_has_ended_is_not_asked() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = PrefixStore("generation", TCPStore("127.0.0.1", store.port, is_master=False))
+    assert (has_ended(client), has_ended(HashStore())) == (False, False)
+    del store
+    assert has_ended(client)

@@ -2,18 +2,30 @@
 
 A connection that ends is a death unless its member has said goodbye on the generation's store before. Every member is
 connected to every other, so whoever gives up, and cuts its connections, tells all.
+
+The store is the coordinator's, which may be stopped or killed. So nobody waits for its answer once the generation has
+failed, and none is asked that has ended: torch prints its own frames for that.
 """
 
 import os
 import select
 import threading
-from collections.abc import Callable
 
 from torch.distributed.distributed_c10d import Store
 
-from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_ended
+from polyrhythm.runtime.collectives.group_health import GroupHealth
 
 GOODBYES = "goodbyes"
+
+
+class Goodbye:
+    """One that is being said; it ends when the store has it, or the generation has failed."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self.end = self._over.set
+        self.wait = self._over.wait
 
 
 class DeathWatch:
@@ -22,12 +34,13 @@ class DeathWatch:
     Args:
         sockets: the group's connections.
         store: the generation's own.
-        lost: called once, from the thread, when more connections have ended than members have said goodbye.
+        health: of the generation, which has failed when more connections have ended than members have said goodbye.
     """
 
-    def __init__(self, sockets: GlooSockets, store: Store, lost: Callable[[str], None]) -> None:
-        self._sockets, self._store, self._lost = sockets, store, lost
+    def __init__(self, sockets: GlooSockets, store: Store, health: GroupHealth) -> None:
+        self._sockets, self._store, self._health = sockets, store, health
         self._connections = sockets.duplicate()
+        self._stopped = self._asking = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-death-watch")
         if self._connections:
             self._wake = os.eventfd(0)
@@ -35,9 +48,10 @@ class DeathWatch:
 
     def stop(self) -> None:
         if self._connections:
+            self._stopped = True
             os.eventfd_write(self._wake, 1)
-            # A last reference may go away in the thread itself.
-            if threading.current_thread() is not self._thread:
+            # A last reference may go away in the thread itself; and a store that is stopped does not let it go.
+            if threading.current_thread() is not self._thread and not self._asking:
                 self._thread.join()
             os.close(self._wake)
             self._close()
@@ -54,10 +68,14 @@ class DeathWatch:
 
     def say_goodbye(self) -> None:
         """Before the connections are closed in good order. If the store is gone, the others take it for a death."""
-        try:
-            self._store.add(GOODBYES, 1)
-        except RuntimeError:
-            return
+        goodbye = Goodbye()
+        self._health.await_end(goodbye)
+        threading.Thread(target=self._say, args=(goodbye,), daemon=True, name="polyrhythm-goodbye").start()
+        goodbye.wait()
+
+    def _say(self, goodbye: Goodbye) -> None:
+        self._count(1)
+        self._health.end(goodbye)
 
     def _run(self) -> None:
         poll, ended = select.poll(), 0
@@ -70,12 +88,20 @@ class DeathWatch:
                     return
                 poll.unregister(descriptor)
                 ended += 1
-            if ended > self._goodbyes():
-                self._lost("a member is gone: its connection has ended")
+            self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
+            if self._stopped or self._health.failure is not None:
+                return
+            goodbyes = self._count(0)
+            if self._stopped:
+                return
+            self._asking = False
+            if ended > goodbyes:
+                self._health.fail("a member is gone: its connection has ended")
                 return
 
-    def _goodbyes(self) -> int:
+    def _count(self, more: int) -> int:
+        """How many members have said goodbye, with so many more."""
         try:
-            return self._store.add(GOODBYES, 0)
+            return 0 if has_ended(self._store) else self._store.add(GOODBYES, more)
         except RuntimeError:
             return 0

@@ -7,10 +7,11 @@ peers. Linux only; elsewhere nothing is found, and an operation ends with its ti
 
 import fcntl
 import os
+import select
 import socket
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -150,13 +151,18 @@ def destroy(groups: list[dist.ProcessGroupGloo | None], at_once: bool) -> None:
         threading.Thread(target=groups.clear, daemon=True).start()
 
 
-def shut_down_to(host: str, port: int) -> None:
-    """End this process's connections to there, such as that to torch's store, in which a call may wait for ever."""
-    for _, found in _sockets(_descriptors()):
-        with found, suppress(OSError):
-            peer = found.getpeername()
-            if (peer[0].removeprefix("::ffff:"), peer[1]) == (host, port):
-                found.shutdown(socket.SHUT_RDWR)
+def has_ended(store: Store) -> bool:
+    """Whether the server of a store has closed all connections of this process to it: a call would fail."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    place, poll, mine = f"{getattr(store, 'host', '')} {getattr(store, 'port', 0)}", select.poll(), 0
+    with ExitStack() as stack:
+        for _, found in _sockets(_descriptors()):
+            stack.enter_context(found)
+            if place in {end.removeprefix("::ffff:") for end in _ends(found)}:
+                poll.register(found, select.POLLRDHUP)
+                mine += 1
+        return 0 < mine == len(poll.poll(0))
 
 
 def _descriptors() -> set[int]:

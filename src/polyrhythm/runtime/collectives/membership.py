@@ -147,7 +147,7 @@ class Generation:
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
         group, sockets = build_gloo(self._store, self.rank, self.size, connect_timeout, self._timeout)
         self.health = GroupHealth(sockets)
-        self._watch = DeathWatch(sockets, self._store, self.health.fail)
+        self._watch = DeathWatch(sockets, self._store, self.health)
         self._stop_watch = weakref.finalize(self, self._watch.stop)
         _connected.add(self._watch)
         return group

@@ -111,8 +111,8 @@ class ProcessWatch:
         self._await_others(coordinator)
         assert self._coordinator is not None
         if end(self._coordinator, LAST_S):
-            why = self._silence or f"the coordinator has not ended within {LAST_S:g} s of the last worker"
-            say([f"{why}; it is ended"])
+            late = f"the coordinator has not ended within {LAST_S:g} s of the last worker; it"
+            say([f"{f'{self._silence}; the coordinator' if self._silence else late} is ended"])
 
     def _follow_coordinator(self, code: int) -> bool:
         """Whether another coordinator takes the place of one that was killed; if not, workers wait for none."""

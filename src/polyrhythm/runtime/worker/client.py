@@ -18,7 +18,6 @@ from polyrhythm.errors import GroupError, ServerLostError, UnreachableError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
-from polyrhythm.runtime.collectives.gloo_connections import shut_down_to
 from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.peer_sockets import know_token
@@ -358,7 +357,6 @@ class CoordinatorClient:
         elif not silent:
             return
         self._coordinator.give_up(reason)
-        shut_down_to(*self.info.store)
         if self._exchange is not None:
             self._exchange.abandon(reason)
 
