@@ -1,15 +1,24 @@
 """A coordinator that takes up what another one has left, in memory."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
+
+import msgspec
 
 from polyrhythm.core import Decisions, Event
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.coordinator.job import Stand
 from polyrhythm.runtime.coordinator.recovery.record import JobRecord
 from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
+from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
+from tests.runtime.coordinator.recovery.guarded_job import HANG_AFTER_S, GuardedServer, Time
 from tests.runtime.fake_job import FakeJob
 
 
@@ -55,3 +64,52 @@ def test_who_has_come_since_the_record_has_not_died() -> None:
     recovery.go_on()
     assert job.losses == []
     assert set(following.job.members) == {0, 1, 2}
+
+
+class ServerOfTheLiving(GuardedServer):
+    """A coordinator's process with a job in memory, at which some workers show that they live."""
+
+    def __init__(self, time: Time, job: FakeJob, living: set[int]) -> None:
+        super().__init__(time, 1)
+        self.coordinator = RecoverableCoordinator(parse_policy("selsync:0.05"), 2, job, lambda: time.now_s, 2)
+        self.shards: Any = SimpleNamespace(others=())
+        self._living, self.cuts = living, list[tuple[float, str]]()
+
+    def there(self, worker: int) -> bool:
+        return worker in self._living
+
+    def cut(self, reason: str) -> None:
+        self.cuts.append((self.elapsed(), reason))
+
+    def act(self, act: Callable[[], None]) -> None:
+        act()
+
+    def hear(self, worker: int, message: object) -> None:
+        """Nobody says anything."""
+
+    def end_if_empty(self) -> None:
+        """Somebody is there."""
+
+
+def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told() -> None:
+    """Worker 1 was stopped, so its connections stand, and the exchange with it does not end by itself."""
+    job, records = FakeJob("selsync:0.05", workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[bytes]()
+
+    def note(stand: Stand) -> None:
+        record = job.coordinator.record(JobConfig(job="job", workers=2, epochs=2), stand, 0.0)
+        records.append(msgspec.msgpack.encode(record))
+
+    job.coordinator.note = note
+    job.run({})
+    memory = RecoveryMemory.create()
+    memory.write(records[0])
+    server = ServerOfTheLiving(time := Time(), job, living={0})
+    recovery = JobRecovery(memory)
+    recovery.open(server)
+    time.run(HANG_AFTER_S - 0.1)
+    assert server.cuts == []
+    time.run(HANG_AFTER_S + 0.1)
+    assert server.cuts == [(HANG_AFTER_S, "rank 1 is gone")]
+    recovery.heard(0, Returned())
+    assert recovery.returning is None
+    memory.close()

@@ -36,6 +36,11 @@ class Recovery:
         """Whether it is a member of the job as it stood; who has come since then joins as at first."""
         return worker in self._record.members
 
+    @property
+    def gone(self) -> list[int]:
+        """Members that will not come back."""
+        return [worker for worker in self._record.members if worker not in self.awaited | self._returned.keys()]
+
     def returned(self, worker: int, message: Returned) -> None:
         """A member has come back; it may be further than the epoch of the record, out of a loop that it left early."""
         self.awaited.discard(worker)
@@ -51,8 +56,7 @@ class Recovery:
         coordinator, record = self._coordinator, self._record
         self._require_hosts()
         self._require_newest()
-        gone = [worker for worker in record.members if worker not in self._returned]
-        for worker in gone:
+        for worker in self.gone:
             coordinator.give_up_member(worker, record.offers.get(worker, ()))
         early = [worker for worker, told in self._returned.items() if self._has_left_loop(told)]
         for worker in early:

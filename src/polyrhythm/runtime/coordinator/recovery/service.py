@@ -42,6 +42,9 @@ class RecoveringServer(RecordedJob, Protocol):
     def act(self, act: Callable[[], None]) -> None:
         """Have the coordinator act."""
 
+    def cut(self, reason: str) -> None:
+        """End the exchanges of the phase in which workers stand."""
+
 
 class JobRecovery:
     """What a coordinator's process does about its own death; nothing without memory.
@@ -265,10 +268,15 @@ class JobRecovery:
         )
 
     def _give_up_waiting(self) -> None:
-        """Whoever has shown no sign of life by now has died, too; others may be in a long step."""
+        """Whoever has shown no sign of life by now has died, too; others may be in a long step.
+
+        If they stand in an exchange with one that is stopped, nobody but this coordinator can end that.
+        """
         if self.returning is None:
             return
         for worker in [worker for worker in self.returning.awaited if not self._server.there(worker)]:
             self.returning.lost(worker)
         self._go_on_if_all_are_there()
+        if self.returning is not None and self.returning.gone:
+            self._server.cut(f"rank {self.returning.gone[0]} is gone")
         self._server.loop.call_later(REFRESH_S, self._give_up_waiting)
