@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from polyrhythm.runtime.wire import protocol, shard_protocol
+from polyrhythm.runtime.checkpoint import manifest, returned
+from polyrhythm.runtime.wire import control_protocol, protocol, shard_protocol
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import ControlMessage
+from polyrhythm.runtime.wire.recovery import standby_protocol
 from polyrhythm.runtime.wire.shard_protocol import ShardMessage
 
 TEXTS = ("", "bsp", "asp", "no-such-policy", "./nowhere.py:Mine", "SGD", "int8", "(" * 3000, "phase-1", "x" * 40)
@@ -20,11 +22,11 @@ REAL = (0.0, -1.0, 0.5, 1e300, float("nan"), float("inf"))
 
 
 def kinds() -> Iterator[type[msgspec.Struct]]:
-    """All messages of both protocols."""
-    for module in (protocol, shard_protocol):
+    """All messages that a coordinator knows, and those that it sends."""
+    for module in (protocol, shard_protocol, control_protocol, returned, manifest, standby_protocol):
         for found in vars(module).values():
-            bases = (ControlMessage, ShardMessage)
-            if isinstance(found, type) and issubclass(found, bases) and found not in bases:
+            message = isinstance(found, type) and issubclass(found, msgspec.Struct) and found.__struct_config__.tag
+            if message and found not in (ControlMessage, ShardMessage):
                 yield found
 
 

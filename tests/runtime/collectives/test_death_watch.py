@@ -132,7 +132,12 @@ def test_a_silent_store_holds_nobody_when_the_generation_fails(group: Group, sil
     watch = DeathWatch(sockets, silent, health)
     group.members[0].close()
     assert silent.asked.wait(PATIENCE_S)
-    leaving = threading.Thread(target=lambda: (watch.say_goodbye(), watch.stop()), daemon=True)
+
+    def leave() -> None:
+        watch.say_goodbye()
+        watch.stop()
+
+    leaving = threading.Thread(target=leave, daemon=True)
     leaving.start()
     health.fail("the coordinator is silent")
     leaving.join(PATIENCE_S)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from polyrhythm.runtime.launch import process_watch
+from polyrhythm.runtime.launch.forked import RunningProcess
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import run_workers
@@ -72,7 +73,7 @@ def watch_without_answers(_: int, name: str) -> tuple[dict[int, int], list[str]]
         patch.object(process_watch, "LAST_S", 0.1),
         patch.object(process_watch, "say", said.extend),
     ):
-        workers = {rank: Popen(["false"]) for rank in range(2)}
+        workers: dict[int, RunningProcess] = {rank: Popen(["false"]) for rank in range(2)}
         address = Address(f"unix:@{name}", "job", "secret")
         return process_watch.ProcessWatch(address, coordinator, workers, 1e6, 1.0).wait(), said
 
