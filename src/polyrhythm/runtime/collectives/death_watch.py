@@ -89,15 +89,18 @@ class DeathWatch:
                 poll.unregister(descriptor)
                 ended += 1
             self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
-            if self._stopped or self._health.failure is not None:
+            if self._is_over():
                 return
             goodbyes = self._count(0)
-            if self._stopped:
+            if self._is_over():
                 return
             self._asking = False
             if ended > goodbyes:
                 self._health.fail("a member is gone: its connection has ended")
                 return
+
+    def _is_over(self) -> bool:
+        return self._stopped or self._health.failure is not None
 
     def _count(self, more: int) -> int:
         """How many members have said goodbye, with so many more."""
