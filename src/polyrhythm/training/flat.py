@@ -15,6 +15,7 @@ there once. Parameters of one group stand side by side, so a parameter group is 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,7 @@ class FlatLayout:
         """
         named = [item for group in groups for item in group.items()]
         check_tensors(named)
+        named = [(name, local_part(tensor)) for name, tensor in named]
         stops = accumulate(tensor.numel() for _, tensor in named)
         segments = iter(
             [Segment(name, t.shape, stop - t.numel(), stop) for (name, t), stop in zip(named, stops, strict=True)]
@@ -80,7 +82,7 @@ class FlatLayout:
     def gather(self, tensors: Sequence[Tensor], out: Tensor) -> Tensor:
         """Copy tensors, in the layout's order, into the vector `out`; returns it."""
         with torch.no_grad():
-            return torch.cat([t.reshape(-1) for t in tensors], out=out) if tensors else out
+            return torch.cat([local_part(t).reshape(-1) for t in tensors], out=out) if tensors else out
 
     def gather_gradients(self, parameters: Sequence[Tensor], out: Tensor) -> Tensor:
         """Copy every ``.grad`` into `out`; zeros where a parameter got none."""
@@ -90,13 +92,13 @@ class FlatLayout:
         """Copy the vector `flat` into tensors, in the layout's order. Never between a forward and its backward."""
         with torch.no_grad():
             for tensor, view in zip(tensors, self.views(flat), strict=True):
-                tensor.copy_(view)
+                local_part(tensor).copy_(view)
 
     def add(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Add the vector `flat` to tensors, in the layout's order. Never between a forward and its backward."""
         with torch.no_grad():
             for tensor, view in zip(tensors, self.views(flat), strict=True):
-                tensor.add_(view)
+                local_part(tensor).add_(view)
 
 
 def check_tensors(named: Iterable[tuple[str, Tensor]], only: torch.dtype | None = None) -> None:
@@ -182,11 +184,28 @@ class FlatModel:
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """Dense; zeros if it has none."""
+    """Dense, of the part that is here; zeros if it has none."""
     gradient = parameter.grad
     if gradient is None:
-        return torch.zeros_like(parameter)
-    return gradient.to_dense() if gradient.is_sparse else gradient
+        return torch.zeros_like(local_part(parameter))
+    return gradient.to_dense() if gradient.is_sparse else local_part(gradient)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor, in the same memory: its shard of a DTensor, all of any other."""
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter or not hasattr(tensor, "to_local"):
+        return tensor
+    with torch.no_grad():
+        return cast(Tensor, tensor.to_local())
+
+
+def part_of(whole: Tensor, part: Tensor) -> Tensor:
+    """The tensor that is laid out as `whole`, of which this process has `part`: the reverse of `local_part`."""
+    if not hasattr(whole, "to_local"):
+        return part
+    sharded: Any = whole
+    shape = {"shape": whole.shape, "stride": whole.stride()}
+    return cast(Tensor, type(sharded).from_local(part, sharded.device_mesh, sharded.placements, run_check=False, **shape))
 
 
 def grouped(named: Mapping[str, Tensor], groups: Sequence[Sequence[str]] | None) -> list[Named]:

@@ -46,6 +46,9 @@ class Generation:
         connect_timeout: limit for all members to meet.
         gathers: whether they will `gather`; then they are connected for it, too.
 
+    Attributes:
+        agree: why a collective has failed, if it has, also for others who are to come to the same answer.
+
     Raises:
         GroupError: if not all members arrive in time.
     """
@@ -61,6 +64,7 @@ class Generation:
         gathers: bool = False,
     ) -> None:
         self.prefix, self.members, self.worker = prefix, tuple(members), worker
+        self.agree: Callable[[str | None], str | None] = lambda failure: failure
         if worker not in self.members:
             raise UsageError(f"worker {worker} is not among the members {self.members} of generation {prefix!r}")
         self.rank, self.size = self.members.index(worker), len(self.members)

@@ -19,7 +19,7 @@ from polyrhythm.runtime.collectives.ops import LaunchSum, UnderWay, launch_reduc
 from polyrhythm.training.averaging import fragment_bounds, outer_step
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import shares
-from polyrhythm.training.flat import FlatLayout, split_buffers, trainable_parameters
+from polyrhythm.training.flat import FlatLayout, local_part, split_buffers, trainable_parameters
 
 PLAIN = Outer()
 BLOCK = 1 << 16
@@ -101,7 +101,7 @@ class Averager:
         self._layout = FlatLayout.of(parameters, floating)
         self._tensors = [*parameters.values(), *floating.values()]
         self._floating, self._counters = list(floating.values()), list(counters.values())
-        self._size = sum(parameter.numel() for parameter in parameters.values())
+        self._size = sum(local_part(parameter).numel() for parameter in parameters.values())
         self._device = self._tensors[0].device
         self._dtype = self._layout.dtype
         self._global = self._origin = torch.empty(0, device=self._device)

@@ -17,7 +17,7 @@ from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.group_health import first_line
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.nonraising_work import guard
-from polyrhythm.training.flat import gradient_of
+from polyrhythm.training.flat import gradient_of, local_part, part_of
 
 
 def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
@@ -119,9 +119,9 @@ def launch(generation: Generation, collective: str, outputs: list[Tensor], *argu
 
 
 def expect_success(generation: Generation, collective: str) -> None:
-    if generation.failure is not None:
+    if (failure := generation.agree(generation.failure)) is not None:
         raise GroupError(
-            f"{collective} in generation {generation.prefix!r} among {generation.members} failed: {generation.failure}"
+            f"{collective} in generation {generation.prefix!r} among {generation.members} failed: {failure}"
         )
 
 
@@ -171,11 +171,12 @@ def give_gradients(parameters: Sequence[nn.Parameter], flat: Tensor, used: Tenso
     """The reverse; what nobody used keeps None."""
     start = 0
     for parameter, users in zip(parameters, used.tolist(), strict=True):
-        part = flat[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()
+        own = local_part(parameter)
+        part = flat[start : start + own.numel()].view_as(own)
+        start += own.numel()
         if parameter.grad is None:
-            parameter.grad = part.to(parameter.dtype, copy=True) if users else None
+            parameter.grad = part_of(parameter, part.to(parameter.dtype, copy=True)) if users else None
         elif parameter.grad.is_sparse:
             parameter.grad = part.to(parameter.dtype).to_sparse(parameter.grad.sparse_dim())
         else:
-            parameter.grad.copy_(part)
+            local_part(parameter.grad).copy_(part)

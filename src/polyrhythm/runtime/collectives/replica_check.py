@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from polyrhythm.errors import GroupError, ReplicasDifferError
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import all_reduce
+from polyrhythm.training.flat import local_part
 
 LOOKED_AT = 4096
 """Elements of each parameter that are looked at, at most."""
@@ -44,7 +45,11 @@ def check_equal(generation: Generation, parameters: Sequence[Tensor], optimizer:
     """
     if generation.size == 1:
         return
-    found = spread(generation, parameters, optimizer)
+    refuse_apart(generation, spread(generation, parameters, optimizer))
+
+
+def refuse_apart(generation: Generation, found: Spread) -> None:
+    """The same, of what all members have found."""
     if not found.distance > TOLERANCE:
         return
     with contextlib.suppress(GroupError):  # nobody leaves the group before all have the answer
@@ -74,7 +79,7 @@ def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Opti
 
 
 def looked_at(parameter: Tensor) -> Tensor:
-    part = parameter.detach()
+    part = local_part(parameter.detach())
     flat = part.reshape(-1) if part.is_contiguous() or part.dim() == 0 else part[0].reshape(-1)
     return flat[:LOOKED_AT].double()
 

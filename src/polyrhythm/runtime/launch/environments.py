@@ -10,6 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.config_sources import HANDED_ON
@@ -88,6 +89,7 @@ def first_host(nodes: str) -> str:
 def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence[str]) -> NoReturn:
     """Go on as this worker; rank 0 says what is overruled, and starts the coordinator with this config."""
     refuse_restarts(config)
+    check_groups(config, 0)
     place = place_of(os.environ)
     for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
         print(f"polyrhythm: {line}", file=sys.stderr, flush=True)

@@ -42,6 +42,7 @@ class ProcessWatch:
         watcher: the process that follows the job, if there is one; it ends by itself after the job.
         restarts: how workers that have died are started again; none: they are not.
         start: of the coordinator, and of another one if it is killed.
+        group_size: processes of a worker, which end with each other.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class ProcessWatch:
         watcher: "subprocess.Popen[bytes] | None" = None,
         restarts: Restarts | None = None,
         start: CoordinatorStart | None = None,
+        group_size: int = 1,
     ) -> None:
-        self._start = start
+        self._start, self._group_size = start, group_size
         self._restarts = restarts or Restarts(0, lambda rank, _: workers[rank])
         self._address = address
         self._coordinator = coordinator
@@ -64,7 +66,7 @@ class ProcessWatch:
         self._watcher = watcher
         self._hang_after, self._grace_s, self._elsewhere = hang_after, grace_s, elsewhere
         self._silence, self._ending = "", False
-        self._late, self._unheard = set[int](), set[int]()
+        self._late, self._unheard, self._ended = set[int](), set[int](), set[int]()
         self._lock, self._telling = threading.Lock(), list[threading.Thread]()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
@@ -82,8 +84,9 @@ class ProcessWatch:
                     ranks[self._workers[rank].pid] = rank
                     continue
                 codes[rank] = self._restarts.first_code(rank, code)
-                self._tell(rank, code, len(self._workers) - len(codes))
-                self._excuse(rank)
+                self._tell(rank, code, self._left(codes))
+                if not self._end_group(rank, code, codes):
+                    self._excuse(rank // self._group_size)
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator.returncode = os.waitstatus_to_exitcode(status)
                 if not self._follow_coordinator(self._coordinator.returncode):
@@ -113,6 +116,21 @@ class ProcessWatch:
         if end(self._coordinator, LAST_S):
             late = f"the coordinator has not ended within {LAST_S:g} s of the last worker; it"
             say([f"{f'{self._silence}; the coordinator' if self._silence else late} is ended"])
+
+    def _left(self, codes: dict[int, int]) -> int:
+        """Workers all of whose processes are there."""
+        size = self._group_size
+        return len({rank // size for rank in self._workers} - {rank // size for rank in codes})
+
+    def _end_group(self, rank: int, code: int, codes: dict[int, int]) -> bool:
+        """Whether others of its group are there, who cannot go on without a process that has failed."""
+        first = rank - rank % self._group_size
+        others = [one for one in range(first, first + self._group_size) if one not in codes]
+        if code and code != LEFT:
+            self._ended |= {*others}
+            for other in others:
+                self._workers[other].kill()
+        return bool(others)
 
     def _follow_coordinator(self, code: int) -> bool:
         """Whether another coordinator takes the place of one that was killed; if not, workers wait for none."""
@@ -198,9 +216,10 @@ class ProcessWatch:
         if code == LEFT:
             say([f"rank {rank} was asked to end, and has left{going_on(left)}"])
         elif (
-            code and code not in (BROKEN, REFUSED) and rank not in self._late
+            code and code not in (BROKEN, REFUSED) and rank not in self._late | self._ended
         ):  # of which the coordinator or the worker has said why
-            say([f"rank {rank} {ending(code)}{going_on(left)}"])
+            whole = ", and its group ends with it" if self._group_size > 1 else ""
+            say([f"rank {rank} {ending(code)}{whole}{going_on(left)}"])
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         workers = list(self._workers.values())

@@ -42,6 +42,9 @@ RUN = "POLYRHYTHM_RUN"
 COORDINATOR = "POLYRHYTHM_COORDINATOR"
 """Environment variable with the coordinator's `Address` as JSON, set by ``polyrhythm run``."""
 
+GROUP = "POLYRHYTHM_GROUP"
+"""Environment variable of a process of a replica group: the number of its group, and how many there are, as ``0:2``."""
+
 TORCHRUN_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
 """Environment variables that tell one torchrun from another, and from itself after a restart."""
 
@@ -72,7 +75,8 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
     Raises:
         UnreachableError: if the coordinator does not come up.
     """
-    rank = read_number("RANK", 0)
+    group = os.environ.get(GROUP, "").partition(":")[0]
+    rank = int(group) if group else read_number("RANK", 0)
     if COORDINATOR in os.environ:
         return Found(rank, msgspec.json.decode(os.environ[COORDINATOR].encode(), type=Address), arguments)
     job = job_of(os.environ) if "TORCHELASTIC_RUN_ID" in os.environ else uuid.uuid4().hex

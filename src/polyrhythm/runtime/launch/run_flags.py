@@ -31,6 +31,7 @@ HELP: dict[str, tuple[str | None, str]] = {
     "on": (None, "where to start the workers"),
     "worker_gpus": ("N", "GPUs of each worker, with --on ray"),
     "job": ("NAME", "id of the job, for polyrhythm ctl"),
+    "group_size": ("N", "processes of a worker, over which FSDP2 shards its model"),
     "epochs": (None, "epochs that the script makes, for policies with shares"),
     "lr_convention": (None, "see the guide to real jobs"),
     "compensation": ("SPEC", "what is done about staleness"),

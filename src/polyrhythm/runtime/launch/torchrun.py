@@ -19,6 +19,7 @@ from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
+from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
 from polyrhythm.runtime.launch.nodes import ALONE, Node, check_room, read_node, read_processes
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
@@ -28,7 +29,6 @@ from polyrhythm.runtime.launch.rendezvous import (
     SAID,
     CoordinatorStart,
     answers,
-    store_port,
     wait_for_coordinator,
 )
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
@@ -98,6 +98,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
     processes, node = read_processes(config.nproc_per_node), read_node(config)
     check_room(processes, config.shards)
+    check_groups(config, processes)
     take_up_tls(config, node)
     if config.start_method in FORKED and (config.no_python or not can_fork()):
         why = "a program that is no Python" if config.no_python else "a host with a GPU, or without Linux,"
@@ -108,8 +109,9 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         job=config.job or (check_job_name(config.rdzv_id, "--rdzv-id") if node.count > 1 else uuid.uuid4().hex[:8]),
         token=node.token or make_token(),
         listen=node.listen,
-        workers=processes * node.count,
+        workers=processes * node.count // config.group_size,
         run=uuid.uuid4().hex,
+        **({} if config.group_size == 1 else {"max_coordinator_restarts": 0}),
     )
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
 
@@ -140,9 +142,10 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     if shown.watched:
         check_watch(shown)
     # In memory, so that nothing is left over however this process ends.
-    with store_port(plan.node) as port, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file():
+    ports = store_ports(plan.node, plan.processes, plan.config.group_size)
+    with ports as kept, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file():
         os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
-        codes = run_workers(plan, port, fork)
+        codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))
 
 
@@ -161,8 +164,9 @@ def job_status(codes: Sequence[int]) -> int:
     return 1 if any(code > 0 and code != LEFT for code in codes) or all(codes) else 0
 
 
-def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[int, int]:
+def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None) -> dict[int, int]:
     """Start the workers of this host, and the coordinator if it is the first, and wait for them; exit codes by rank."""
+    port = dict(zip(plan.ranks, ports, strict=True))
     config = msgspec.structs.replace(plan.config, patience_s=PATIENCE_S)
     if fork is not None and not plan.forks:
         fork.close()
@@ -179,13 +183,13 @@ def run_workers(plan: LaunchOrder, port: int, fork: WorkerFork | None) -> dict[i
     watcher = watch.process if watch else None
     if plan.node.changing and not plan.node.rank:
         LastCall(plan.coordinator, plan.node, plan.processes, say).start()
-    workers = {rank: start_worker(plan, rank, port, fork) for rank in plan.ranks}
+    workers = {rank: start_worker(plan, rank, port[rank], fork) for rank in plan.ranks}
     if fork is not None and not config.max_restarts:
         fork.close()
     limits = config.hang_after, config.grace
-    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port, fork, count))
+    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port[rank], fork, count))
     watched = ProcessWatch(
-        plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts, start
+        plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts, start, config.group_size
     )
     return watched.wait()
 
@@ -228,7 +232,8 @@ def announce(plan: LaunchOrder) -> None:
     place = f", host {node.rank} of {node.changing or node.count}" if node.count > 1 else ""
     at = f" --at {node.coordinator}" if node.rank else ""
     policy = config.policy if "policy" in config.given else f"{config.policy}, unless the script names another"
-    started = f"job {config.job}, policy {policy}, {config.workers} workers{place}"
+    groups = f" of {config.group_size} processes" if config.group_size > 1 else ""
+    started = f"job {config.job}, policy {policy}, {config.workers} workers{groups}{place}"
     say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch asp"])
     if covered():
         say([UNCOVERED])
@@ -241,6 +246,9 @@ def start_worker(
 ) -> RunningProcess:
     environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
     environment[COUNT] = str(restarts)
+    environment |= group_environment(plan.config, rank)
+    if plan.config.group_size > 1:
+        environment["MASTER_ADDR"] = "127.0.0.1"
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
     try:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
-from polyrhythm.runtime.launch.rendezvous import RUN, TORCHRUN_JOB
+from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.data.alone import SharedStart
@@ -32,6 +32,10 @@ def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
     start = SharedStart("-".join(os.environ.get(name, "") for name in (*TORCHRUN_JOB[:2], RUN)), script.rank)
     patch_session(script, start)
+    if GROUP in os.environ:
+        script.dormant = True
+        patch_group(script)
+        return
     patch_wrapper(script)
     patch_compile()
     patch_loaders(script)
@@ -59,6 +63,16 @@ def patch_session(script: AdaptedScript, start: SharedStart) -> None:
         original(self, *args, **kwargs)
 
     Session.__init__ = init  # type: ignore[method-assign]
+
+
+def patch_group(script: AdaptedScript) -> None:
+    """In a group torch stays as it is, and so would a script without a session: each group would train alone."""
+
+    def before_step(*_: Any) -> None:
+        if not script.follows:
+            raise refuse("--group-size is for scripts with polyrhythm.session, and this one steps without; open one")
+
+    register_optimizer_step_pre_hook(before_step)
 
 
 def refuse_restarts() -> None:

@@ -95,6 +95,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         job: id of the job; names its socket on this host. None given: a random one.
         on: where the workers are started: here, or on a Ray cluster.
         worker_gpus: GPUs of each worker on Ray.
+        group_size: processes of each worker, which have one model among them.
         epochs: epochs that the job plans, for policies that count shares of the workload.
         lr_convention: "linear": the script's rate is that of an update from all planned workers, and an update that
             combines m of their n gradients moves m/n as far; "same": every update uses the script's rate.
@@ -104,11 +105,9 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         partition: which worker reads which samples, such as ``seldp``; see `polyrhythm.training.data.partition`.
         injection: shares (alpha, beta) of data injection, such as ``0.5,0.5``.
         averaging: where averages of replicas are summed up.
-        averaged_state: what becomes of the optimizers' states when replicas are averaged, see
-            `polyrhythm.training.config.TrainingConfig`.
+        averaged_state: what becomes of the optimizers' states when replicas are averaged; see `TrainingConfig`.
         delta_rate: rate at which a mean delta is applied where the policy names no outer optimizer.
-        on_divergence: what becomes of a job whose loss is not finite or explodes, see
-            `polyrhythm.training.divergence`.
+        on_divergence: what becomes of a job whose loss diverges, see `polyrhythm.training.divergence`.
         shards: parameter servers.
         hang_after: seconds without a heartbeat after which a worker hangs.
         max_coordinator_restarts: how often a coordinator that dies is started again; 0: the job ends with it.
@@ -159,6 +158,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     job: str = ""
     on: Literal["here", "ray"] = "here"
     worker_gpus: float = 0.0
+    group_size: int = 1
     epochs: int = 1
     lr_convention: LrConvention = "linear"
     compensation: str = "none"
@@ -210,7 +210,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         self._require("start_method", alternatives(START_METHODS), (None, *START_METHODS).__contains__)
         for name in ("every", "snapshot"):
             self._require(name, DURATION_WORDS, lambda value: seconds(value) > 0)
-        for name in ("shards", "epochs", "workers", "keep"):
+        for name in ("shards", "epochs", "workers", "keep", "group_size"):
             self._require(name, "at least 1", lambda value: value >= 1)
         self._require("hang_after", "more than 0 seconds", lambda value: value > 0)
         for name in ("max_restarts", "max_coordinator_restarts"):

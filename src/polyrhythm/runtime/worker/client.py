@@ -301,7 +301,7 @@ class CoordinatorClient:
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """Form the group of a phase with these members at the job's meeting point; whether they will `gather`."""
         if self._store is None:
-            self._store = self._open_store()
+            self._store = open_store(self.info.store)
         self._phase = phase
         self._exchange = exchange
         if self._last_cut is not None:
@@ -314,21 +314,6 @@ class CoordinatorClient:
         except GroupError:
             self._store = None  # what still builds may wait at it, and lets nobody else ask meanwhile
             raise
-
-    def _open_store(self) -> TCPStore:
-        """torch tries an address at which nobody listens any more for as long as it may, so it may for a short time."""
-        address, deadline = self.info.store, time.monotonic() + STORE_S
-        while True:
-            try:
-                socket.create_connection(address, STORE_S).close()
-                store = TCPStore(*address, is_master=False, timeout=STORE_ATTEMPT)
-            except (OSError, RuntimeError) as error:
-                if isinstance(error, OSError) or time.monotonic() > deadline:
-                    what = "the meeting point of the job cannot be reached"
-                    raise GroupError(f"{what}: {first_line(error)}") from None
-            else:
-                store.set_timeout(STORE_TIMEOUT)
-                return store
 
     def close(self) -> None:
         self._heartbeat.stop()
@@ -368,3 +353,19 @@ class CoordinatorClient:
 
 def phase_name(number: int) -> str:
     return f"phase-{number}"
+
+
+def open_store(address: tuple[str, int]) -> TCPStore:
+    """torch tries an address at which nobody listens any more for as long as it may, so it may for a short time."""
+    deadline = time.monotonic() + STORE_S
+    while True:
+        try:
+            socket.create_connection(address, STORE_S).close()
+            store = TCPStore(*address, is_master=False, timeout=STORE_ATTEMPT)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) or time.monotonic() > deadline:
+                what = "the meeting point of the job cannot be reached"
+                raise GroupError(f"{what}: {first_line(error)}") from None
+        else:
+            store.set_timeout(STORE_TIMEOUT)
+            return store

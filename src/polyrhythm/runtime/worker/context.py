@@ -162,7 +162,7 @@ class WorkerContext:
 
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""
-        if self.leaving:
+        if self.exchange.anyone(self.leaving):
             raise SystemExit(LEFT)
 
     def report_failed_collective(

@@ -183,6 +183,7 @@ class SessionLoader(Generic[LoaderSample]):
         resumed: where a checkpoint stands in the first epoch.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
         workers: of the job, as far as its length needs them.
+        own: which samples of a mini-batch this process reads; None: all of them.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -202,6 +203,7 @@ class SessionLoader(Generic[LoaderSample]):
         inject: Callable[[Any, int], Any] | None = None,
         resumed: EpochPlace | None = None,
         workers: int = 1,
+        own: Callable[[list[int]], list[int]] | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -226,6 +228,7 @@ class SessionLoader(Generic[LoaderSample]):
         self._content = content_of(dataset)
         self._resumed = resumed.checked(self._samples, self._terms) if resumed is not None else None
         self._inject, self._share = inject, workers
+        self._own = own or (lambda indices: indices)
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
@@ -301,13 +304,13 @@ class SessionLoader(Generic[LoaderSample]):
             indices = read[0] if len(read) == 1 else list(chain.from_iterable(read))
             if self._accumulate == 1 and indices:
                 self._drawn.append((draw, len(indices), 1.0, True))
-                yield indices
+                yield self._own(indices)
                 continue
             parts = self._cut(indices, draw.largest)
             for number, part in enumerate(parts, 1):
                 share = len(part) * self._accumulate / len(indices)
                 self._drawn.append((draw, len(part), share, number == len(parts)))
-                yield part
+                yield self._own(part)
 
     def _cut(self, indices: list[int], largest: int) -> list[list[int]]:
         """The mini-batches of a step; `largest` is as of `DrawnBatch`."""

@@ -25,7 +25,8 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
-from polyrhythm.training.flat import FlatLayout, least_share, split_buffers, trainable_parameters, why_unshareable
+from polyrhythm.training.flat import FlatLayout, least_share, local_part, part_of, split_buffers
+from polyrhythm.training.flat import trainable_parameters, why_unshareable
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 from polyrhythm.training.signals import squared_norm
 
@@ -113,7 +114,7 @@ class ScriptReplica:
         self._kinds = [kind for kind, _ in pairs]
         self.names = {named[p]: p for p in self.parameters}
         self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in groups))
-        self.wire_layout = Layout(tuple(tuple(Parameter(named[p], tuple(p.shape)) for p in group) for group in groups))
+        self.wire_layout = Layout(tuple(tuple(Parameter(named[p], tuple(local_part(p).shape)) for p in group) for group in groups))
         self.unservable = why_unservable(pairs, self.layout.dtype)
         self.idle: frozenset[int] = frozenset()
         self._groups = [group for group in groups if group]
@@ -139,9 +140,10 @@ class ScriptReplica:
     def check_policy(self, policy: Policy[Any]) -> None:
         """Refuse a policy that needs servers, if they cannot make the steps of this model."""
         stages = [stage.policy for stage in policy.stages(Cluster(1))] or [policy]
-        if self.unservable and any(runtime_placement(stage) == "servers" for stage in stages):
+        why = self.terms.get(NOT_ON_SERVERS)
+        if why and any(runtime_placement(stage) == "servers" for stage in stages):
             raise UsageError(
-                f"policy {policy.spec} runs on parameter servers, but {self.unservable}; use a policy whose workers "
+                f"policy {policy.spec} runs on parameter servers, but {why}; use a policy whose workers "
                 "make the steps (bsp, local, selsync)"
             )
 
@@ -189,7 +191,7 @@ class ScriptReplica:
 
     def grad_sq_norm(self) -> float:
         """Squared L2 norm of all gradients together; reads the device once."""
-        return squared_norm(p.grad for p in self.parameters if p.grad is not None)
+        return squared_norm(local_part(p.grad) for p in self.parameters if p.grad is not None)
 
     def hide_gradients(self) -> None:
         """Make the optimizer step that follows do nothing: a parameter without a gradient is left alone."""
@@ -214,7 +216,7 @@ class ScriptReplica:
     def spec(self) -> OptimizerSpec:
         """What the servers are to build; something small if they cannot be of use."""
         groups = [(kind, group) for kind, group in self._rows() if any(p.requires_grad for p in group["params"])]
-        if self.unservable:
+        if NOT_ON_SERVERS in self.terms:
             return OptimizerSpec("SGD", {}, tuple({"lr": 0.0} for _ in self.wire_layout.groups))
         return OptimizerSpec(name_of(self._kinds[0]), {}, tuple(plain_options(*row) for row in groups))
 
@@ -287,11 +289,11 @@ class ScriptReplica:
     def _value(self, parameter: nn.Parameter, key: str) -> Any:
         value = self.optimizer.state.get(parameter, {}).get(key)
         if value is not None:
-            return value
+            return local_part(value) if isinstance(value, Tensor) else value
         states = self.optimizer.state.values()
         other = next(state[key] for state in states if state.get(key) is not None)
         scalar = not isinstance(other, Tensor) or other.dim() == 0
-        return other * 0 if scalar else torch.zeros_like(parameter)
+        return other * 0 if scalar else torch.zeros_like(local_part(parameter))
 
     def _spread(self, pieces: list[Any], grouped: bool) -> list[tuple[nn.Parameter, Any]]:
         if not (grouped and self.elementwise):
@@ -311,7 +313,7 @@ class ScriptReplica:
             return value
         if value.dim() == 0 and not any(group.get("fused") for group in self.optimizer.param_groups):
             return value.clone()
-        return value.to(parameter.device, copy=True)
+        return part_of(parameter, value.to(parameter.device, copy=True))
 
 
 def check_complete(names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter]) -> None:

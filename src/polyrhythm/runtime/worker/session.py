@@ -29,6 +29,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
 from polyrhythm.runtime.launch.restarts import tell_joined
@@ -36,9 +37,12 @@ from polyrhythm.runtime.wire.config_sources import SESSION, same, session_argume
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
-from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.group.client import make_client
+from polyrhythm.runtime.worker.group.exchange import SliceExchange
+from polyrhythm.runtime.worker.group.link import find_link
+from polyrhythm.runtime.worker.group.replica import ShardedReplica
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
 from polyrhythm.runtime.worker.losses import Guard, refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
@@ -63,7 +67,9 @@ class Session:
         moving: Mapping[str, Tensor] | None = None,
     ) -> None:
         refuse_wrapped(model)
-        self._replica = ScriptReplica(model, optimizer, moving)
+        self._link = link = find_link(model)
+        parts = model, optimizer
+        self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
         self._optimizer = optimizer
         self._arguments = arguments
         self._handles: list[Any] = []
@@ -76,11 +82,12 @@ class Session:
     def __enter__(self) -> "Session":
         tie_forks()
         EAR.listen()
-        self.world_size = read_number("WORLD_SIZE", 1)
+        self.world_size = read_number("WORLD_SIZE", 1) if self._link is None else self._link.place.groups
         self.rank, address, arguments = find_coordinator(self._arguments)
-        self._client = CoordinatorClient(address, self.rank, self._replica, arguments)
+        self._client = make_client(address, self.rank, self._replica, arguments, self._link)
         tell_joined(self.rank)
         self._exchange, config = self._make_exchange(), self._client.config
+        check_groups(config, config.group_size if self._link else 0)
         refuse_unknown_share(config)
         self._replica.check_policy(parse_policy(config.policy))
         if self._replica.unservable and config.averaged_state == "average":
@@ -179,6 +186,7 @@ class Session:
             inject=self._injector if injection else None,
             resumed=self._place,
             workers=self.world_size,
+            own=self._link.own if self._link is not None else None,
             **options,
         )
         self._place = None
@@ -301,6 +309,8 @@ class Session:
             say(f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled")
 
     def _make_exchange(self) -> DDPExchange:
+        if self._link is not None:
+            return SliceExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._link)
         return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
 
     @property

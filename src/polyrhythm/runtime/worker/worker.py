@@ -255,7 +255,7 @@ class Worker:
             shown = now_s >= self._shown_s + SHOWN_S
             self._shown_s = now_s if shown else self._shown_s
             return self._finite.latest if shown else None
-        loss = losses.take()
+        loss = self._context.exchange.common(losses.take())
         if loss is not None and self._guard.listens:
             self._watch(loss)
         elif loss is not None and not math.isfinite(loss):

@@ -1,0 +1,196 @@
+"""The line to the coordinator of a group: its leader has it, and tells the others what comes in."""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import msgspec
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
+
+from polyrhythm.core import Outer
+from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.checkpoint.returned import JobState, Returned
+from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token, receive
+from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
+from polyrhythm.runtime.worker.client import CoordinatorClient, open_store, phase_name
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
+from polyrhythm.runtime.worker.group.link import GroupLink
+from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.replica import ScriptReplica
+
+Told = TypeVar("Told")
+
+MEETING: Final = timedelta(minutes=5)
+"""How long the processes of a group may take to connect."""
+
+LEAVE: Final = b"leave"
+"""In place of a message: the group leaves the job."""
+
+LENGTH_BYTES: Final = 4
+
+
+class LeaderClient(CoordinatorClient):
+    """The group's leader: all that it hears it shares, at the moment at which the others wait for it."""
+
+    def __init__(
+        self, address: Address, rank: int, replica: ScriptReplica, arguments: Mapping[str, Any], link: GroupLink
+    ) -> None:
+        self._peers: PeerSockets | None = None
+        super().__init__(address, rank, replica, arguments)
+        self._link = link
+        link.share(msgspec.msgpack.encode(self.info))
+        self._store = open_store(self.info.store)
+        self._peers = connect(self._store, link)
+
+    def receive(self) -> ToWorker:
+        try:
+            message = super().receive()
+        except SystemExit:
+            self._link.share(LEAVE)
+            raise
+        self._link.share(msgspec.msgpack.encode(message))
+        return message
+
+    def poll(self) -> ToWorker | None:
+        message = super().poll()
+        self._link.share(b"" if message is None else msgspec.msgpack.encode(message))
+        return message
+
+    def ask_state(self, version: int | None = None) -> JobState:
+        told = super().ask_state(version)
+        self._link.share(msgspec.msgpack.encode(told))
+        return told
+
+    def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
+        meet = super().meet
+        self._link.together(lambda: meet(exchange, members, phase, gathers))
+
+    def cut(self, message: Cut) -> None:
+        super().cut(message)
+        data = msgspec.msgpack.encode(message)
+        for peer in self._peers.peers.values() if self._peers is not None else ():
+            with suppress(OSError):
+                peer.sendall(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+
+    def close(self) -> None:
+        super().close()
+        if self._peers is not None:
+            self._peers.close()
+
+
+class FollowerClient:
+    """Another process of the group: it hears what its leader hears, and says nothing. See `JobClient`."""
+
+    full_duplex = False
+
+    def __init__(self, address: Address, link: GroupLink) -> None:
+        self._link = link
+        self.info = self._hear(JobInfo)
+        self.reported = ScriptFigures()
+        know_token(address.token)
+        self._store: TCPStore | None = open_store(self.info.store)
+        self._peers = connect(self._store, link)
+        self._exchange: DDPExchange | None = None
+        self._last_cut: Cut | None = None
+        threading.Thread(target=self._await_cuts, daemon=True, name="polyrhythm-cuts").start()
+
+    @property
+    def config(self) -> JobConfig:
+        return self.info.config
+
+    def receive(self) -> ToWorker:
+        message: ToWorker = self._hear(ToWorker)
+        return message
+
+    def poll(self) -> ToWorker | None:
+        message: ToWorker | None = self._hear(ToWorker | None)
+        return message
+
+    def ask_state(self, version: int | None = None) -> JobState:
+        return self._hear(JobState)
+
+    def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
+        """As of `CoordinatorClient`, among the processes of this place."""
+        self._exchange = exchange
+        if self._last_cut is not None:
+            self._cut(self._last_cut)
+        exchange.state_treatment, exchange.outer = self.config.averaged_state, Outer(self.config.delta_rate)
+        self._link.together(lambda: self._meet(exchange, members, self._name(phase), gathers))
+
+    def _meet(self, exchange: DDPExchange, members: tuple[int, ...], name: str, gathers: bool) -> None:
+        store, self._store = self._store or open_store(self.info.store), None
+        exchange.meet(store, members, name, gathers)
+        self._store = store  # what still builds after a failure keeps it
+
+    def close(self) -> None:
+        self._peers.end()
+        self._peers.close()
+
+    def send(self, message: ToCoordinator) -> None:
+        """The leader says it."""
+
+    hold = send
+
+    def flush(self) -> None:
+        """The leader does."""
+
+    interrupt = flush
+
+    def tell_aside(self, message: Saved) -> None:
+        """The leader does."""
+
+    def when_asked_to_leave(self, leave: Callable[[], None]) -> None:
+        """The leader is asked."""
+
+    def _name(self, phase: int) -> str:
+        return f"{phase_name(phase)}-slice-{self._link.place.place}"
+
+    def _hear(self, kind: Any) -> Any:
+        word = self._link.share()
+        if word == LEAVE:
+            raise SystemExit(LEFT)
+        return msgspec.msgpack.decode(word, type=kind) if word else None
+
+    def _await_cuts(self) -> None:
+        (leader,) = [peer for place, peer in self._peers.peers.items() if place == 0]
+        with suppress(OSError):
+            while True:
+                length = int.from_bytes(receive(leader, LENGTH_BYTES), "little")
+                self._cut(msgspec.msgpack.decode(receive(leader, length), type=Cut))
+
+    def _cut(self, message: Cut) -> None:
+        self._last_cut = message
+        if self._exchange is not None:
+            self._exchange.cut(self._name(message.phase), message.reason, message.after)
+
+    # What only servers need, on which no sharded model is.
+
+    def push(self, number: int) -> int | None:
+        raise AssertionError("a sharded model is on no server")
+
+    swap = pull = upload = download = push
+
+    def take_swapped(self) -> None:
+        raise AssertionError("a sharded model is on no server")
+
+    def come_back(self, returned: Returned) -> None:
+        raise AssertionError("the coordinator of groups is not started again")
+
+
+def connect(store: Any, link: GroupLink) -> PeerSockets:
+    """The processes of a group, for what cannot wait until they meet in a collective."""
+    place = link.place
+    return PeerSockets(PrefixStore(f"group-{place.group}", store), place.place, place.size, MEETING, on_one_host=True)
+
+
+def make_client(
+    address: Address, rank: int, replica: ScriptReplica, arguments: Mapping[str, Any], link: GroupLink | None
+) -> "CoordinatorClient | FollowerClient":
+    if link is None:
+        return CoordinatorClient(address, rank, replica, arguments)
+    return LeaderClient(address, rank, replica, arguments, link) if link.leads else FollowerClient(address, link)
