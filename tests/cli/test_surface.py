@@ -112,6 +112,7 @@ RUN = {
     *("--on-divergence", "--shards", "--hang-after", "--max-coordinator-restarts", "--snapshot", "--standby"),
     *("--grace", "--trace", "--allow-policy-files", "--tls-cert", "--tls-key", "--tls-ca"),
     *("--checkpoint", "--every", "--keep", "--partition", "--injection"),
+    "--group-size",
     *("--no-ui", "--ui", "--ui-host", "--ui-port", "--report", "--metrics-port", "--events", "--tensorboard"),
 }
 """Flags of ``polyrhythm run`` beside torchrun's."""

@@ -205,7 +205,9 @@ def part_of(whole: Tensor, part: Tensor) -> Tensor:
         return part
     sharded: Any = whole
     shape = {"shape": whole.shape, "stride": whole.stride()}
-    return cast(Tensor, type(sharded).from_local(part, sharded.device_mesh, sharded.placements, run_check=False, **shape))
+    return cast(
+        Tensor, type(sharded).from_local(part, sharded.device_mesh, sharded.placements, run_check=False, **shape)
+    )
 
 
 def grouped(named: Mapping[str, Tensor], groups: Sequence[Sequence[str]] | None) -> list[Named]:

@@ -1,6 +1,6 @@
 """Replica groups (``--group-size``): so many processes of a host, with one model among them, are one worker.
 
-Each group is a torch.distributed world of its own: its processes find it in torchrun's variables, and the rest in `GROUP`.
+Each group is a torch.distributed world of its own: torchrun's variables say so to its processes, and `GROUP` the rest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from polyrhythm.runtime.wire.job_config import JobConfig
 ALONE = {"max_restarts": 0, "standby": "", "checkpoint": None, "compress": "none", "averaging": "ring"}
 """Settings that need workers of one process each, at their defaults."""
 
-NOT_IN_GROUPS = {**ALONE, "injection": "none", "on_divergence": "ignore", "on": "here"}
+NOT_IN_GROUPS = {**ALONE, "injection": "none", "on_divergence": "ignore"}
 
 
 class GroupPlace(NamedTuple):
@@ -59,13 +59,15 @@ def check_groups(config: JobConfig, processes: int) -> None:
     given = NOT_IN_GROUPS | ({} if "max_coordinator_restarts" not in config.given else {"max_coordinator_restarts": 0})
     for name, value in given.items():
         if asked[name] != value:
-            raise UsageError(f"{where} and {config.label(name)} {asked[name]} cannot go together yet; leave one of them out")
+            raise UsageError(
+                f"{where} and {config.label(name)} {asked[name]} cannot go together yet; leave one of them out"
+            )
     if ":" in config.nnodes and len({*config.nnodes.split(":")}) > 1:
         raise UsageError(f"{where} and --nnodes {config.nnodes} cannot go together yet; give one number of hosts")
     if runtime_placement(parse_policy(config.policy)) == "servers":
         raise UsageError(
-            f"{where} and policy {config.policy} exclude each other: it runs on parameter servers, which hold no sharded "
-            "models; use bsp, local, diloco or selsync"
+            f"{where} and policy {config.policy} exclude each other: it runs on parameter servers, which hold no "
+            "sharded models; use bsp, local, diloco or selsync"
         )
 
 
@@ -81,12 +83,16 @@ def group_environment(config: JobConfig, rank: int) -> dict[str, str]:
         return {}
     group, place = divmod(rank, config.group_size)
     ranks = dict.fromkeys(("RANK", "ROLE_RANK"), str(place))
-    return {GROUP: f"{group}:{config.workers}", **ranks, **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(config.group_size))}
+    return {
+        GROUP: f"{group}:{config.workers}",
+        **ranks,
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(config.group_size)),
+    }
 
 
 @contextmanager
 def store_ports(node: Node, processes: int, size: int) -> Iterator[Sequence[int]]:
-    """For each process of this host the port of torch's own store: of the job, or of its group, which is on this host."""
+    """For each process of this host the port of torch's own store: that of the job, or of its group."""
     with ExitStack() as stack:
         if size == 1:
             yield [stack.enter_context(store_port(node))] * processes

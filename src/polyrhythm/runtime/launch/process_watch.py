@@ -214,12 +214,16 @@ class ProcessWatch:
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code == LEFT:
-            say([f"rank {rank} was asked to end, and has left{going_on(left)}"])
+            say([f"{self._name(rank)} was asked to end, and has left{going_on(left)}"])
         elif (
             code and code not in (BROKEN, REFUSED) and rank not in self._late | self._ended
         ):  # of which the coordinator or the worker has said why
             whole = ", and its group ends with it" if self._group_size > 1 else ""
-            say([f"rank {rank} {ending(code)}{whole}{going_on(left)}"])
+            say([f"{self._name(rank)} {ending(code)}{whole}{going_on(left)}"])
+
+    def _name(self, rank: int) -> str:
+        worker, place = divmod(rank, self._group_size)
+        return f"rank {worker}" if self._group_size == 1 else f"process {place} of rank {worker}"
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         workers = list(self._workers.values())

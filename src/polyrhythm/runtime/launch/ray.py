@@ -88,6 +88,10 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
     for name in CHOSEN:
         if getattr(options, name) != parser.get_default(name):
             raise UsageError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
+    if options.group_size > 1:
+        raise UsageError(
+            f"--group-size {options.group_size} and --on ray cannot go together yet; leave one of them out"
+        )
     if options.worker_gpus < 0:
         raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
     (least, hosts), workers = read_hosts(options.nnodes), read_processes(options.nproc_per_node)

@@ -189,7 +189,15 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     limits = config.hang_after, config.grace
     restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port[rank], fork, count))
     watched = ProcessWatch(
-        plan.coordinator, coordinator, workers, *limits, plan.node.count > 1, watcher, restarts, start, config.group_size
+        plan.coordinator,
+        coordinator,
+        workers,
+        *limits,
+        plan.node.count > 1,
+        watcher,
+        restarts,
+        start,
+        config.group_size,
     )
     return watched.wait()
 
@@ -234,7 +242,8 @@ def announce(plan: LaunchOrder) -> None:
     policy = config.policy if "policy" in config.given else f"{config.policy}, unless the script names another"
     groups = f" of {config.group_size} processes" if config.group_size > 1 else ""
     started = f"job {config.job}, policy {policy}, {config.workers} workers{groups}{place}"
-    say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch asp"])
+    other = "asp" if config.group_size == 1 else "local:8"
+    say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch {other}"])
     if covered():
         say([UNCOVERED])
     if not node.rank:

@@ -25,8 +25,8 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
-from polyrhythm.training.flat import FlatLayout, least_share, local_part, part_of, split_buffers
-from polyrhythm.training.flat import trainable_parameters, why_unshareable
+from polyrhythm.training import flat as flat_vectors
+from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
 from polyrhythm.training.signals import squared_norm
 
@@ -114,7 +114,8 @@ class ScriptReplica:
         self._kinds = [kind for kind, _ in pairs]
         self.names = {named[p]: p for p in self.parameters}
         self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in groups))
-        self.wire_layout = Layout(tuple(tuple(Parameter(named[p], tuple(local_part(p).shape)) for p in group) for group in groups))
+        parts = (tuple(Parameter(one.name, tuple(one.shape)) for one in group) for group in self.layout.groups)
+        self.wire_layout = Layout(tuple(parts))
         self.unservable = why_unservable(pairs, self.layout.dtype)
         self.idle: frozenset[int] = frozenset()
         self._groups = [group for group in groups if group]
@@ -131,8 +132,8 @@ class ScriptReplica:
         """What must be the same on all workers."""
         own: dict[str, Term] = {
             NOT_ON_SERVERS: self.unservable,
-            NOT_IN_SHARES: why_unshareable(self.model),
-            LEAST_SHARE: least_share(self.model),
+            NOT_IN_SHARES: flat_vectors.why_unshareable(self.model),
+            LEAST_SHARE: flat_vectors.least_share(self.model),
             "tensors that change untrained": ", ".join(self.moving),
         }
         return {name: value for name, value in own.items() if value and value != 1}

@@ -49,7 +49,11 @@ class GroupLink:
         """What the leader says."""
         length = torch.tensor([len(word)])
         self._broadcast(length)
-        data = torch.frombuffer(bytearray(word), dtype=torch.uint8) if word else torch.empty(int(length), dtype=torch.uint8)
+        data = (
+            torch.frombuffer(bytearray(word), dtype=torch.uint8)
+            if word
+            else torch.empty(int(length), dtype=torch.uint8)
+        )
         if len(data):
             self._broadcast(data)
         return bytes(data.numpy())
@@ -127,14 +131,14 @@ def check_sharded(model: nn.Module, size: int) -> None:
     where = f"--group-size {size}"
     if not isinstance(model, FSDPModule):
         raise UsageError(
-            f"{where} is for a model that torch.distributed.fsdp.fully_shard has sharded over the processes of the group, "
-            f"and {type(model).__name__} is not; call init_process_group and fully_shard before polyrhythm.session"
+            f"{where} is for a model that torch.distributed.fsdp.fully_shard has sharded over the processes of the "
+            f"group, and {type(model).__name__} is not; call init_process_group and fully_shard before the session"
         )
     for name, parameter in model.named_parameters():
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         if mesh is None or mesh.ndim != 1 or mesh.size() != size or not isinstance(parameter.placements[0], Shard):
             laid_out = "not sharded" if mesh is None else f"laid out as {parameter.placements} on {mesh}"
             raise UsageError(
-                f"{where} needs every parameter sharded by fully_shard over the {size} processes of the group, and {name} is "
-                f"{laid_out}; give fully_shard a mesh of one dimension, or none"
+                f"{where} needs every parameter sharded by fully_shard over the {size} processes of the group, and "
+                f"{name} is {laid_out}; give fully_shard a mesh of one dimension, or none"
             )
