@@ -74,8 +74,9 @@ def check_groups(config: JobConfig, processes: int) -> None:
 def group_environment(config: JobConfig, rank: int) -> dict[str, str]:
     """In place of a worker's place in the job, that of a process in its group.
 
-    >>> group_environment(JobConfig(group_size=2, workers=3), 5)
-    {'POLYRHYTHM_GROUP': '2:3', 'RANK': '1', 'ROLE_RANK': '1', 'WORLD_SIZE': '2', 'ROLE_WORLD_SIZE': '2'}
+    >>> environment = group_environment(JobConfig(group_size=2, workers=3), 5)
+    >>> environment["POLYRHYTHM_GROUP"], environment["RANK"], environment["WORLD_SIZE"]
+    ('2:3', '1', '2')
     >>> group_environment(JobConfig(), 5)
     {}
     """
@@ -83,11 +84,8 @@ def group_environment(config: JobConfig, rank: int) -> dict[str, str]:
         return {}
     group, place = divmod(rank, config.group_size)
     ranks = dict.fromkeys(("RANK", "ROLE_RANK"), str(place))
-    return {
-        GROUP: f"{group}:{config.workers}",
-        **ranks,
-        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(config.group_size)),
-    }
+    sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(config.group_size))
+    return {GROUP: f"{group}:{config.workers}", "MASTER_ADDR": "127.0.0.1", **ranks, **sizes}
 
 
 @contextmanager

@@ -255,9 +255,6 @@ def start_worker(
 ) -> RunningProcess:
     environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
     environment[COUNT] = str(restarts)
-    environment |= group_environment(plan.config, rank)
-    if plan.config.group_size > 1:
-        environment["MASTER_ADDR"] = "127.0.0.1"
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
     try:
@@ -286,5 +283,6 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
         ours[ADDRESS] = node.address
     if node.changing:
         ours[HOSTS] = node.changing
+    ours |= group_environment(config, rank)
     named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **usual(processes, os.environ)}
     return {key: str(value) for key, value in named.items()}

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, cast
 
 import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -22,8 +22,6 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
 from polyrhythm.runtime.worker.losses import ScriptFigures
 from polyrhythm.runtime.worker.replica import ScriptReplica
-
-Told = TypeVar("Told")
 
 MEETING: Final = timedelta(minutes=5)
 """How long the processes of a group may take to connect."""
@@ -90,7 +88,7 @@ class FollowerClient:
 
     def __init__(self, address: Address, link: GroupLink) -> None:
         self._link = link
-        self.info = self._hear(JobInfo)
+        self.info: JobInfo = self._hear(JobInfo)
         self.reported = ScriptFigures()
         know_token(address.token)
         self._store: TCPStore | None = open_store(self.info.store)
@@ -112,7 +110,8 @@ class FollowerClient:
         return message
 
     def ask_state(self, version: int | None = None) -> JobState:
-        return self._hear(JobState)
+        told: JobState = self._hear(JobState)
+        return told
 
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """As of `CoordinatorClient`, among the processes of this place."""
@@ -190,7 +189,10 @@ def connect(store: Any, link: GroupLink) -> PeerSockets:
 
 def make_client(
     address: Address, rank: int, replica: ScriptReplica, arguments: Mapping[str, Any], link: GroupLink | None
-) -> "CoordinatorClient | FollowerClient":
+) -> CoordinatorClient:
+    """That of a session; a follower's has all that a session calls."""
     if link is None:
         return CoordinatorClient(address, rank, replica, arguments)
-    return LeaderClient(address, rank, replica, arguments, link) if link.leads else FollowerClient(address, link)
+    if link.leads:
+        return LeaderClient(address, rank, replica, arguments, link)
+    return cast(CoordinatorClient, FollowerClient(address, link))

@@ -28,6 +28,7 @@ class SliceExchange(DDPExchange):
     def __init__(self, replica: ScriptReplica, group: int, timeout: timedelta, link: GroupLink) -> None:
         super().__init__(replica, group, timeout)
         self._link = link
+        self._parts: list[Any] = [module for module in self._model.modules() if hasattr(module, "reshard")]
 
     def meet(self, store: Store, members: Sequence[int], name: str, gathers: bool = False) -> None:
         super().meet(store, members, name, gathers)
@@ -36,6 +37,11 @@ class SliceExchange(DDPExchange):
     def reduce_gradients(self, wanted: bool) -> None:
         """FSDP reduces within the group in the backward pass; between groups shards are reduced after it."""
         self.by_hand = wanted
+
+    def reduce_now(self, wanted: bool) -> None:
+        """FSDP may still have whole parameters of a forward pass before, which are other ones by now."""
+        for part in self._parts:
+            part.reshard()
 
     def reduce_by_hand(self) -> None:
         mean_gradients(self.generation, self._replica.parameters)

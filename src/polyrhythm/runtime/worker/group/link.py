@@ -135,9 +135,10 @@ def check_sharded(model: nn.Module, size: int) -> None:
             f"group, and {type(model).__name__} is not; call init_process_group and fully_shard before the session"
         )
     for name, parameter in model.named_parameters():
-        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-        if mesh is None or mesh.ndim != 1 or mesh.size() != size or not isinstance(parameter.placements[0], Shard):
-            laid_out = "not sharded" if mesh is None else f"laid out as {parameter.placements} on {mesh}"
+        whole: Any = parameter
+        mesh = whole.device_mesh if isinstance(parameter, DTensor) else None
+        if mesh is None or mesh.ndim != 1 or mesh.size() != size or not isinstance(whole.placements[0], Shard):
+            laid_out = "not sharded" if mesh is None else f"laid out as {whole.placements} on {mesh}"
             raise UsageError(
                 f"{where} needs every parameter sharded by fully_shard over the {size} processes of the group, and "
                 f"{name} is {laid_out}; give fully_shard a mesh of one dimension, or none"
