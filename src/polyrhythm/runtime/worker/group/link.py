@@ -129,6 +129,9 @@ def check_sharded(model: nn.Module, size: int) -> None:
     from torch.distributed.tensor import DTensor, Shard
 
     where = f"--group-size {size}"
+    for module in model.modules():
+        if isinstance(module, FSDPModule):  # which has whole parameters after a forward pass alone
+            module.reshard()
     if not isinstance(model, FSDPModule):
         raise UsageError(
             f"{where} is for a model that torch.distributed.fsdp.fully_shard has sharded over the processes of the "
