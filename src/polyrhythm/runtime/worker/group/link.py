@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.errors import ClusterError, GroupError, UsageError
+from polyrhythm.errors import GroupError, UnreachableError, UsageError
 from polyrhythm.runtime.launch.groups import GroupPlace, place_in_group
 
-Found = TypeVar("Found")
+Agreed = TypeVar("Agreed")
 
 FOREVER = timedelta(days=7)
 """The leader may wait for other groups as long as it likes: the launcher ends a group of which a process has died."""
@@ -73,13 +73,13 @@ class GroupLink:
         failed = self.anyone(failure is not None)
         return (failure or "it has failed for another process of this group") if failed else None
 
-    def together(self, act: Callable[[], Found]) -> Found:
+    def together(self, act: Callable[[], Agreed]) -> Agreed:
         """Do what may fail for one of them.
 
         Raises:
             GroupError: for all, if it does.
         """
-        failure, found = None, cast(Found, None)
+        failure, found = None, cast(Agreed, None)
         try:
             found = act()
         except GroupError as error:
@@ -107,7 +107,7 @@ class GroupLink:
         try:
             collective()
         except RuntimeError as error:
-            raise ClusterError(f"another process of group {self.place.group} is gone: {error}") from None
+            raise UnreachableError(f"another process of group {self.place.group} is gone: {error}") from None
 
 
 def find_link(model: nn.Module) -> GroupLink | None:
