@@ -198,6 +198,17 @@ class Supervisor(Policy[State]):
     def observe(self, state: State, policy: Policy[Any], event: Event, decisions: Decisions) -> State:
         """What is known after an event, and after what `policy`, which is in force, has decided about it."""
 
+    def keeps(self, state: State) -> bool:
+        """Whether what the job has learned is to be kept as the policy that is wanted comes into force, or just has."""
+        return False
+
+    def goes_back(self, state: State) -> bool:
+        """Whether the job goes back to what was kept last as the policy that is wanted comes into force, or just has.
+
+        The samples since are handed out again, as far as they are of the epoch under way.
+        """
+        return False
+
     def resumed(self, state: State) -> State:
         """What is known where a job goes on from a checkpoint: another clock runs, and nothing is under way."""
         return state

@@ -29,6 +29,7 @@ from polyrhythm.sim.job import SimJob as SimJob
 from polyrhythm.sim.job import deadlock, transport_plan
 from polyrhythm.sim.steps import StepRunner
 from polyrhythm.sim.transport import Transport
+from polyrhythm.sim.trial import TrialStart, follow_epoch, follow_switch
 from polyrhythm.sim.worker import WorkerState
 from polyrhythm.telemetry import Meter
 
@@ -77,6 +78,7 @@ class Engine:
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = self.apart = False
+        self.trial: TrialStart | None = None
 
     @property
     def policy(self) -> Policy[Any]:
@@ -139,6 +141,7 @@ class Engine:
         if self.switching:  # what the policy before has decided is carried out
             self.switching = False
             self.obey_traits()
+            follow_switch(self)
         worker_state, settings = self.worker_states[ticket.worker], decision.settings
         if settings is not None:
             worker_state.batch_size = settings.batch_size or self.job.cluster.batch_size
@@ -271,17 +274,8 @@ class Engine:
         else:
             worker_state.local.append(sample_range)
             self.meter.samples += samples
-        report = Report(
-            worker_state.worker,
-            clock,
-            self.calendar.now_s,
-            samples,
-            compute_s,
-            transfer_s,
-            staleness,
-            loss,
-            grad_sq_norm,
-        )
+        time_s, worker = self.calendar.now_s, worker_state.worker
+        report = Report(worker, clock, time_s, samples, compute_s, transfer_s, staleness, loss, grad_sq_norm)
         self.meter.report(report, ticket.exchange)
         self.tell(report)
 
@@ -354,9 +348,10 @@ class Engine:
             begin_s += self.transport.meet(workers, [self.job.bandwidths[worker] for worker in workers])
             self.apart = False
         workload.open_next()
-        self.calendar.at(begin_s, self._begin_epoch, Reminder(workers))
+        follow_epoch(self)
+        self.calendar.at(begin_s, self.begin_epoch, Reminder(workers))
 
-    def _begin_epoch(self, timer: Reminder) -> None:
+    def begin_epoch(self, timer: Reminder) -> None:
         self._join(timer.about)
 
     def _depart(self, timer: Reminder) -> None:

@@ -204,6 +204,19 @@ class TrainedNumerics:
             self.samples -= self.workers.pop(worker).local_samples
         self.gone.add(worker)
 
+    def keep(self) -> tuple[Tensor, OptimizerState, Buffers, int]:
+        return self.server.vector.clone(), self.server.optimizer.state(), self._mean_buffers().copy(), self.samples
+
+    def go_back(self, kept: tuple[Tensor, OptimizerState, Buffers, int]) -> None:
+        parameters, state, buffers, self.samples = kept
+        self.server.assign(parameters)
+        self.server.optimizer.load_state(state)
+        self.losses = LossWatch(self.config.divergence, first=self.losses.first)
+        self.returned, self.averaged = [], False
+        for number, worker in self.workers.items():
+            own = ComputingWorker(buffers.copy(), gradients=worker.gradients, deltas=worker.deltas)
+            self.workers[number] = own
+
     def parameters(self) -> Tensor:
         """The global parameters, or the replicas' average while replicas hold steps that were not averaged."""
         if not any(worker.drifted for worker in self.workers.values()):

@@ -4,7 +4,7 @@ The engine owns time, the ledger and the workload; it tells a `Numerics` which s
 void, in order of virtual time. `TimingOnly` computes nothing, `polyrhythm.sim.gradients` trains a real model.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from polyrhythm.core import Settings, Sync, Ticket
 from polyrhythm.core.shards import Shards
@@ -63,6 +63,12 @@ class Numerics(Protocol):
     def leave(self, worker: int) -> None:
         """Forget the worker and its replica; not called for one that has finished, whose replica counts to the end."""
 
+    def keep(self) -> Any:
+        """What has been learned, while nobody has a step under way."""
+
+    def go_back(self, kept: Any) -> None:
+        """Only that has been learned; nobody has a step under way."""
+
     def evaluate(self) -> Evaluation | None:
         """Quality now, of the global parameters or of the average of the live replicas; None if there is no model.
 
@@ -98,6 +104,12 @@ class TimingOnly:
         pass
 
     def leave(self, worker: int) -> None:
+        pass
+
+    def keep(self) -> None:
+        pass
+
+    def go_back(self, kept: Any) -> None:
         pass
 
     def evaluate(self) -> None:

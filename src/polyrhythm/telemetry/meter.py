@@ -43,6 +43,7 @@ class Meter:
         updates: changes of the global parameters.
         samples: samples whose contribution is in the parameters, or in a live replica.
         switches: changes of the policy in force.
+        rolled_back_samples: samples that were lost when the job went back.
         bytes_pushed, bytes_pulled: messages that arrived, counted by the driver.
         local_steps: steps on a replica that no exchange followed at once.
         policy_figures: see `Policy.figures`.
@@ -52,6 +53,7 @@ class Meter:
     updates: int = 0
     samples: int = 0
     switches: int = 0
+    rolled_back_samples: int = 0
     bytes_pushed: float = 0.0
     bytes_pulled: float = 0.0
     local_steps: int = 0
@@ -130,6 +132,7 @@ class Meter:
             self.leave(worker, time_s)
         result.duration_s = time_s
         result.samples, result.updates, result.switches = self.samples, self.updates, self.switches
+        result.rolled_back_samples = self.rolled_back_samples
         result.samples_per_s = self.samples / time_s if time_s else 0.0
         result.bytes_pushed, result.bytes_pulled = round(self.bytes_pushed), round(self.bytes_pulled)
         result.bytes_total = result.bytes_pushed + result.bytes_pulled

@@ -135,6 +135,7 @@ class ArmTrial:
         begun_s, begun: seconds of the job and samples at its beginning; the former None until it is in force.
         kept: whether it has passed.
         credit: progress that its samples are booked with.
+        undoable: whether it took over where all workers had the parameters, which can be kept there.
     """
 
     speed: float
@@ -147,6 +148,7 @@ class ArmTrial:
     begun: int = 0
     kept: bool = False
     credit: float = 0.0
+    undoable: bool = False
 
     def add(self, loss: float, samples: int, size: int) -> "ArmTrial":
         return replace(self, losses=self.losses.add(loss, samples, size, MOST_REFERENCE if self.kept else MOST_TRIAL))

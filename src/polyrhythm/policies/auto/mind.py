@@ -87,6 +87,7 @@ class Mind:
     Args:
         dealt: whether shares were unequal when balanced BSP was last in force, as they are where its guard has found
             that they pay.
+        undone: whether a trial is given up whose loss rises, until a step is made in what was before it.
     """
 
     cluster: Cluster
@@ -103,6 +104,7 @@ class Mind:
     trial: ArmTrial | None = None
     uneven: bool = False
     dealt: bool = False
+    undone: bool = False
 
     @classmethod
     def start(cls, cluster: Cluster, permits: Permits) -> "Mind":
@@ -113,6 +115,14 @@ class Mind:
     @property
     def saved_s(self) -> float:
         return self.account.saved_s
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a trial is to begin, and nobody has made a step in it."""
+        trial = self.trial
+        if trial is None or not trial.undoable or trial.kept:
+            return False
+        return trial.begun_s is None or trial.begun == self.evidence.processed
 
     def resumed(self, permits: Permits) -> "Mind":
         """With nothing under way: times until now are those of another clock."""
@@ -127,7 +137,8 @@ class Mind:
         alone = self.arm.name not in EXACT and self.arm.bounds(self.cluster).staleness > 0
         evidence = self.evidence.after(event, alone).decided(decisions, event.time_s)
         uneven = self.uneven or (type(event) is Report and event.samples > evidence.batch_size)
-        mind = replace(self, evidence=evidence, uneven=uneven)
+        undone = self.undone and (self.trial is not None or type(event) is not Report)
+        mind = replace(self, evidence=evidence, uneven=uneven, undone=undone)
         if policy == self.arm and policy.name == Balanced.name:
             mind = mind._dealing(permits, decisions)
         if type(event) is Report and event.loss is not None:
@@ -168,7 +179,14 @@ class Mind:
         elif trial is not None:
             trial = None
         losses = self.losses if trial is None and self.trial is None else LossPoints()
-        return replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses)
+        mind = replace(self, arm=policy, account=self.account.fresh(), due=due, trial=trial, losses=losses)
+        return mind._as_before(self.trial) if self.undone and self.trial is not None else mind
+
+    def _as_before(self, trial: ArmTrial) -> "Mind":
+        """The samples of a trial that is undone count for nothing, and the losses before it hold."""
+        evidence = replace(self.evidence, processed=trial.begun)
+        window = None if self.window is None else self.window._replace(samples=trial.begun)
+        return replace(self, evidence=evidence, window=window, losses=LossPoints(trial.reference))
 
     def _booked(self, time_s: float) -> "Mind":
         """With the account of the window, and a new one."""
@@ -276,7 +294,7 @@ class Mind:
         arm, likely = found
         speed, over_bsp = bsp_s(view) / arm.round_s, bsp_s(view) / best_s
         line = f"{arm.policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
-        trial = ArmTrial(speed, likely, over_bsp, limit_s, points)
+        trial = ArmTrial(speed, likely, over_bsp, limit_s, points, undoable=self.arm.name in EXACT)
         return replace(self, wanted=arm.policy, remark=line, changes=self.changes + 1, trial=trial)
 
     def _judged(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
@@ -323,14 +341,16 @@ class Mind:
         return replace(self, trial=passed, account=account, remark=line)
 
     def _given_up(self, permits: Permits, why: str, every: bool = False) -> "Mind":
-        """Go back; where a loss has risen the rate bears no such arm, and all are barred."""
+        """Go back; where a loss has risen the rate bears no such arm: all are barred, and the trial is undone."""
         mind = replace(self, account=self.account.given_up())
         exact = mind._exact(permits)
         all_arms = {rung.policy.spec for rung in rungs(permits.allow, len(self.evidence.workers), permits.also)}
         for name in sorted(harsher(self.arm) | (all_arms if every else set())):
             mind = mind._barred_name(name, BARRED_ROUNDS * 4)
-        line = f"{exact.spec}: {self.arm.spec} is given up, {why}; what it has made of the parameters stays"
-        return replace(mind, wanted=exact, remark=line, changes=self.changes + 1)
+        undone = every and self.trial is not None and self.trial.undoable
+        after = "the job goes back to where it began" if undone else "what it has made of the parameters stays"
+        line = f"{exact.spec}: {self.arm.spec} is given up, {why}; {after}"
+        return replace(mind, wanted=exact, remark=line, changes=self.changes + 1, undone=undone)
 
     def _barred_name(self, name: str, rounds: float) -> "Mind":
         times = next((bar.times for bar in self.barred if bar.name == name), 0)

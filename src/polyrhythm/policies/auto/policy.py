@@ -28,8 +28,8 @@ class AutoState:
 class Auto(Supervisor[AutoState]):
     """BSP, in unequal shares once these surely pay, and what is surely faster, as long as it is.
 
-    An arm that changes the gradients is first on trial. One that is given up is not undone: BSP goes on from the
-    parameters that it has left, and the time of the trial is lost.
+    An arm that changes the gradients is first on trial. If its loss rises, the job goes back to the parameters that it
+    had before; otherwise BSP goes on from what the trial has made of them.
 
     Args:
         allow: what the others may do to the gradients. exact: nothing, which leaves `balanced`; local: steps on
@@ -111,6 +111,12 @@ class Auto(Supervisor[AutoState]):
     def figures(self, state: AutoState) -> dict[str, float]:
         """Changes of policy, and the time that the job is ahead of where BSP would have been."""
         return {"changes": state.mind.changes, "saved_s": state.mind.saved_s}
+
+    def keeps(self, state: AutoState) -> bool:
+        return state.mind.keeps
+
+    def goes_back(self, state: AutoState) -> bool:
+        return state.mind.undone
 
     def bar(self, state: AutoState, policy: Policy[Any], reason: str) -> AutoState:
         return replace(state, mind=state.mind.barring(policy, reason))
