@@ -65,6 +65,7 @@ class FakeJob:
         self.states: list[str] = []
         self.pushed: dict[tuple[int, int], SampleRange] = {}
         self.applied: Counter[tuple[int, int]] = Counter()
+        self.before_trial = -1, Counter[tuple[int, int]]()
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
@@ -109,7 +110,9 @@ class FakeJob:
 
     def send(self, worker: int, message: control.ToWorker | JobState) -> None:
         if isinstance(message, control.Phase) and message.back_to is not None:
-            self._forget(self.coordinator.job.epoch)
+            self._forget(self.coordinator.job.epoch, message.back_to)
+        if isinstance(message, control.Phase) and message.keeps:
+            self.before_trial = self.coordinator.job.epoch, Counter(self.applied)
         if isinstance(message, control.Ended):
             self.workers[worker].ended, self.workers[worker].alive = message.reason, False
         assert not isinstance(message, JobState), "nobody asks for it"
@@ -283,8 +286,11 @@ class FakeJob:
             )
         self.applied = +self.applied
 
-    def _forget(self, epoch: int) -> None:
-        """The job has gone back to the start of this epoch."""
+    def _forget(self, epoch: int, back_to: int) -> None:
+        """The job has gone back to the start of this epoch, or to where a trial has begun in it."""
+        if back_to < 0 and self.before_trial[0] == epoch:
+            self.applied = Counter(self.before_trial[1])
+            return
         self.applied = Counter({place: count for place, count in self.applied.items() if place[0] != epoch})
 
     def _count(self, sample_ranges: list[SampleRange]) -> None:

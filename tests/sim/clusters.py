@@ -195,6 +195,12 @@ class Books:
     def leave(self, worker: int) -> None:
         self.replicas.pop(worker, None)
 
+    def keep(self) -> None:
+        """Nothing is learned."""
+
+    def go_back(self, kept: None) -> None:
+        """See `keep`."""
+
     def evaluate(self) -> Evaluation | None:
         return None
 

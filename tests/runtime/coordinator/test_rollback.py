@@ -73,6 +73,64 @@ def test_a_second_time_is_the_end() -> None:
     assert "the loss of rank 0 is nan: diverged after" in reason
 
 
+@given(
+    seed=seeds,
+    workers=st.integers(1, 4),
+    samples=st.integers(60, 160),
+    ahead=st.integers(0, 2),
+    kills=st.dictionaries(st.integers(1, 300), st.integers(1, 3), max_size=2),
+    joins=st.lists(st.integers(1, 200), max_size=1),
+)
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_a_trial_that_is_undone_counts_for_nothing(
+    seed: int, workers: int, samples: int, ahead: int, kills: dict[int, int], joins: list[int]
+) -> None:
+    job = FakeJob("tests.trying:Trying", workers, samples, 3, EPOCHS, seed, ahead)
+    events = {tick: f"kill {rank % workers}" for tick, rank in kills.items() if workers > 1}
+    job.run(events | dict.fromkeys(joins, f"join {workers}"))
+    processed_once(job)
+
+
+def test_behind_a_trial_the_job_is_where_it_was() -> None:
+    job = FakeJob("tests.trying:Trying", 3, 240, 4, EPOCHS, seed=1)
+    job.run({})
+    phases = [policy.spec for policy, _, _ in job.traces]
+    assert phases[:3] == ["bsp", "asp", "bsp"]
+    state = job.coordinator.job
+    assert state.rolled_back_samples >= 9 * 4
+    assert state.samples == EPOCHS * 240
+    assert not state.trouble
+
+
+def test_what_was_kept_before_a_trial_survives_the_coordinator(job: Job) -> None:
+    first = Rollback(job)
+    first.begin_epoch(())
+    job.samples += 100
+    first.begin_trial(7, keeps=True)
+    job.samples += 50
+    first.end_trial(undone=True)
+    assert first.go_back() == (0,)
+    job.samples = 150
+    ready = job.members[0].ready
+    assert ready is not None
+    second = Rollback(job)
+    second.take_up(first.record, ready)
+    assert (second.epoch, second.go_back(), job.samples, job.rolled_back_samples) == (-7, (0,), 100, 50)
+    second.arrived()
+    second.end_trial(undone=True)
+    assert not second.goes_back, "it has gone back already"
+
+
+def test_a_trial_that_nobody_kept_the_start_of_is_not_undone(job: Job) -> None:
+    rollback = Rollback(job)
+    rollback.begin_epoch(())
+    rollback.begin_trial(2, keeps=True)
+    job.samples += 50
+    rollback.end_trial(undone=True)
+    job.members = {3: Member(Ready(0, 10_000, batch_size=10))}
+    assert (rollback.go_back(), rollback.goes_back, job.samples) == ((), False, 50)
+
+
 class Desk:
     """Where a rollback's messages go."""
 

@@ -4,9 +4,9 @@ Messages go in through `connect`, `receive` and `lost`; what comes out goes thro
 runs to its end before the next, so there are no locks.
 
 **Phases.** A phase is one policy on one set of members. It ends when the policy is switched, for a checkpoint, when a
-member dies in synchronous mode or when a worker joins one: everyone is brought to a stop between two steps (no more
-`Go`, or a `Token`), then a new phase starts on whoever is live. Positions that were handed out but not processed go
-back to the workload. Its members enter together (`PhaseEntry`); if one dies meanwhile, the others enter another.
+member dies in synchronous mode or when a worker joins one: everyone is brought to a stop between two steps, then a new
+phase starts on whoever is live. Positions that were handed out but not processed go back to the workload. Its members
+enter together (`PhaseEntry`); if one dies meanwhile, the others enter another.
 
 **Epochs.** When no mini-batch of the epoch is left for a worker, it leaves the policy's sight as "finished" and then
 stands at the epoch's end. When all do, all get the same parameters; with the next epoch they join again.
@@ -108,8 +108,8 @@ class Coordinator:
         Raises:
             FrameError: if it cannot be as things stand, before anything has changed.
         """
-        state = self.job, self._mode, self._phase_members, self.entry is not None
-        if not self._makes(worker, message) and not counts(worker, message, *state):
+        here = self.job, self._mode, self._phase_members, self.entry is not None
+        if not self._makes(worker, message) and not counts(worker, message, *here):
             return
         match message:
             case Pushed():
@@ -155,8 +155,7 @@ class Coordinator:
         if worker not in self.job.members:
             return
         self.job.tell_loss(worker, reason, f"in phase {self.phase} ({self.policy.spec})")
-        was_present = worker in self.job.present
-        member = self.job.members.pop(worker)
+        was_present, member = worker in self.job.present, self.job.members.pop(worker)
         self._phase_members = tuple(GONE if w == worker else w for w in self._phase_members)
         self.choice.lost(worker)
         if self._stepping and was_present:
@@ -313,13 +312,14 @@ class Coordinator:
             self._stop_wanted |= self._mode.on_workers
 
     def _start_phase(self) -> None:
-        equal = self._mode.started
-        if equal:
+        if equal := self._mode.started:
             self._state.after(self._mode, self.policy, self.next_policy or self.policy, self._phase_members)
             self.snapshots.rest(self.policy.spec, self._mode.rested)
-        if self._rollback.goes_back:
-            self._state.kept(self._rollback.go_back())
+        self._rollback.end_trial(undone=self.choice.stages.goes_back)
+        if self._rollback.goes_back and (keepers := self._rollback.go_back()):
+            self._state.kept(keepers)
         self.policy, self.next_policy = self.choice.stages.stage(self.job).policy, None
+        self._rollback.begin_trial(self.phase + 1, self.choice.stages.keeps and self._state.home == "workers")
         on_servers = runtime_placement(self.policy) == "servers"
         self._open_phase(flow_of(self._state.home, on_servers), self._state.contributors(on_servers, equal))
 
@@ -387,7 +387,7 @@ class Coordinator:
 
     def _send_phase(self, workers: Ranks, flow: StateFlow, source: int, contributors: Ranks, saves: int = 0) -> None:
         head = self.phase, self.policy.spec, source, contributors, flow, self._epochs, self._rollback.epoch
-        for worker, message in self.job.announcements(workers, *head):
+        for worker, message in self.job.announcements(workers, *head, self._rollback.keeps(self.phase)):
             self.job.effects.send(worker, self.snapshots.complete(message, worker, saves))
 
     def _start_steps(self) -> None:

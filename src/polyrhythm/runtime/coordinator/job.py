@@ -303,6 +303,7 @@ class Job:
         flow: StateFlow,
         epochs: int,
         back_to: int | None,
+        keeps: bool,
     ) -> Iterator[tuple[int, Phase]]:
         """What these workers are told of a phase; see `Phase`."""
         cluster, members = self.cluster(epochs), self.present
@@ -310,7 +311,7 @@ class Job:
         counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples, samples, back_to
         for worker in workers:
             phase = Phase(number, policy, members, source, contributors, flow, self.version, *counts)
-            yield worker, msgspec.structs.replace(phase, hears=self.hears, weighs=self.weighs)
+            yield worker, msgspec.structs.replace(phase, hears=self.hears, weighs=self.weighs, keeps=keeps)
 
     def tell_loss(self, worker: int, reason: LeftReason, where: str) -> None:
         """Say that a worker is gone; in the log more quietly if it was through."""

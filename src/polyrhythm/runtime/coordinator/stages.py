@@ -120,6 +120,16 @@ class Stages:
         """Whether a supervisor wants another policy in force than this one."""
         return self.known is not None and bool(job.present) and self.stage(job).policy != policy
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a supervisor wants the state to be kept that the next phase begins in."""
+        return isinstance(self.policy, Supervisor) and self.known is not None and self.policy.keeps(self.known)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a supervisor wants the next phase to begin in the state that was kept last."""
+        return isinstance(self.policy, Supervisor) and self.known is not None and self.policy.goes_back(self.known)
+
     def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
         """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.
 

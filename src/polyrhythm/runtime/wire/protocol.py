@@ -280,13 +280,13 @@ OF_WORKER: Final = frozenset(get_args(ToCoordinator))
 class Phase(ControlMessage):
     """A policy starts on these members.
 
-    First all members take the mean of the state of the `contributors`, over a group of their own; if there are none,
-    all are equal already. Then `state` flows, from `source` if it is uploaded. Whoever is through says that it has
-    `Entered`, or that it could not: `CollectiveFailed`. `version` is that of the parameters; the last four counts say,
-    with the members, which cluster the policy is told of. With `back_to`, the contributor first goes back to the state
-    that it has kept of the start of that epoch. With `save`, the source writes the state as the checkpoint of this
-    number. The policy begins in `policy_state`, if there is one, and the worker goes on from its `streams`. It `hears`
-    losses and tells them; if it `weighs` gradients, or may have to, losses must be means.
+    First all members take the mean of the state of the `contributors`, over a group of their own; without any, all are
+    equal. Then `state` flows, from `source` if it is uploaded. Whoever is through has `Entered`, or could not:
+    `CollectiveFailed`. `version` is that of the parameters; the counts say, with the members, which cluster the policy
+    is told of. With `back_to`, the contributor first goes back to what it kept as that; with `keeps`, all keep what
+    they agree on as -`number`. With `save`, the source writes the checkpoint of that number. The policy begins in
+    `policy_state`, if any, and the worker in its `streams`. It tells losses if it `hears` them; if it may have to
+    weigh gradients, as `weighs` says, losses are means.
     """
 
     number: int
@@ -301,6 +301,7 @@ class Phase(ControlMessage):
     processed_samples: int
     dataset_samples: int
     back_to: int | None = None
+    keeps: bool = False
     save: int = 0
     policy_state: str = ""
     streams: bytes = b""

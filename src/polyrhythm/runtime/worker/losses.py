@@ -74,6 +74,7 @@ class Guard:
         self._watch = LossWatch(factor)
         self._has_said = False
         self._kept: list[KeptReplica] = []
+        self._before_trial: list[KeptReplica] = []
 
     @property
     def listens(self) -> bool:
@@ -92,12 +93,19 @@ class Guard:
 
     def keep(self, epoch: int) -> None:
         if self.goes_back:
-            model = {name: copied(value) for name, value in self._replica.model.state_dict().items()}
-            self._kept = [*self._kept[-1:], KeptReplica(epoch, model, self._replica.copy_state())]
+            self._kept = [*self._kept[-1:], self._copy(epoch)]
+
+    def keep_before_trial(self, phase: int) -> None:
+        """Keep the state in which this phase begins, in place of what was kept before another trial."""
+        self._before_trial = [self._copy(-phase)]
+
+    def _copy(self, epoch: int) -> KeptReplica:
+        model = {name: copied(value) for name, value in self._replica.model.state_dict().items()}
+        return KeptReplica(epoch, model, self._replica.copy_state())
 
     def go_back(self, epoch: int) -> None:
-        """Make the state at hand that of the start of an epoch that was kept; losses are seen again."""
-        kept = next(each for each in self._kept if each.epoch == epoch)
+        """Make the state at hand that which was kept as this; losses are seen again."""
+        kept = next(each for each in (*self._kept, *self._before_trial) if each.epoch == epoch)
         self._replica.model.load_state_dict(kept.model)
         self._replica.set_state(copy.deepcopy(kept.states))
 

@@ -80,9 +80,8 @@ class Worker:
         self._position, self._inside = EpochPosition(), False
         self._ready: Ready | None = None
         self.arrivals: dict[int, Lateness] = {}
-        self._finite = FiniteWatch()
+        self._finite, self._shown_s = FiniteWatch(), -math.inf
         self._reads = self._has_warned = self._shares = self._weighs = self._been_apart = self.left = False
-        self._shown_s = -math.inf
 
     @property
     def tally(self) -> Tally:
@@ -272,10 +271,9 @@ class Worker:
 
     def _warn(self, step: int, loss: float) -> None:
         """Have it said once that a loss is not finite."""
-        if self._has_warned:
-            return
-        self._has_warned = True
-        self._context.client.send(NonFiniteLoss(step, loss))
+        if not self._has_warned:
+            self._has_warned = True
+            self._context.client.send(NonFiniteLoss(step, loss))
 
     def _come_back(self, lost: CoordinatorLostError) -> None:
         come_back(self._context, self._side.standing(), self._ready, self._inside, lost)
@@ -332,6 +330,8 @@ class Worker:
                 context.collective_failed = True
                 context.client.send(CollectiveFailed(phase.number, 0, str(error)))
                 return
+        if phase.keeps:
+            self._guard.keep_before_trial(phase.number)
         self._move_state(phase, on_servers)
         if on_servers:
             context.exchange.part()
