@@ -134,6 +134,17 @@ def test_a_run_that_goes_back_has_lost_samples(task: Task) -> None:
     assert 0 < result.rolled_back_samples <= SAMPLES
 
 
+def test_trials_that_are_undone_leave_no_trace(task: Task) -> None:
+    """Parameters, momentum and the mini-batches are those of a job without them."""
+    training = changed(train_samples=4 * SAMPLES, momentum=0.9)
+    tried, plain = (
+        run_local(run(policy, training=training), build_task(training)) for policy in ("tests.trying:Trying", "bsp")
+    )
+    assert tried.rolled_back_samples > 0
+    assert tried.updates > plain.updates
+    assert [point.loss for point in tried.curve] == [point.loss for point in plain.curve]
+
+
 def crew(folder: Path, work: Callable[[Path], int]) -> JobProcesses:
     """A coordinator, and a worker that does something else than training."""
     settings = JobConfig(job=uuid.uuid4().hex, figures=str(folder / "figures.json"))

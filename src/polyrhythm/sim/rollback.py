@@ -65,7 +65,7 @@ def gone_back(prefix: Prefix, lost: RunResult) -> RunResult:
     )
     samples, now_s = snapshot.engine.meter.samples, snapshot.now_s
     result = complete(handed_over(snapshot, policy), blank_result(scenario, policy, prefix.seed, None))
-    result.rolled_back_samples = lost.samples - samples
+    result.rolled_back_samples += lost.samples - samples
     again = f"; {result.message}" if result.message else ""
     result.message = f"{lost.message}: went back from {lost.samples} samples to {samples}, and on under bsp{again}"
     delay(result, now_s, lost.duration_s - now_s)

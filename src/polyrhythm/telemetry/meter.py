@@ -132,7 +132,7 @@ class Meter:
             self.leave(worker, time_s)
         result.duration_s = time_s
         result.samples, result.updates, result.switches = self.samples, self.updates, self.switches
-        result.rolled_back_samples = self.rolled_back_samples
+        result.rolled_back_samples += self.rolled_back_samples
         result.samples_per_s = self.samples / time_s if time_s else 0.0
         result.bytes_pushed, result.bytes_pulled = round(self.bytes_pushed), round(self.bytes_pulled)
         result.bytes_total = result.bytes_pushed + result.bytes_pulled

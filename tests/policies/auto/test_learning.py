@@ -57,7 +57,18 @@ def test_a_loss_that_rises_ends_a_trial_at_once_and_no_other_follows(tmp_path: P
     simulate(thin(16, 1.0, exchange_s=3.0), "auto:async,risk=0.1", trace=tmp_path / "trace")
     tried, given_up = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
     assert "on trial" in tried
-    assert "is given up, its loss rises" in given_up
+    assert given_up.endswith("is given up, its loss rises; the job goes back to where it began")
+
+
+def test_a_trial_that_is_undone_costs_its_time_only() -> None:
+    """As many samples bring BSP to the target as if there had been none."""
+    scenario = thin(16, 1.0, exchange_s=3.0)
+    ours, bsp = simulate(scenario, "auto:async,risk=0.1"), simulate(scenario, "bsp")
+    assert ours.rolled_back_samples > 0
+    assert ours.samples_to_target == bsp.samples_to_target
+    assert ours.time_to_target_s is not None
+    assert bsp.time_to_target_s is not None
+    assert ours.time_to_target_s < 1.2 * bsp.time_to_target_s
 
 
 def test_outer_momentum_is_expected_to_help_where_the_loss_falls_slowly() -> None:

@@ -285,8 +285,7 @@ class Phase(ControlMessage):
     `CollectiveFailed`. `version` is that of the parameters; the counts say, with the members, which cluster the policy
     is told of. With `back_to`, the contributor first goes back to what it kept as that; with `keeps`, all keep what
     they agree on as -`number`. With `save`, the source writes the checkpoint of that number. The policy begins in
-    `policy_state`, if any, and the worker in its `streams`. It tells losses if it `hears` them; if it may have to
-    weigh gradients, as `weighs` says, losses are means.
+    `policy_state`, if any, and the worker in its `streams`. It `hears` losses; with `weighs` they must be means.
     """
 
     number: int
