@@ -4,15 +4,17 @@ What was learned since is lost, but not the time that it took. Its samples are h
 the epoch under way: as on real workers, whose scripts do not begin an epoch twice.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from polyrhythm.core import Supervisor
+from polyrhythm.core import Driver, Policy, Supervisor
 from polyrhythm.core.workload import Workload
-from polyrhythm.sim.clock import Reminder
-
-if TYPE_CHECKING:
-    from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.clock import Calendar, Reminder
+from polyrhythm.sim.job import SimJob
+from polyrhythm.sim.numerics import Numerics
+from polyrhythm.sim.worker import WorkerState
+from polyrhythm.telemetry import Meter
 
 
 class TrialStart(NamedTuple):
@@ -23,7 +25,27 @@ class TrialStart(NamedTuple):
     workload: Workload
 
 
-def follow_switch(engine: "Engine") -> None:
+class Run(Protocol):
+    """What an `Engine` has that a trial is about."""
+
+    job: SimJob
+    driver: Driver
+    numerics: Numerics
+    meter: Meter
+    calendar: Calendar
+    workload: Workload
+    worker_states: dict[int, WorkerState]
+    retired: list[int]
+    trial: TrialStart | None
+
+    @property
+    def policy(self) -> Policy[Any]: ...
+
+    @property
+    def begin_epoch(self) -> Callable[[Reminder], None]: ...
+
+
+def follow_switch(engine: Run) -> None:
     """Another policy is in force, and nobody has a step under way."""
     supervisor, state = engine.policy, engine.driver.state
     if not isinstance(supervisor, Supervisor):
@@ -35,13 +57,13 @@ def follow_switch(engine: "Engine") -> None:
         engine.trial = None
 
 
-def follow_epoch(engine: "Engine") -> None:
+def follow_epoch(engine: Run) -> None:
     """Another epoch begins; what is left of those before it nobody processes any more."""
     if engine.trial is not None:
         engine.trial = engine.trial._replace(workload=deepcopy(engine.workload))
 
 
-def go_back(engine: "Engine", start: TrialStart) -> None:
+def go_back(engine: Run, start: TrialStart) -> None:
     engine.numerics.go_back(start.learned)
     engine.meter.rolled_back_samples += engine.meter.samples - start.samples
     engine.meter.samples = start.samples
