@@ -188,6 +188,31 @@ def test_whoever_lives_of_those_that_kept_it_has_the_state(job: Job) -> None:
     assert not job_rollback.goes_back
 
 
+def test_when_all_have_left_the_epoch_it_goes_back_to_a_state_that_they_still_have(job: Job) -> None:
+    job_rollback = Rollback(job)
+    job_rollback.begin_epoch(())
+    next_epoch(job, job_rollback)
+    job.samples += 10
+    assert job_rollback.diverged(1, Diverged(1, "is nan", rollback=True), in_phase=True)
+    assert job_rollback.epoch == 0
+    next_epoch(job, job_rollback)
+    assert job_rollback.epoch == job_rollback.record.goal == 1
+    assert job_rollback.go_back() == (0,)
+    assert (job.samples, job.rolled_back_samples) == (20_010, 10_010)
+    assert "went back to the start of epoch 1" in job.trouble
+    job_rollback.go_back()
+    assert job.rolled_back_samples == 10_010, "a second attempt loses nothing more"
+
+
+def test_losses_that_diverge_before_the_first_step_of_an_epoch_cost_the_one_before(job: Job) -> None:
+    job_rollback = Rollback(job)
+    job_rollback.begin_epoch(())
+    next_epoch(job, job_rollback)
+    assert job_rollback.diverged(1, Diverged(1, "is nan", rollback=True), in_phase=True)
+    job_rollback.go_back()
+    assert job.rolled_back_samples == 10_000
+
+
 def test_without_such_a_worker_it_ends(job: Job) -> None:
     job_rollback = Rollback(job)
     job_rollback.begin_epoch((2,))

@@ -108,6 +108,8 @@ class Rollback:
         job = self._job
         keepers = frozenset(members or job.present).intersection(job.present)
         self._starts = [*self._starts[-1:], self._here(job.epoch, keepers)]
+        if self._goal not in (None, self._trial, *self._starts):  # all have left the epoch; that state is gone
+            self._goal = self._starts[0]
 
     def begin_trial(self, phase: int, keeps: bool) -> None:
         """A phase begins; if it is a trial, all who are present keep the state that they have."""
