@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from polyrhythm.runtime.script.data.alone import SETTERS, SharedStart
 from tests.runtime.script.runs import Run, adapted
 
 
@@ -32,3 +34,16 @@ def test_a_state_that_was_kept_in_a_run_of_the_same_numbers_stays(tmp_path: Path
     first, second = drawn(adapted(tmp_path, "unseeded.py", "ddp", "same", stand_in=False))
     assert first[0] == second[0]
     assert first[1:] != second[1:]
+
+
+def test_torch_that_puts_back_its_own_state_has_set_no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in SETTERS:  # which a start replaces for good
+        monkeypatch.setattr(module, name, getattr(module, name))
+    numbers = set()
+    for rank in range(2):
+        start = SharedStart("job", rank)
+        with torch.random.fork_rng():
+            torch.rand(())
+        start.part()
+        numbers.add(torch.rand(()).item())
+    assert len(numbers) == 2

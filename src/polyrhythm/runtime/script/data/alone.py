@@ -144,10 +144,16 @@ class SharedStart:
     def _watched(self, module: Any, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> None:
-            self._unseeded = [each for each in self._unseeded if each is not module]
+            if not called_by_torch():  # which puts back what it had, as fork_rng does
+                self._unseeded = [each for each in self._unseeded if each is not module]
             original(*args, **kwargs)
 
         return seed
+
+
+def called_by_torch() -> bool:
+    """Whether what has called the caller of this is torch itself."""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 class OwnFiles:
