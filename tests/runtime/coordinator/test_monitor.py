@@ -97,7 +97,8 @@ def test_who_asks_hears_the_loss_and_who_has_chosen_the_policy() -> None:
         with steer.Controller(steer.at("asked")) as controller:
             now = ask_until(controller, lambda s: s.loss is not None)
             assert (now.policy, now.chosen) == ("balanced", "auto")
-            controller.ask(SwitchTo("asp", "a test"))
+            now = controller.ask(SwitchTo("asp", "a test"))
+            assert now.chosen == ("auto" if now.switching_to else "")
             assert ask_until(controller, lambda s: s.policy == "asp").chosen == ""
             controller.ask(EndJob("a test"))
         running.join()

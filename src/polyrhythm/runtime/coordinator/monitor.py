@@ -207,6 +207,6 @@ def job_status(
         events=monitor.after(after),
         notices=tuple(coordinator.choice.notices),
         ended=ended,
-        chosen=coordinator.choice.spec if coordinator.choice.spec != coordinator.policy.spec else "",
+        chosen=coordinator.choice.chooser(coordinator.policy, ends=following is not None),
         run=config.run,
     )

@@ -253,6 +253,11 @@ class PolicyChoice:
         """Of the policy that was chosen, perhaps a sequence."""
         return self.stages.policy.spec
 
+    def chooser(self, policy: Policy[Any], ends: bool) -> str:
+        """Spec of the policy that has put this one in force, which `ends` soon; empty if it is the same."""
+        by = self._began if ends and self._began is not None else self.stages.policy
+        return by.spec if by.spec != policy.spec else ""
+
     def take(self, policy: Policy[Any]) -> None:
         """Run this policy from the next phase on."""
         self.stages = Stages(policy, self._epochs)

@@ -57,7 +57,7 @@ class Attempts:
 
 
 class Spinner:
-    """Decides how long to spins, from what became of it before.
+    """Decides how long to spin, from what became of it before.
 
     Args:
         clock: seconds.
