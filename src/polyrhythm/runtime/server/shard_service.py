@@ -155,7 +155,7 @@ class ShardService:
         if buffers is not None and buffers.channel is channel:
             buffers.waiting = None
 
-    # -- from the coordinator --------------------------------------------------------------------------------------------
+    # -- from the coordinator ------------------------------------------------------------------------------------------
 
     def apply(self, message: Apply) -> None:
         """Make one step, free the slots of its gradients and answer those who waited for it."""
