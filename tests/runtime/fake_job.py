@@ -253,9 +253,12 @@ class FakeJob:
             assert key is not None
             if key in self.settled and not any(self.workers[rank].alive for rank in self.settled[key].told):
                 self._may_undo(key)
+        self._undo_unknown()
+        self.coordinator.lost(w.rank, "died")
+
+    def _undo_unknown(self) -> None:
         for key in [key for key in self.behind if not self._is_known(key)]:
             self._undo(key)
-        self.coordinator.lost(w.rank, "died")
 
     def _is_known(self, key: tuple[Any, ...]) -> bool:
         """Whether somebody knows that a collective has succeeded, or will, or has sent the state in which it is."""
@@ -263,10 +266,10 @@ class FakeJob:
         return waiting or any(self.workers[rank].alive or self._has_sent(rank) for rank in self.settled[key].told)
 
     def _has_sent(self, rank: int) -> bool:
-        """Whether its state still arrives: not in a group that others have given up."""
+        """Whether its state still arrives: not in a group that others have given up, nor where the exchange failed."""
         kind, *phase = self.workers[rank].wants or ("",)
         sent = kind == "align" and rank in self.collectives.get((kind, *phase), ())
-        return sent and self.outcomes.get(("build", *phase), True)
+        return sent and all(self.outcomes.get((what, *phase), True) for what in ("build", "align"))
 
     def _may_undo(self, key: tuple[Any, ...]) -> None:
         """Only the dead know that this collective has succeeded: for those alive it may fail all the same."""
@@ -328,6 +331,7 @@ class FakeJob:
         if w.wants not in self.outcomes:
             success = self.collectives[w.wants] >= set(w.phase.members)
             self.outcomes[w.wants] = success
+            self._undo_unknown()
             contributors = w.phase.contributors if w.wants[0] == "align" else w.phase.members
             if success:
                 self.settled[w.wants] = Settled()
