@@ -60,6 +60,7 @@ class FakeJob:
         self.alarms: list[float] = []
         self.snapshots: list[tuple[JobSnapshot, Counter[tuple[int, int]]]] = []
         self.remarks: list[str] = []
+        self.given_up = ""
         self.losses: list[tuple[int, LeftReason]] = []
         self.traces: list[tuple[Policy[Any], Cluster, list[Entry]]] = []
         self.states: list[str] = []
@@ -141,7 +142,11 @@ class FakeJob:
                 self.coordinator.choice.confirmed(rank, control.Confirmed(number, self.refusals.get(rank, "")))
 
     def give_up(self, reason: str) -> None:
-        raise AssertionError(reason)
+        """The job ends, which it may do for want of anybody who has its state."""
+        assert not any(self.workers[rank].alive for rank in self.fresh), reason
+        self.given_up = reason
+        for worker in self.workers.values():
+            worker.alive = False
 
     def tell_loss(self, worker: int, reason: LeftReason) -> None:
         self.losses.append((worker, reason))
@@ -244,6 +249,7 @@ class FakeJob:
         """Another worker takes the place of one that was there before; what that one has offered may still count."""
         if rank in self.workers:
             self.dead[rank] = self.workers.pop(rank)
+        self.fresh.discard(rank)
         for settled in self.settled.values():
             settled.told.discard(rank)
 

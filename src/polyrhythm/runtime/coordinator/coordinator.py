@@ -3,10 +3,9 @@
 Messages go in through `connect`, `receive` and `lost`; what comes out goes through `CoordinatorEffects`. Every call
 runs to its end before the next, so there are no locks.
 
-**Phases.** A phase is one policy on one set of members. It ends when the policy is switched, for a checkpoint, when a
-member dies in synchronous mode or when a worker joins one: everyone is brought to a stop between two steps, then a new
-phase starts on whoever is live. Positions that were handed out but not processed go back to the workload. Its members
-enter together (`PhaseEntry`); if one dies meanwhile, the others enter another.
+**Phases.** A phase is one policy on one set of members, who enter together (`PhaseEntry`). It ends for a switch, a
+checkpoint, a join or a death in synchronous mode: all stop between two steps, positions that were handed out but not
+processed go back to the workload, and a new phase starts on whoever is live.
 
 **Epochs.** When no mini-batch of the epoch is left for a worker, it leaves the policy's sight as "finished" and then
 stands at the epoch's end. When all do, all get the same parameters; with the next epoch they join again.
@@ -103,11 +102,7 @@ class Coordinator:
             self._meet()
 
     def receive(self, worker: int, message: ToCoordinator) -> None:
-        """Follow what a worker says.
-
-        Raises:
-            FrameError: if it cannot be as things stand, before anything has changed.
-        """
+        """Follow what a worker says; a FrameError if it cannot be as things stand, before anything has changed."""
         here = self.job, self._mode, self._phase_members, self.entry is not None
         if not self._makes(worker, message) and not counts(worker, message, *here):
             return
@@ -158,6 +153,8 @@ class Coordinator:
         was_present, member = worker in self.job.present, self.job.members.pop(worker)
         self._phase_members = tuple(GONE if w == worker else w for w in self._phase_members)
         self.choice.lost(worker)
+        self._state.forget(worker)
+        self._rollback.forget(worker)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
         self._go_on_if_standing()
@@ -318,6 +315,8 @@ class Coordinator:
         self._rollback.end_trial(undone=self.choice.stages.goes_back)
         if self._rollback.goes_back and (keepers := self._rollback.go_back()):
             self._state.kept(keepers)
+        if self._state.ends_if_lost():
+            return
         self.policy, self.next_policy = self.choice.stages.stage(self.job).policy, None
         self._rollback.begin_trial(self.phase + 1, self.choice.stages.keeps and self._state.home == "workers")
         on_servers = runtime_placement(self.policy) == "servers"

@@ -40,7 +40,7 @@ class Start:
     workload: Workload
     samples: int
     skipped_samples: int
-    keepers: frozenset[int]
+    keepers: set[int]
 
 
 class StartRecord(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class Rollback:
     def begin_epoch(self, members: tuple[int, ...]) -> None:
         """An epoch begins, and nothing of it has been handed out; `members` have the job's state, at first everyone."""
         job = self._job
-        keepers = frozenset(members or job.present).intersection(job.present)
+        keepers = {*(members or job.present)}.intersection(job.present)
         self._starts = [*self._starts[-1:], self._here(job.epoch, keepers)]
         if self._goal not in (None, self._trial, *self._starts):  # all have left the epoch; that state is gone
             self._goal = self._starts[0]
@@ -114,7 +114,7 @@ class Rollback:
     def begin_trial(self, phase: int, keeps: bool) -> None:
         """A phase begins; if it is a trial, all who are present keep the state that they have."""
         if keeps:
-            self._trial = self._here(-phase, frozenset(self._job.present))
+            self._trial = self._here(-phase, {*self._job.present})
 
     def keeps(self, phase: int) -> bool:
         """Whether the state is kept in a phase."""
@@ -125,7 +125,12 @@ class Rollback:
         if undone and self._trial is not None and not self._over and not self.goes_back:
             self._goal, self._counted = self._trial, False
 
-    def _here(self, epoch: int, keepers: frozenset[int]) -> Start:
+    def forget(self, worker: int) -> None:
+        """It is gone, and a rank that comes back has kept nothing."""
+        for start in (*self._starts, *([self._trial] if self._trial else [])):
+            start.keepers.discard(worker)
+
+    def _here(self, epoch: int, keepers: set[int]) -> Start:
         job = self._job
         return Start(epoch, deepcopy(job.workload), job.samples, job.skipped_samples, keepers)
 
@@ -206,4 +211,4 @@ def record_of(start: Start) -> StartRecord:
 def start_of(record: StartRecord, ready: Ready) -> Start:
     workload = workload_of(ready)
     workload.go_on(record.workload)
-    return Start(record.epoch, workload, record.samples, record.skipped_samples, frozenset(record.keepers))
+    return Start(record.epoch, workload, record.samples, record.skipped_samples, {*record.keepers})

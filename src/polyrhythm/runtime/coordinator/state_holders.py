@@ -6,7 +6,7 @@ import msgspec
 
 from polyrhythm.core import Policy
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.coordinator.job import Home, Job, Ranks
+from polyrhythm.runtime.coordinator.job import GONE, Home, Job, Ranks
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
@@ -101,9 +101,28 @@ class StateHolders:
         whole = self._alive(self._contributors) or self._alive(self._holders)[:1]
         return whole or self._alive(self._others) or self._job.present[:1]
 
+    def ends_if_lost(self) -> bool:
+        """End a job that has made samples, if nobody who is present has its parameters; whether it did."""
+        known, present = {*self._contributors, *self._holders, *self._others}, self._job.present
+        if self.home != "workers" or not self._job.samples or not known.isdisjoint(present):
+            return False
+        self._job.effects.give_up(
+            f"all workers that had the job's parameters are gone, and the workers {present} came too late to get them; "
+            "with --checkpoint the same command goes on from the newest one"
+        )
+        return True
+
     def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
         present = self._job.present
         return tuple(worker for worker in workers if worker in present)
+
+    def forget(self, worker: int) -> None:
+        """It is gone, and what a rank that comes back has is not what it had."""
+        known = self._contributors, self._holders, self._others
+        self._contributors, self._holders, self._others = (
+            tuple(GONE if rank == worker else rank for rank in ranks) for ranks in known
+        )
+        self.unsynchronised.forget(worker)
 
     def kept(self, contributors: tuple[int, ...]) -> None:
         """The job goes back to a state that these have kept."""

@@ -31,6 +31,11 @@ class UnsynchronisedSamples:
         for having, _ in self.noted:
             having.update(workers)
 
+    def forget(self, worker: int) -> None:
+        """What it had is gone with it."""
+        for having, _ in self.noted:
+            having.discard(worker)
+
     def settle(self) -> None:
         """Everyone has them, as the members of a phase have agreed on a state; or the job goes back to before them."""
         self.noted.clear()
