@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from collections import Counter
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -57,19 +58,32 @@ def test_the_job_goes_back_although_its_coordinator_dies(doomed: str, when: str)
     assert first["seen"] + second["seen"] == Counter(range(SAMPLES))
 
 
+STUCK_S = 5.0
+"""How long a step may wait for a coordinator that is stopped."""
+
+
 def say_in_vain(_: int) -> None:
     """The only worker says that it has diverged to a coordinator that never hears it."""
     model = make_model()
     optimizer = make_optimizer(model, lr=0.05)
+    said = Event()
+
+    def kill() -> None:
+        said.wait(STUCK_S)
+        signal_coordinator(signal.SIGKILL)
+
+    killer = Thread(target=kill)
     with polyrhythm.session(model, optimizer) as session:
         for epoch in range(EPOCHS):
             for number, (x, y, _index) in enumerate(session.loader(Numbered(SAMPLES), batch_size=BATCH)):
                 ruined = (epoch, number) == (1, 1)
                 if ruined:
                     signal_coordinator(signal.SIGSTOP)
+                    killer.start()
                 step(model, optimizer, x * math.nan if ruined else x, y)
                 if ruined:
-                    signal_coordinator(signal.SIGKILL)
+                    said.set()
+                    killer.join()
 
 
 def test_what_the_dead_coordinator_has_not_heard_is_said_again() -> None:
