@@ -76,6 +76,8 @@ class FakeJob:
         self.inside: defaultdict[int, set[int]] = defaultdict(set)
         self.fresh: set[int] = set()
         """Workers that have the newest state, or what they have made of it."""
+        self.back: set[int] = set()
+        """Ranks that have come back, and have nothing of what was theirs."""
         self.begun = False
         self.refusals: dict[int, str] = {}
         """What ranks say about every policy that is proposed."""
@@ -143,7 +145,7 @@ class FakeJob:
 
     def give_up(self, reason: str) -> None:
         """The job ends, which it may do for want of anybody who has its state."""
-        assert not any(self.workers[rank].alive for rank in self.fresh), reason
+        assert not any(self.workers[rank].alive for rank in self.fresh - self.back), reason
         self.given_up = reason
         for worker in self.workers.values():
             worker.alive = False
@@ -182,6 +184,7 @@ class FakeJob:
         assert self.fresh.issuperset(phase.contributors), f"{self.fresh}: {self.describe()}"
         if phase.state == "pull" or phase.contributors:
             self.fresh.add(rank)
+            self.back.discard(rank)
             for key in self.behind if phase.contributors else ():
                 self.settled[key].told.add(rank)
         elif phase.state == "upload" and rank == phase.source:
@@ -249,7 +252,7 @@ class FakeJob:
         """Another worker takes the place of one that was there before; what that one has offered may still count."""
         if rank in self.workers:
             self.dead[rank] = self.workers.pop(rank)
-        self.fresh.discard(rank)
+        self.back.add(rank)
         for settled in self.settled.values():
             settled.told.discard(rank)
 
