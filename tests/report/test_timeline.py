@@ -2,11 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.cli.outputs import as_page
 from polyrhythm.core import Cluster, Entry, Header, Joined, Left, Proceed, Report, Sync, Trace
 from polyrhythm.errors import TraceError
 from polyrhythm.policies import parse_policy
 from polyrhythm.report.timeline import KINDS, Span, Timeline, common_window, load_timeline
 from polyrhythm.sim import Compute, Device, Network, Scenario, TimingWorkload, simulate
+from tests.report.results import result
 
 
 def spans(timeline: Timeline, worker: int) -> list[Span]:
@@ -122,3 +124,10 @@ def test_shares_of_a_real_run_are_those_of_its_result(tmp_path: Path) -> None:
         assert lengths["wait"] / everything == pytest.approx(result.idle_fraction), spec
         assert lengths["transfer"] / everything == pytest.approx(result.transfer_fraction), spec
         assert lengths["lost"] == 0
+
+
+def test_a_page_names_a_timeline_as_its_result(bsp_trace: Trace, tmp_path: Path) -> None:
+    """Of a policy that chooses others, the first trace of real workers is of what it begins with."""
+    path = tmp_path / "phase-1.jsonl"
+    bsp_trace.save(path)
+    assert "auto" in as_page("compare", "", [result("auto", trace_path=str(path))])

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,9 @@ def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> s
 
     first = {result.policy: result for result in reversed(results) if result.trace_path}
     paths = [result.trace_path for result in reversed(first.values()) if result.trace_path]
-    timelines = [load_timeline(path, PAGE_ENTRIES // len(paths)) for path in paths]
+    read = [load_timeline(path, PAGE_ENTRIES // len(paths)) for path in paths]
+    # On real workers the first trace of `auto` is of what it begins with.
+    timelines = [replace(each, policy=policy) for policy, each in zip(reversed(first), read, strict=True)]
     return render(Comparison(command, scenario_toml, results, [t for t in timelines if t.spans]))
 
 
