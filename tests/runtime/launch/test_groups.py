@@ -78,7 +78,7 @@ with polyrhythm.session(model, optimizer) as session:
         if (session.rank, rank, number) == (1, 1, 2):
             os.kill(os.getpid(), signal.SIGKILL)
         step(x, y)
-    print("finished", session.rank, session.world_size)
+    os.write(1, f"finished {session.rank} {session.world_size}\\n".encode())  # in one piece, beside the other
 """
 
 
