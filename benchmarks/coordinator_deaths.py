@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -129,18 +130,24 @@ def trouble(policy: str, found: list[Tensor], quiet: list[Tensor]) -> str:
 
 def main(moments: int, first: int, file: Path | None) -> str | None:
     """What went wrong."""
+    quiet, _ = run("bsp", None)
+    return told(play_all(range(first, first + moments), file, lambda seed: play(seed, quiet)))
+
+
+def play_all(seeds: Sequence[int], file: Path | None, play_one: Callable[[int], Moment]) -> list[Moment]:
+    """Those that the file has already are not played again, and the others are kept there."""
     lines = file.read_bytes().splitlines() if file is not None and file.exists() else []
     played = {moment.seed: moment for line in lines for moment in [msgspec.json.decode(line, type=Moment)]}
-    quiet, _ = run("bsp", None)
-    for seed in range(first, first + moments):
-        if seed not in played:
-            played[seed] = moment = play(seed, quiet)
-            if moment.trouble:
-                print(f"seed {seed}: {moment}", flush=True)
-            if file is not None:
-                with file.open("ab") as stream:
-                    stream.write(msgspec.json.encode(moment) + b"\n")
-    return told([played[seed] for seed in range(first, first + moments)])
+    for seed in seeds:
+        if seed in played:
+            continue
+        played[seed] = moment = play_one(seed)
+        if moment.trouble:
+            print(f"seed {seed}: {moment}", flush=True)
+        if file is not None:
+            with file.open("ab") as stream:
+                stream.write(msgspec.json.encode(moment) + b"\n")
+    return [played[seed] for seed in seeds]
 
 
 def told(played: list[Moment], families: tuple[str, ...] = FAMILIES) -> str | None:

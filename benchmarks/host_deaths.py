@@ -16,10 +16,9 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import msgspec
 import torch
 from _hosts import Host, network, python
-from coordinator_deaths import Moment, told, trouble
+from coordinator_deaths import Moment, play_all, told, trouble
 
 MOMENTS, SEED = 12, 1
 FAMILIES = ("bsp", "asp", "local:8")
@@ -61,19 +60,8 @@ def play(seed: int, hosts: list[Host]) -> Moment:
 
 def main(moments: int, first: int, file: Path | None) -> str | None:
     """What went wrong."""
-    lines = file.read_bytes().splitlines() if file is not None and file.exists() else []
-    played = {moment.seed: moment for line in lines for moment in [msgspec.json.decode(line, type=Moment)]}
     with network(HOSTS, RATE_MBIT) as hosts:
-        for seed in range(first, first + moments):
-            if seed in played:
-                continue
-            played[seed] = moment = play(seed, hosts)
-            if moment.trouble:
-                print(f"seed {seed}: {moment}", flush=True)
-            if file is not None:
-                with file.open("ab") as stream:
-                    stream.write(msgspec.json.encode(moment) + b"\n")
-    return told([played[seed] for seed in range(first, first + moments)], FAMILIES)
+        return told(play_all(range(first, first + moments), file, lambda seed: play(seed, hosts)), FAMILIES)
 
 
 if __name__ == "__main__":
