@@ -22,7 +22,7 @@ from polyrhythm.policies import BSP
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.coordinator.checks import counts
-from polyrhythm.runtime.coordinator.job import GONE, CoordinatorEffects, Job, Member, Ranks, Stand, flow_of
+from polyrhythm.runtime.coordinator.job import CoordinatorEffects, Job, Member, Ranks, Stand, flow_of, without
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
@@ -151,7 +151,7 @@ class Coordinator:
             return
         self.job.tell_loss(worker, reason, f"in phase {self.phase} ({self.policy.spec})")
         was_present, member = worker in self.job.present, self.job.members.pop(worker)
-        self._phase_members = tuple(GONE if w == worker else w for w in self._phase_members)
+        self._phase_members = without(worker, self._phase_members)
         self.choice.lost(worker)
         self._state.forget(worker)
         self._rollback.forget(worker)

@@ -42,6 +42,15 @@ WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed":
 """How the log calls the ways in which a worker can leave."""
 
 
+def without(worker: int, ranks: Ranks) -> Ranks:
+    """With `GONE` in a worker's place.
+
+    >>> without(1, (0, 1, 2))
+    (0, -1, 2)
+    """
+    return tuple(GONE if rank == worker else rank for rank in ranks)
+
+
 class CoordinatorEffects(Protocol):
     """What the coordinator needs from the process that it runs in."""
 

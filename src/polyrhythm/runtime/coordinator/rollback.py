@@ -89,7 +89,7 @@ class Rollback:
         """Go on from what another one knew; of the workers' data `ready` tells."""
         self._starts = [start_of(each, ready) for each in record.starts]
         self._trial = None if record.trial is None else start_of(record.trial, ready)
-        known = {each.epoch: each for each in (*self._starts, *([self._trial] if self._trial else []))}
+        known = {each.epoch: each for each in self._known}
         self._goal = None if record.goal is None else known[record.goal]
         self._tried, self._over, self._counted = record.tried, record.over, record.counted
         self._job.trouble = record.trouble
@@ -127,8 +127,12 @@ class Rollback:
 
     def forget(self, worker: int) -> None:
         """It is gone, and a rank that comes back has kept nothing."""
-        for start in (*self._starts, *([self._trial] if self._trial else [])):
+        for start in self._known:
             start.keepers.discard(worker)
+
+    @property
+    def _known(self) -> list[Start]:
+        return [*self._starts, *([self._trial] if self._trial else [])]
 
     def _here(self, epoch: int, keepers: set[int]) -> Start:
         job = self._job

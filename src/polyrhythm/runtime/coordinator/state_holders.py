@@ -6,7 +6,7 @@ import msgspec
 
 from polyrhythm.core import Policy
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.coordinator.job import GONE, Home, Job, Ranks
+from polyrhythm.runtime.coordinator.job import Home, Job, Ranks, without
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
@@ -118,10 +118,8 @@ class StateHolders:
 
     def forget(self, worker: int) -> None:
         """It is gone, and what a rank that comes back has is not what it had."""
-        known = self._contributors, self._holders, self._others
-        self._contributors, self._holders, self._others = (
-            tuple(GONE if rank == worker else rank for rank in ranks) for ranks in known
-        )
+        self._contributors = without(worker, self._contributors)
+        self._holders, self._others = without(worker, self._holders), without(worker, self._others)
         self.unsynchronised.forget(worker)
 
     def kept(self, contributors: tuple[int, ...]) -> None:
