@@ -14,10 +14,16 @@ from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.launch.rendezvous import GROUP, port_of, reserve_port, store_port
 from polyrhythm.runtime.wire.job_config import JobConfig
 
-ALONE = {"max_restarts": 0, "standby": "", "checkpoint": None, "compress": "none", "averaging": "ring"}
+NOT_IN_GROUPS = {
+    "max_restarts": 0,
+    "standby": "",
+    "checkpoint": None,
+    "compress": "none",
+    "averaging": "ring",
+    "injection": "none",
+    "on_divergence": "ignore",
+}
 """Settings that need workers of one process each, at their defaults."""
-
-NOT_IN_GROUPS = {**ALONE, "injection": "none", "on_divergence": "ignore"}
 
 
 class GroupPlace(NamedTuple):
@@ -55,13 +61,10 @@ def check_groups(config: JobConfig, processes: int) -> None:
         raise UsageError(f"{where} is for workers that polyrhythm run starts, and this one runs already; leave it out")
     if processes % size:
         raise UsageError(f"{where} must divide the processes of a host, and --nproc-per-node is {processes}")
-    asked = {name: getattr(config, name) for name in (*NOT_IN_GROUPS, "max_coordinator_restarts")}
-    given = NOT_IN_GROUPS | ({} if "max_coordinator_restarts" not in config.given else {"max_coordinator_restarts": 0})
-    for name, value in given.items():
-        if asked[name] != value:
-            raise UsageError(
-                f"{where} and {config.label(name)} {asked[name]} cannot go together yet; leave one of them out"
-            )
+    restarts = {"max_coordinator_restarts": 0} if "max_coordinator_restarts" in config.given else {}
+    for name, value in (NOT_IN_GROUPS | restarts).items():
+        if (asked := getattr(config, name)) != value:
+            raise UsageError(f"{where} and {config.label(name)} {asked} cannot go together yet; leave one of them out")
     if ":" in config.nnodes and len({*config.nnodes.split(":")}) > 1:
         raise UsageError(f"{where} and --nnodes {config.nnodes} cannot go together yet; give one number of hosts")
     if runtime_placement(parse_policy(config.policy)) == "servers":
