@@ -91,11 +91,12 @@ def as_json(command: str, scenario: Any, results: Sequence[RunResult]) -> bytes:
 def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> str:
     from polyrhythm.report.page import Comparison, render
 
-    first = {result.policy: result for result in reversed(results) if result.trace_path}
-    paths = [result.trace_path for result in reversed(first.values()) if result.trace_path]
-    read = [load_timeline(path, PAGE_ENTRIES // len(paths)) for path in paths]
+    first = {result.policy: result.trace_path for result in reversed(results) if result.trace_path}
     # On real workers the first trace of `auto` is of what it begins with.
-    timelines = [replace(each, policy=policy) for policy, each in zip(reversed(first), read, strict=True)]
+    timelines = [
+        replace(load_timeline(path, PAGE_ENTRIES // len(first)), policy=policy)
+        for policy, path in reversed(first.items())
+    ]
     return render(Comparison(command, scenario_toml, results, [t for t in timelines if t.spans]))
 
 
