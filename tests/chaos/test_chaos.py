@@ -4,10 +4,11 @@ from tests.chaos.in_memory import play
 from tests.chaos.scripts import KINDS, script_of
 
 IN_MEMORY = range(120)
-FOUND = (52106, 51742, 100096, 108645, 110342)
+FOUND = (52106, 51742, 100096, 108645, 110342, 120712)
 """Seeds that have found something: under `ssp` a checkpoint and a death in one moment, after which nobody went on; a
 state that its sender's group did not carry, twice, which the harness expected to have arrived; a job that went on from
-a newcomer's parameters as all others were gone; a rank that came back and was taken for one that has the state.
+a newcomer's parameters as all others were gone; a rank that came back and was taken for one that has the state, and
+for one that has left the epoch early.
 """
 
 

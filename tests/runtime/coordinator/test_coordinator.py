@@ -216,6 +216,7 @@ def test_steps_that_the_script_skips_are_counted(
 )
 @settings(max_examples=300, derandomize=True, deadline=None)
 @example(1284, 4, 20, "asp", 0, 0.1, {}, {13: 1})  # all leave, and one dies as the others go on from the servers' state
+@example(5, 2, 20, "bsp", 0, 0.1, {}, {28: 1})  # one leaves, and the other, which has gone on, dies
 def test_scripts_may_leave_their_loops_early(
     seed: int,
     workers: int,

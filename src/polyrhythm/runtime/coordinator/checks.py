@@ -33,10 +33,18 @@ def counts(
     Raises:
         FrameError: if it cannot be as things stand; arguments are as of `refusal`.
     """
+    if makes(worker, message, job):
+        return True
     why = refusal(worker, message, job, mode, members, entering)
     if why:
         raise FrameError(f"rank {worker} sent {type(message).__name__} {why}")
     return not isinstance(message, GRANTED) or message.number == job.members[worker].step
+
+
+def makes(worker: int, message: ToCoordinator, job: Job) -> bool:
+    """Whether it is of the step under way, as most are; there is nothing more to check."""
+    member = job.members.get(worker) if isinstance(message, Pushed) and message.read is None else None
+    return member is not None and member.step == message.number  # type: ignore[union-attr]
 
 
 def check_upload(worker: int, version: int, job: Job, entry: PhaseEntry | None) -> None:

@@ -104,7 +104,7 @@ class Coordinator:
     def receive(self, worker: int, message: ToCoordinator) -> None:
         """Follow what a worker says; a FrameError if it cannot be as things stand, before anything has changed."""
         here = self.job, self._mode, self._phase_members, self.entry is not None
-        if not self._makes(worker, message) and not counts(worker, message, *here):
+        if not counts(worker, message, *here):
             return
         match message:
             case Pushed():
@@ -141,11 +141,6 @@ class Coordinator:
                 self.lost(worker, "removed" if message.early or self._steps(worker) else "finished")
         self._go_on_if_standing()
 
-    def _makes(self, worker: int, message: ToCoordinator) -> bool:
-        """Whether it is of the step under way, as most are; there is nothing more to check."""
-        member = self.job.members.get(worker) if isinstance(message, Pushed) and message.read is None else None
-        return member is not None and member.step == message.number  # type: ignore[union-attr]
-
     def lost(self, worker: int, reason: LeftReason) -> None:
         if worker not in self.job.members:
             return
@@ -179,8 +174,6 @@ class Coordinator:
         self._mode.alarm()
         self._go_on_if_standing()
 
-    # -- epochs ----------------------------------------------------------------------------------------------------
-
     def _ready(self, worker: int, message: Ready) -> None:
         if self.snapshots.is_past(message.epoch):
             self.job.effects.send(worker, EpochDone(message.epoch, UNREAD))
@@ -188,7 +181,8 @@ class Coordinator:
             self.job.effects.send(worker, Refused(reason))
         elif message.epoch < self.job.epoch or (message.epoch == self.job.epoch and not self._stepping):
             # A newcomer's loop starts at epoch 0 and runs through those that are over without a batch.
-            self.job.effects.send(worker, EpochDone(message.epoch, self.job.version))
+            if not self._state.ends_if_abandoned():
+                self.job.effects.send(worker, EpochDone(message.epoch, self.job.version))
         elif message.epoch == self.job.epoch:
             self._admit(worker, message)
         else:
@@ -215,6 +209,7 @@ class Coordinator:
         member = self.job.members[worker]
         self.job.members[worker] = Member(member.ready if out else None, out=out)
         self._phase_members = tuple(w for w in self._phase_members if w != worker)
+        self._state.left_early(worker)
         self._lost_while_stepping(worker, member, "removed")
         self._go_on_if_standing()
 
@@ -258,6 +253,13 @@ class Coordinator:
         self.note("between")
         self.job.finish_epoch()
 
+    def _finish_without_state(self) -> None:
+        """Only newcomers stand in the epoch; who could give them the state has left it early, or is gone."""
+        self._mode = PhaseKind(self.phase)
+        if not self._state.ends_if_lost():
+            self.job.skip_rest()
+            self._finish_epoch()
+
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
         self._state.abandon(self._mode, self.policy, self.entry)
@@ -265,8 +267,6 @@ class Coordinator:
         self.job.skip_rest()
         if self._stepping:
             self._start_phase()
-
-    # -- phases ----------------------------------------------------------------------------------------------------
 
     def _request_stop(self) -> None:
         self._stop_wanted = True
@@ -285,7 +285,7 @@ class Coordinator:
         mode, ends = self._mode, self.job.observe is not None or self._mode.end_samples < float("inf")
         if ends and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()
-        if (self._stop_wanted or self._mode.stops_by_itself) and self.job.present and self._mode.standing:
+        if (self._stop_wanted or mode.stops_by_itself) and self.job.present and mode.standing:
             self._start_phase()
 
     def _collective_failed(self, worker: int, message: CollectiveFailed) -> None:
@@ -315,7 +315,8 @@ class Coordinator:
         self._rollback.end_trial(undone=self.choice.stages.goes_back)
         if self._rollback.goes_back and (keepers := self._rollback.go_back()):
             self._state.kept(keepers)
-        if self._state.ends_if_lost():
+        if self._state.lost(self.job.present):
+            self._finish_without_state()
             return
         self.policy, self.next_policy = self.choice.stages.stage(self.job).policy, None
         self._rollback.begin_trial(self.phase + 1, self.choice.stages.keeps and self._state.home == "workers")

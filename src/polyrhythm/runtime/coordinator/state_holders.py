@@ -1,5 +1,7 @@
 """Who has the job's newest state between two phases: the servers, or which of the workers."""
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
 
+log = logging.getLogger(__name__)
+
 
 class HoldersRecord(msgspec.Struct, frozen=True):
     """What a `StateHolders` knows between two events. Of `unsynchronised` positions, who has seen them."""
@@ -19,6 +23,8 @@ class HoldersRecord(msgspec.Struct, frozen=True):
     contributors: Ranks
     holders: Ranks
     others: Ranks
+    early: Ranks
+    abandoned: bool
     unsynchronised: tuple[tuple[Ranks, tuple[SampleRange, ...]], ...]
 
 
@@ -42,17 +48,23 @@ class StateHolders:
         """Workers of which each has the whole state."""
         self._others: tuple[int, ...] = ()
         """Workers that have the most of it if all these are gone: the mean of their replicas."""
+        self._early: tuple[int, ...] = ()
+        """Workers that have the state of when they left the epoch before its end; the last one left last."""
+        self._abandoned = False
+        """Whether nobody has stood in the epoch since the last phase."""
 
     @property
     def record(self) -> HoldersRecord:
         """For a coordinator that follows this one."""
         noted = tuple((tuple(sorted(ranks)), tuple(ranges)) for ranks, ranges in self.unsynchronised.noted)
-        return HoldersRecord(self.home, self._contributors, self._holders, self._others, noted)
+        workers = self._contributors, self._holders, self._others, self._early
+        return HoldersRecord(self.home, *workers, self._abandoned, noted)
 
     def take_up(self, record: HoldersRecord) -> None:
         """Go on from what another one knew."""
         self.home, self._contributors = record.home, record.contributors
-        self._holders, self._others = record.holders, record.others
+        self._holders, self._others, self._early = record.holders, record.others, record.early
+        self._abandoned = record.abandoned
         self.unsynchronised.noted += [(set(ranks), ranges) for ranks, ranges in record.unsynchronised]
 
     def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
@@ -77,11 +89,12 @@ class StateHolders:
 
     def abandon(self, mode: PhaseKind, policy: Policy[Any], entry: PhaseEntry | None) -> None:
         """Nobody stands in the epoch any more; the phase was under way, or being entered."""
+        self._abandoned = True
         if entry is not None:
             self.not_entered(entry)
             return
         if mode.on_workers:
-            mode.take_back()
+            mode.take_back(self._early)
             self._holders = mode.newest
             self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.newest[:1]
             self.unsynchronised.note(mode.unsynchronised())
@@ -99,27 +112,52 @@ class StateHolders:
         if equal and not self._contributors:
             return ()
         whole = self._alive(self._contributors) or self._alive(self._holders)[:1]
-        return whole or self._alive(self._others) or self._job.present[:1]
+        return whole or self._alive(self._others) or self._of_early() or self._job.present[:1]
+
+    def lost(self, ranks: Iterable[int]) -> bool:
+        """Whether a job that has made samples has its parameters with none of these."""
+        known = {*self._contributors, *self._holders, *self._others, *self._early}
+        return self.home == "workers" and bool(self._job.samples) and known.isdisjoint(ranks)
 
     def ends_if_lost(self) -> bool:
-        """End a job that has made samples, if nobody who is present has its parameters; whether it did."""
-        known, present = {*self._contributors, *self._holders, *self._others}, self._job.present
-        if self.home != "workers" or not self._job.samples or not known.isdisjoint(present):
+        """End a job whose parameters no worker has; whether it did."""
+        if not self.lost(self._job.members):
             return False
         self._job.effects.give_up(
-            f"all workers that had the job's parameters are gone, and the workers {present} came too late to get them; "
+            "all workers that had the job's parameters are gone, and the workers "
+            f"{sorted(self._job.members)} came too late to get them; "
             "with --checkpoint the same command goes on from the newest one"
         )
         return True
+
+    def ends_if_abandoned(self) -> bool:
+        """The same, where nobody has processed the rest of the epoch."""
+        return self._abandoned and self.ends_if_lost()
 
     def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
         present = self._job.present
         return tuple(worker for worker in workers if worker in present)
 
+    def _of_early(self) -> Ranks:
+        """Whoever left last, if all who went on without it are gone."""
+        left = self._alive(self._early)[-1:]
+        if left:
+            log.warning(
+                "all workers that went on are gone; the job goes on from what rank %d had when it left an epoch early, "
+                "without what was made after that",
+                *left,
+            )
+        return left
+
+    def left_early(self, worker: int) -> None:
+        """It has left the epoch, and keeps what it has until it enters another phase."""
+        self._early = (*without(worker, self._early), worker)
+
     def forget(self, worker: int) -> None:
         """It is gone, and what a rank that comes back has is not what it had."""
         self._contributors = without(worker, self._contributors)
         self._holders, self._others = without(worker, self._holders), without(worker, self._others)
+        self._early = without(worker, self._early)
         self.unsynchronised.forget(worker)
 
     def kept(self, contributors: tuple[int, ...]) -> None:
@@ -130,7 +168,9 @@ class StateHolders:
     def entered(self, on_workers: bool, inside: set[int]) -> None:
         """All who are inside a phase have the state, and the servers if its policy needs them."""
         self.home = "workers" if on_workers else "servers"
+        self._abandoned = False
         self._contributors, self._holders, self._others = (), tuple(sorted(inside)), ()
+        self._early = tuple(worker for worker in self._early if worker not in inside)
         self.unsynchronised.settle()
 
     def not_entered(self, entry: PhaseEntry) -> None:

@@ -44,7 +44,7 @@ class NumberedCoordinator:
         return {"state": str(self.learnings)}
 
 
-HOLDERS = HoldersRecord("workers", (), (), (), ())
+HOLDERS = HoldersRecord("workers", (), (), (), (), False, ())
 
 
 class ServerParts:

@@ -14,7 +14,7 @@ from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member, Offers
+from polyrhythm.runtime.coordinator.job import Job, Member, Offers, Ranks
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
 from polyrhythm.runtime.wire.protocol import (
@@ -206,9 +206,8 @@ class LocalStepPhase(ParameterServerPhase):
         super().exhausted(worker)
         self._close_if_still()
 
-    def take_back(self) -> None:
-        """Every script has left its loop early: what they have done counts all the same."""
-        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in self._job.members}
+    def take_back(self, early: Ranks) -> None:
+        self._lost = {worker: reason for worker, reason in self._lost.items() if worker not in early}
 
     def request_stop(self) -> None:
         super().request_stop()

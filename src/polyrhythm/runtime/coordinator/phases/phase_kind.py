@@ -13,7 +13,7 @@ from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, Le
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member, Offers
+from polyrhythm.runtime.coordinator.job import Job, Member, Offers, Ranks
 from polyrhythm.runtime.wire.protocol import (
     CollectiveFailed,
     Halted,
@@ -174,8 +174,8 @@ class PhaseKind:
     def request_stop(self) -> None:
         """Bring everyone to a stop between two steps."""
 
-    def take_back(self) -> None:
-        """Every script has left its loop early: what they have done counts all the same."""
+    def take_back(self, early: Ranks) -> None:
+        """Every script is gone or has left its loop early: what those have done counts all the same."""
 
     def finish(self) -> None:
         pass

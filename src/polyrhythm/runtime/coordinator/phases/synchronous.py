@@ -18,7 +18,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job, Member, Ranks
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
 from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress, StepOrder
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
@@ -130,9 +130,8 @@ class SynchronousPhase(PhaseKind):
         self._send_tokens()
         self._tell_loss(worker)
 
-    def take_back(self) -> None:
-        """Every script has left its loop early: what they have done counts all the same."""
-        for worker in self._job.members:
+    def take_back(self, early: Ranks) -> None:
+        for worker in early:
             self._lost.pop(worker, None)
 
     def request_stop(self) -> None:
