@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from polyrhythm.errors import BROKEN
-from polyrhythm.runtime.coordinator.recovery.keeper import CoordinatorKeeper
+from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper
 from polyrhythm.runtime.coordinator.recovery.standby import Standby
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
@@ -89,6 +89,8 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
     signal.signal(signal.SIGTERM, lambda *_: server.end_within(config.grace))
     warm_up()
     server.run()
+    if server.again and not server.broken:
+        return AGAIN
     return BROKEN if server.broken else 0
 
 

@@ -35,13 +35,15 @@ class JobRecorder:
         config: of the job; `trace` and `figures` say where to write.
         job: what is recorded.
         monitor: hears the same, and who is late.
+        trainings: of the workers' scripts that are over.
     """
 
-    def __init__(self, config: JobConfig, job: Job, monitor: JobMonitor) -> None:
+    def __init__(self, config: JobConfig, job: Job, monitor: JobMonitor, trainings: int = 0) -> None:
         self._config, self._job, self._monitor = config, job, monitor
         self.stragglers = Stragglers(tell=self._tell_late, least_s=LEAST_LATE_S)
         self._gauge = Gauge(self.stragglers) if config.figures is not None else None
-        self._traces = TraceFiles(config.trace, config.job, log.warning)
+        name = f"{config.job}-training-{trainings + 1}" if trainings else config.job
+        self._traces = TraceFiles(config.trace, name, log.warning)
         self._idle_until_s = 0.0
         self._finite = True
         self.backlog: list[tuple[Event | int, Any]] = []

@@ -42,6 +42,7 @@ from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import Acceptor
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import (
+    Bye,
     Confirmed,
     Cut,
     Diverged,
@@ -105,6 +106,8 @@ class CoordinatorServer:
         self.shards = ShardGroup(config.shards, pushes, config.compensation)
         self.started_s = time.monotonic()
         self._ended, self._ending, self.broken = "finished", False, False
+        self.again: set[int] = set()
+        """Workers whose scripts have finished a training, and begin another one."""
         self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
         self._controllers = Controllers(self)
         self.channels: dict[int, Channel] = {}
@@ -126,7 +129,9 @@ class CoordinatorServer:
 
     def _configure(self) -> None:
         self.coordinator.job.runs_policy_files = self.config.allow_policy_files
-        self.recorder: JobRecorder = JobRecorder(self.config, self.coordinator.job, self.monitor)
+        self.recorder: JobRecorder = JobRecorder(
+            self.config, self.coordinator.job, self.monitor, self._recovery.trainings
+        )
         self.remark = self.recorder.remark
         self._checkpoints.open(self.config, self._recovery.goes_on)
 
@@ -136,8 +141,11 @@ class CoordinatorServer:
         finally:
             self._ending = True
             self.recorder.close(policy_figures(self.coordinator))
-            self._controllers.say_last(self._ended)
+            if not self.again:
+                self._controllers.say_last(self._ended)
             self._recovery.close()
+            if self.again:
+                self._recovery.begin_again(self.again)
             self.heartbeats.stop()
             self._checkpoints.close()
             self.loop.close()
@@ -214,6 +222,10 @@ class CoordinatorServer:
             self.act(self._pushed if isinstance(message, Pushed) else self.coordinator.receive, worker, message)
             if isinstance(message, Diverged):
                 self._recovery.learned()
+            elif isinstance(message, Bye) and message.again and self._recovery.recovers:
+                self.heartbeats.forget(worker)  # until the next coordinator hears it
+                self.again.add(worker)
+                self.end_if_empty()
 
     def _pushed(self, worker: int, message: Pushed) -> None:
         """The scalars of a push. Of several shards each tells when the gradient is there."""
@@ -233,6 +245,7 @@ class CoordinatorServer:
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         self.heartbeats.forget(worker)
+        self.again.discard(worker)
         channel = self.channels.pop(worker, None)
         if channel is not None:
             channel.close()
@@ -297,6 +310,7 @@ class CoordinatorServer:
         return self.heartbeats.expect(hello.rank, channel, self.loop)
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
+        self._recovery.check_training(hello.trainings)
         if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
         self._checkpoints.require()
@@ -340,6 +354,7 @@ class CoordinatorServer:
     def _fail(self, message: Broken | Rejected) -> None:
         log.error("%s", message.reason)
         self._ended = message.reason
+        self.again.clear()
         for channel in self.channels.values():
             channel.send(message)
         self.loop.stop()
@@ -361,8 +376,8 @@ class CoordinatorServer:
         self.loop.wake()
 
     def end_if_empty(self) -> None:
-        """The job is over with its last worker."""
-        if self.channels or self._recovery.waits:
+        """The job is over with its last worker, or its training."""
+        if self.channels.keys() - self.again or self._recovery.waits:
             return
         if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
             self.loop.call_later(LATECOMERS_S, self._give_up_waiting)

@@ -66,11 +66,12 @@ class Found(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-def find_coordinator(arguments: Mapping[str, Any]) -> Found:
+def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
     """This worker's job; rank 0 starts its coordinator if nobody has.
 
     Args:
         arguments: those of the session that the script has given.
+        trainings: that it has finished in this process; the coordinator is there then.
 
     Raises:
         UnreachableError: if the coordinator does not come up.
@@ -83,7 +84,7 @@ def find_coordinator(arguments: Mapping[str, Any]) -> Found:
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
     take_up(files_of(os.environ), os.environ, node.count)
-    if rank == 0:
+    if rank == 0 and not trainings:
         config, overruled = with_session(handed_on(os.environ), arguments)
         for line in overruled:
             print(f"polyrhythm: {line}", file=sys.stderr)

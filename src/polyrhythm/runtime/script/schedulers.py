@@ -40,6 +40,13 @@ class Schedules:
         self.left_alone = False
         """Whether each worker makes the steps that the script counts, and so its schedules."""
 
+    def begin_again(self) -> None:
+        """A training is over: those of the next are yet to show what they do."""
+        self._calls.clear()
+        self._made.clear()
+        self._before = self._now = 0
+        self._were_apart = self.follows = self.left_alone = False
+
     def patch(self) -> None:
         original = LRScheduler.__init__
 

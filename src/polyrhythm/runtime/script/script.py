@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.session_start import disjoint, open_session
+from polyrhythm.runtime.script.session_start import disjoint, open_session, renew
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -45,12 +44,22 @@ class AdaptedScript:
         self.distributed = False
         """Whether the script knows of its ranks; otherwise it was written for a single process."""
         self.lanes: list[Lane] = []
+        self.trainings = 0
+        """That are over."""
+        self.schedules = Schedules(self._apart, self._reached)
+        self.children = Children()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
+        self.loaders = Loaders()
+        self._dealing = Dealing(os.environ, rank, workers)
+        self._begin_training()
+
+    def _begin_training(self) -> None:
         self.session: ScriptSession | None = None
         self.warm_up = WarmUpStep()
         self.warm_up.again = self._called_again
-        self.schedules = Schedules(self._apart, self._reached)
-        self.children = Children()
         self._own_values = OwnValues()
+        self._later: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Optimizers that were made since the session began, for another training."""
         self._trained: dict[Optimizer, None] = {}
         self._stepping: Optimizer | None = None
         """Which of them is within its step; one that it wraps steps as a part of it."""
@@ -69,9 +78,6 @@ class AdaptedScript:
         self._unused = False
         """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
         self._epoch = 0
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
-        self.loaders = Loaders()
-        self._dealing = Dealing(os.environ, rank, workers)
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
@@ -86,6 +92,10 @@ class AdaptedScript:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise refuse("ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas")
         self._optimizers[optimizer] = None
+        if self.session is not None:
+            self._later.add(optimizer)
+            if self._own is not None and not self._own.reads:
+                self._train_again()
 
     # -- what the script does ------------------------------------------------------------------------------------------
 
@@ -93,6 +103,8 @@ class AdaptedScript:
         original = self.loaders.read
         if self.dormant or loader not in self.loaders or not torch.is_grad_enabled():
             return original(loader)
+        if self._later and not (self._run is not None and self._run.inside) and not (self._own and self._own.inside):
+            self._train_again()
         if self._own is not None:
             return Pass(self, loader, self._own.read(loader, self.loaders.origin(loader), original)).iterator()
         if self.session is not None:
@@ -127,7 +139,9 @@ class AdaptedScript:
         if optimizer in self._stepped:  # with the same mini-batch, or no model was called in training mode
             self._begin_drawn()
         if self.session is None:
-            self._warm_up_step(optimizer)
+            beside = bool(self._stepped) and optimizer not in self._stepped
+            self.warm_up.step(optimizer, 0 if self._run is None else self._run.unstepped, beside)
+            self._stepped.add(optimizer)
         else:
             self._before_step(self.session, optimizer)
         return instead
@@ -137,32 +151,13 @@ class AdaptedScript:
         if self._own is not None and session.stands_with(optimizer):
             self._finish_own(session)  # its second step with one mini-batch, or with none, begins the job's next one
         if self._own is None:
-            self._check_place(session)
+            assert self._run is not None, "a session has begun with a pass"
+            session.check_place(self._run, self._parts, self.loaders.other)
         elif not session.has_batch:
             self._own.step()
         self._own_values.step(session.parameters)
         if self.schedules.follows and not session.apart:
             self.schedules.meet(self._source.steps_begun - self._opened_at)
-
-    def _check_place(self, session: ScriptSession) -> None:
-        """A step follows the mini-batches that belong to it, or the last one of the script's own epoch."""
-        assert self._run is not None, "a session has begun with a pass"
-        if not session.has_batch:
-            without = "optimizer.step without a mini-batch of the training loader; make one step for each"
-            raise refuse(self.loaders.other() or without)
-        if not session.step_due and self._run.batches != len(self._run.loader):
-            raise refuse(
-                f"optimizer.step after {self._run.unstepped} mini-batches, where the first took {self._parts}; "
-                "make each step from as many, but for the last of an epoch"
-            )
-
-    def _warm_up_step(self, optimizer: Optimizer) -> None:
-        if self._stepped and optimizer not in self._stepped:  # one after the other, with one mini-batch
-            check_step(optimizer)
-            self.warm_up.backwards = 0
-        else:
-            self.warm_up.step(optimizer, 0 if self._run is None else self._run.unstepped)
-        self._stepped.add(optimizer)
 
     def _adopt(self, optimizer: Optimizer) -> bool:
         """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
@@ -202,30 +197,32 @@ class AdaptedScript:
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
 
-    def close(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    def close(self, kind: type[BaseException] | None = None, error: BaseException | None = None) -> None:
         session, self.session, self.dormant = self.session, None, True
         if session is not None:
-            if self._own is not None and error is None:
-                self._finish_own(session)
-                self._own.data.end()
-            session.__exit__(kind, error, trace)
+            if error is None:
+                self._end_own(session)
+            session.__exit__(kind, error, None)
+
+    def _train_again(self) -> None:
+        """The script begins another training: the session ends, and its next first step is a warm-up step, too."""
+        session, self.session = self.session, None
+        assert session is not None, "what was made later was made since it began"
+        self._end_own(session)
+        session.train_again()
+        self.trainings, self.dormant = self.trainings + 1, False
+        tell(f"training number {self.trainings + 1} begins, as a job of its own")
+        renew(self.lanes, self._later)
+        self.schedules.begin_again()
+        self.loaders.begin_again()
+        self._begin_training()
 
     def check_end(self) -> None:
         """The script has come to its end by itself."""
         if not self.dormant or self.follows:
             self.children.check(trained=self.follows or bool(self.warm_up.stepped_at))
-        if self.follows:
-            return
-        self.warm_up.check_end()
-        if self.warm_up.stepped_at:
-            tell("the script has ended after its first step, which torch has made", self.warm_up.stepped_at)
-        else:
-            tell("the script has ended and trained nothing", "script")
+        if not self.follows or not (self.dormant or self.session is not None):
+            self.warm_up.check_end(self.follows)
 
     # -- passes (see `Listener`) ---------------------------------------------------------------------------------------
 
@@ -268,6 +265,11 @@ class AdaptedScript:
             session.finish_step()
             self._own.stepped()
 
+    def _end_own(self, session: ScriptSession) -> None:
+        if self._own is not None:
+            self._finish_own(session)
+            self._own.data.end()
+
     def finished(self, run: Pass) -> None:
         """An epoch that ends in the warm-up step is torch's own."""
         if self.session is None and run.steps:
@@ -305,7 +307,7 @@ class AdaptedScript:
             self._loader.used()
 
     def _apart(self) -> bool:
-        """Whether the script is inside its loop over an epoch, where workers make steps of their own."""
+        """Whether it is inside its loop over an epoch, where workers make steps of their own."""
         return self.session is not None and self.session.apart and self._inside()
 
     def _inside(self) -> bool:
@@ -356,10 +358,10 @@ class AdaptedScript:
     def _open_session(self) -> ScriptSession:
         optimizers = disjoint(self._trained, self._optimizers, self.warm_up, loose=not self.lanes)
         self._trained = dict.fromkeys(optimizers)
-        session = open_session(optimizers, self.lanes, self.warm_up, self._forward)
-        self.follows = True
-        if not self.distributed:
+        session = open_session(optimizers, self.lanes, self.warm_up, self._forward, self.trainings)
+        if not (self.distributed or self.follows):
             keep_quiet(self.rank)
+        self.follows = True
         return session
 
     def _called_again(self) -> None:

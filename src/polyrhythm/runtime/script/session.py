@@ -13,7 +13,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
-from polyrhythm.runtime.script.data.passes import ScriptLoader
+from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.joint_step import JointStep
 from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
@@ -113,6 +113,7 @@ class ScriptSession(Session):
         optimizer: of that model.
         lanes: the exchanges behind the script's DistributedDataParallel, one for each model, if it has any.
         arguments: what the script says about the job; see `polyrhythm.runtime.wire.config_sources`.
+        trainings: that the script has finished before in this process.
     """
 
     _exchange: ScriptExchange
@@ -124,8 +125,10 @@ class ScriptSession(Session):
         lanes: Sequence[Lane],
         arguments: Mapping[str, Any],
         moving: Mapping[str, Tensor],
+        trainings: int = 0,
     ) -> None:
         super().__init__(model, optimizer, arguments, moving)
+        self._trainings = trainings
         self._lanes = lanes
         self._joint: JointStep | None = None
         self.deferred = DeferredStep(self._replica)
@@ -209,6 +212,36 @@ class ScriptSession(Session):
         if self._ear is not None:
             self._ear.close()
         super().__exit__(kind, error, trace)
+
+    def check_place(self, run: Pass, parts: int, other: Callable[[], str]) -> None:
+        """A step follows the mini-batches that belong to it, or the last one of the script's own epoch.
+
+        Args:
+            run: over the training loader.
+            parts: mini-batches of a step.
+            other: says why another loader is not the training loader.
+        """
+        if not self.has_batch:
+            without = "optimizer.step without a mini-batch of the training loader; make one step for each"
+            raise refuse(other() or without)
+        if not self.step_due and run.batches != len(run.loader):
+            raise refuse(
+                f"optimizer.step after {run.unstepped} mini-batches, where the first took {parts}; "
+                "make each step from as many, but for the last of an epoch"
+            )
+
+    def train_again(self) -> None:
+        """The script has finished a training and begins another one: leave the job until the next coordinator is there.
+
+        Raises:
+            RefusalError: if the job ends with its first training.
+        """
+        standby = self._client.config.standby
+        if standby or not self._client.recovers:
+            flag = f"--standby {standby}" if standby else "--max-coordinator-restarts 0"
+            raise refuse(f"the script begins another training, and {flag} is for jobs of one; leave it out")
+        self._again = True
+        self.__exit__(None, None, None)
 
     def place_of(self, seen: int, number: int | None) -> tuple[int, int]:
         """Which epoch of the job the script is in, and what it calls the job's first.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -41,6 +42,15 @@ def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
     return [lane for lane in lanes if not wanted.isdisjoint(lane.module.parameters())]
 
 
+def renew(lanes: Iterable[Lane], optimizers: Iterable[Optimizer]) -> None:
+    """A session is over: what these optimizers train is exchanged as torch does, until the next one."""
+    wanted = {p for each in optimizers for group in each.param_groups for p in group["params"]}
+    for lane in lanes:
+        if lane.inner is None and not wanted.isdisjoint(lane.module.parameters()):
+            assert dist.group.WORLD is not None, "the script has formed one"
+            lane.open(dist.group.WORLD)
+
+
 def model_of(
     optimizer: Optimizer, lanes: list[Lane], warm_up: WarmUpStep, called: Callable[[bool, Any], None]
 ) -> nn.Module:
@@ -56,7 +66,11 @@ def model_of(
 
 
 def open_session(
-    optimizers: list[Optimizer], lanes: list[Lane], warm_up: WarmUpStep, called: Callable[[bool, Any], None]
+    optimizers: list[Optimizer],
+    lanes: list[Lane],
+    warm_up: WarmUpStep,
+    called: Callable[[bool, Any], None],
+    trainings: int = 0,
 ) -> ScriptSession:
     """A session for what these optimizers train, in place of the warm-up.
 
@@ -65,6 +79,7 @@ def open_session(
         lanes: the exchanges of all wrappers; those of other models are dropped.
         warm_up: what has been seen.
         called: told of the model's forward passes.
+        trainings: that are over.
     """
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     lanes[:] = lanes_of(optimizer, lanes)
@@ -73,7 +88,8 @@ def open_session(
     warm_up.close()
     try:
         planned = planned_epochs()
-        session = ScriptSession(model, optimizer, lanes, {"epochs": planned.epochs} if planned else {}, moving)
+        arguments = {"epochs": planned.epochs} if planned else {}
+        session = ScriptSession(model, optimizer, lanes, arguments, moving, trainings)
         session.changes = changes
         session.__enter__()
         if planned and session.counts_shares:

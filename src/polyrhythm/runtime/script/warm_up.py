@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import LBFGS, Optimizer
 
 from polyrhythm.runtime.script.data.own_data import rows
-from polyrhythm.runtime.script.notices import refuse, script_line
+from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 LOOKED_AT = 64
 """Elements of each parameter that are looked at, at most, to see whether it changes."""
@@ -60,9 +60,12 @@ class WarmUpStep:
             raise refuse(f"parameters have changed {BY_HAND}")
         self._before = {p: part(p).clone() for module in self._called for p in trainable(module.parameters(False))}
 
-    def step(self, optimizer: Optimizer, batches: int) -> None:
-        """An optimizer is about to step, `batches` mini-batches after the step before."""
+    def step(self, optimizer: Optimizer, batches: int, beside: bool) -> None:
+        """An optimizer is about to step, `batches` mini-batches after the step before, or `beside` another one."""
         check_step(optimizer)
+        if beside:
+            self.backwards = 0
+            return
         self.ahead = batches > self._runs
         if not self.stepped_at:
             self.parts, self.samples = max(1, self._runs), self._given
@@ -107,11 +110,15 @@ class WarmUpStep:
         frozen = {name: p for name, p in model.named_parameters() if p in self._frozen and not p.requires_grad}
         return {name: p for name, p in frozen.items() if p.is_floating_point() and has_changed(p, self._frozen[p])}
 
-    def check_end(self) -> None:
-        """The script has ended before a session took over."""
+    def check_end(self, trained: bool) -> None:
+        """The script has ended before a session took over; whether it has trained before."""
         if self.backwards and not self.stepped_at:
             passes = "1 backward pass was" if self.backwards == 1 else f"{self.backwards} backward passes were"
             raise refuse(f"{passes} made {BY_HAND}", self._first_at)
+        if self.stepped_at:
+            tell("the script has ended after its first step, which torch has made", self.stepped_at)
+        elif not trained:
+            tell("the script has ended and trained nothing", "script")
 
     def close(self) -> None:
         self._hook.remove()

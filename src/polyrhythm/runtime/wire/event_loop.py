@@ -279,7 +279,7 @@ class LoopThread(threading.Thread):
             self.loop.step()
 
     def end(self) -> None:
-        """In this thread: make no further step."""
+        """Make no further step; in another thread, once `loop` is woken."""
         self._stopping = True
 
     def stop(self) -> None:

@@ -96,10 +96,11 @@ class Confirmed(ControlMessage):
 
 
 class Bye(ControlMessage):
-    """The worker leaves: its script is through, or it goes `early`. `figures` as in `Heartbeat`."""
+    """The worker leaves: its script is through, or goes `early`, or trains `again`. `figures` as in `Heartbeat`."""
 
     figures: ReportedFigures = {}
     early: bool = False
+    again: bool = False
 
 
 class Ready(ControlMessage):
@@ -207,8 +208,7 @@ class Stepped(ControlMessage):
 class CollectiveFailed(ControlMessage):
     """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
 
-    Exchanges of its last step may have succeeded before; `exchanged`, `shared` and `records` are as in `Stepped`. With
-    `broken` it is the policy that has failed, and `detail` says how.
+    Some of its last step may have succeeded; `exchanged`, `shared`, `records`: see `Stepped`. `broken`: by the policy.
     """
 
     phase: Natural

@@ -57,13 +57,17 @@ class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Hello(ShardMessage):
-    """First message on every connection. `arguments` are those that a worker's script has given to its session."""
+    """First message on every connection. `arguments` are those that a worker's script has given to its session.
+
+    A worker's script has finished so many `trainings` in this process before.
+    """
 
     job: str
     role: Role
     rank: Rank
     arguments: dict[str, str | int] = {}
     nonce: bytes = b""
+    trainings: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
 class Challenge(ShardMessage):

@@ -25,7 +25,7 @@ from polyrhythm.runtime.collectives.server_reduce import Summing, SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.protocol import Address, Bye, Cut, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
 from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -62,6 +62,7 @@ class CoordinatorClient:
         arguments: those of the script's session, of which the coordinator makes its config with what it was started
             with.
         timeout_s: how long a server may take to answer; waiting for other workers is not limited by it.
+        trainings: that the script has finished in this process.
 
     Raises:
         UnreachableError: if the coordinator cannot be reached.
@@ -75,6 +76,7 @@ class CoordinatorClient:
         replica: ScriptReplica,
         arguments: Mapping[str, Any] = MappingProxyType({}),
         timeout_s: float = 60.0,
+        trainings: int = 0,
     ) -> None:
         self._loop = Loop()
         self._replica = replica
@@ -85,7 +87,7 @@ class CoordinatorClient:
         self._route, self._timeout_s = Route(address), timeout_s
         if address.standby:  # it may have taken over before this worker has come
             self._route.find(timeout_s)
-        self._hello = Hello(address.job, "worker", rank, dict(arguments))
+        self._hello = Hello(address.job, "worker", rank, dict(arguments), trainings=trainings)
         self._connect()
         know_token(address.token)
         self._sums = self._join_sums()
@@ -314,6 +316,14 @@ class CoordinatorClient:
         except GroupError:
             self._store = None  # what still builds may wait at it, and lets nobody else ask meanwhile
             raise
+
+    def train_again(self, bye: Bye) -> None:
+        """Say so, and wait until all others have finished this training, too, and its coordinator has ended."""
+        self._heartbeat.end()
+        self._heartbeat.loop.wake()
+        self.send(bye)
+        while not (self._client.broken or self._interrupted):
+            self._loop.step(FOREVER_S)
 
     def close(self) -> None:
         self._heartbeat.stop()

@@ -59,6 +59,8 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
+    _trainings, _again = 0, False
+
     def __init__(
         self,
         model: nn.Module,
@@ -83,8 +85,8 @@ class Session:
         tie_forks()
         EAR.listen()
         self.world_size = read_number("WORLD_SIZE", 1) if self._link is None else self._link.place.groups
-        self.rank, address, arguments = find_coordinator(self._arguments)
-        self._client = make_client(address, self.rank, self._replica, arguments, self._link)
+        self.rank, address, arguments = find_coordinator(self._arguments, self._trainings)
+        self._client = make_client(address, self.rank, self._replica, arguments, self._link, self._trainings)
         tell_joined(self.rank)
         self._exchange, config = self._make_exchange(), self._client.config
         check_groups(config, config.group_size if self._link else 0)
@@ -133,7 +135,8 @@ class Session:
             self._exchange.abandon(f"rank {self.rank} failed with {type(error).__name__}")
         self._exchange.close()
         if not self._worker.left and (kind is None or issubclass(kind, DivergedError)):
-            self._client.send(Bye(self._client.reported.take()))
+            bye = Bye(self._client.reported.take(), again=self._again)
+            (self._client.train_again if self._again else self._client.send)(bye)
         self._client.close()
 
     def loader(

@@ -6,9 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 
 from polyrhythm.core import Decisions, Event
 from polyrhythm.core.policy_state import decode_state
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Stand
@@ -113,3 +115,12 @@ def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told() -> None:
     recovery.heard(0, Returned())
     assert recovery.returning is None
     memory.close()
+
+
+def test_who_begins_the_script_anew_cannot_come_to_a_later_training() -> None:
+    memory = RecoveryMemory.create()
+    memory.begin_again([])
+    recovery = JobRecovery(memory)
+    recovery.check_training(1)
+    with pytest.raises(UsageError, match="at its training number 1, and the job at number 2"):
+        recovery.check_training(0)

@@ -117,3 +117,16 @@ def test_who_takes_over_goes_on_counting() -> None:
     memory.take_over(samples=40, deaths=2)
     following = RecoveryMemory(memory.descriptors)
     assert (following.begun, following.samples, following.deaths) == (True, 40, 2)
+
+
+def test_another_training_finds_no_record_of_the_one_before() -> None:
+    memory = RecoveryMemory.create()
+    memory.write(b"record")
+    memory.count(17)
+    memory.count_death()
+    memory.excuse(2)
+    memory.begin_again([1])
+    assert memory.read() is None
+    assert (memory.samples, memory.deaths, memory.trainings, memory.excused) == (0, 1, 1, (1,))
+    memory.count(3)
+    assert memory.trainings == 1

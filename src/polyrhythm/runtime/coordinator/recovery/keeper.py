@@ -17,6 +17,9 @@ from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
 log = logging.getLogger(__name__)
 
+AGAIN = 76
+"""Exit status of a coordinator whose workers have finished a training, and begin another one."""
+
 SERVER_LOST = 75
 """Exit status of a coordinator that has lost a server of parameters, of which the next one starts all again."""
 
@@ -44,7 +47,9 @@ class CoordinatorKeeper:
         gc.freeze()  # so that what both have stays shared
         while True:
             code = self._run_one()
-            if code in (0, BROKEN) or self._ending or not self._allowed(code):
+            if code == AGAIN and not self._ending:
+                continue
+            if code in (0, BROKEN, AGAIN) or self._ending or not self._allowed(code):
                 return code if code >= 0 else 128 - code
 
     def _allowed(self, code: int) -> bool:

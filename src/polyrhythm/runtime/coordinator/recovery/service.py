@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -82,7 +82,7 @@ class JobRecovery:
     @property
     def first_event(self) -> int:
         """Number from which on events are counted, beyond those of the coordinators before."""
-        return 0 if self._memory is None else self._memory.deaths * EVENTS
+        return 0 if self._memory is None else (self._memory.deaths + self._memory.trainings) * EVENTS
 
     def config(self, config: JobConfig) -> JobConfig:
         """The config of the job: complete, if it was under way."""
@@ -118,6 +118,28 @@ class JobRecovery:
         server.loop.call_later(0.0, self._go_on_if_all_are_there)
         server.loop.call_later(server.config.hang_after, self._give_up_waiting)
         return record.started_s
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings of the scripts are over."""
+        return 0 if self._memory is None else self._memory.trainings
+
+    def check_training(self, finished: int) -> None:
+        """A worker joins whose script has finished so many trainings.
+
+        Raises:
+            UsageError: if that is not the training under way.
+        """
+        if finished != self.trainings:
+            raise UsageError(
+                f"it is at its training number {finished + 1}, and the job at number {self.trainings + 1}: a worker "
+                "cannot come to a job whose script has begun another training"
+            )
+
+    def begin_again(self, workers: Iterable[int]) -> None:
+        """These workers train something else next, and all others have left."""
+        assert self._memory is not None, "asked before"
+        self._memory.begin_again(set(range(self._server.config.workers)).difference(workers))
 
     # -- what the next coordinator finds -------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ class Loaders:
         if self.training is not None:
             self._later.add(loader)
 
+    def begin_again(self) -> None:
+        """A training is over; what the next one reads is yet to show."""
+        self.training = self._other = None
+        self._later.clear()
+
     def place(self, loader: DataLoader[Any]) -> str:
         """The script's line that has made it."""
         return self._places[loader]

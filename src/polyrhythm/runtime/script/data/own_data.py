@@ -149,6 +149,16 @@ class OwnReading:
                 begun = islice(each.source, furthest - each.batches)  # belong to what others have given already
                 each.source = chain(begun, islice(each.source, self._rank, None, self._split))
 
+    @property
+    def reads(self) -> bool:
+        """Whether the data come from any loader."""
+        return bool(self._passes)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the script is in a loop over data of its own."""
+        return any(each.inside for each in self._passes.values())
+
     def given(self, run: Pass, origin: str) -> None:
         if origin not in self._passes:
             return

@@ -6,7 +6,7 @@ system is touched: the memory is that of files without a name, which whoever sta
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from mmap import mmap
 from struct import Struct
 from typing import NamedTuple
@@ -16,8 +16,8 @@ HEAD = Struct("<QQQQ")
 it.
 """
 
-COUNT = Struct("<QQ")
-"""Samples of the job that were made at last, and deaths of its coordinators."""
+COUNT = Struct("<QQQ")
+"""Samples of the job that were made at last, deaths of its coordinators, and trainings that are over."""
 
 RANK = Struct("<Q")
 """Behind the counts: a rank that nobody waits for."""
@@ -125,7 +125,7 @@ class RecoveryMemory:
 
     def count(self, samples: int) -> None:
         """So many samples of the job are made."""
-        os.pwrite(self._counts, COUNT.pack(samples, self._deaths), 0)
+        os.pwrite(self._counts, COUNT.pack(samples, self._deaths, self.trainings), 0)
 
     @property
     def made(self) -> memoryview:
@@ -142,6 +142,20 @@ class RecoveryMemory:
     def deaths(self) -> int:
         """How many coordinators have been killed."""
         return self._counted()[1]
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings of the job's scripts are over."""
+        return self._counted()[2]
+
+    def begin_again(self, excused: Iterable[int]) -> None:
+        """A training is over, and another begins, in which nobody waits for these ranks."""
+        for place in self.descriptors[:-1]:
+            os.pwrite(place, HEAD.pack(0, 0, 0, 0), 0)
+        os.ftruncate(self._counts, COUNT.size)
+        os.pwrite(self._counts, COUNT.pack(0, self.deaths, self.trainings + 1), 0)
+        for rank in excused:
+            self.excuse(rank)
 
     def take_over(self, samples: int, deaths: int) -> None:
         """A coordinator on another host is lost, which has counted so many samples and deaths before; see `begin`."""
@@ -170,9 +184,8 @@ class RecoveryMemory:
         data = os.pread(self._counts, os.fstat(self._counts).st_size, COUNT.size)
         return tuple(rank for (rank,) in RANK.iter_unpack(data[: len(data) // RANK.size * RANK.size]))
 
-    def _counted(self) -> tuple[int, int]:
-        samples, deaths = COUNT.unpack(os.pread(self._counts, COUNT.size, 0).ljust(COUNT.size, b"\0"))
-        return samples, deaths
+    def _counted(self) -> tuple[int, ...]:
+        return COUNT.unpack(os.pread(self._counts, COUNT.size, 0).ljust(COUNT.size, b"\0"))
 
 
 def write_all(place: int, data: memoryview, offset: int) -> int:

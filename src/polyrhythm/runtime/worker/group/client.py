@@ -188,11 +188,16 @@ def connect(store: Any, link: GroupLink) -> PeerSockets:
 
 
 def make_client(
-    address: Address, rank: int, replica: ScriptReplica, arguments: Mapping[str, Any], link: GroupLink | None
+    address: Address,
+    rank: int,
+    replica: ScriptReplica,
+    arguments: Mapping[str, Any],
+    link: GroupLink | None,
+    trainings: int = 0,
 ) -> CoordinatorClient:
     """That of a session; a follower's has all that a session calls."""
     if link is None:
-        return CoordinatorClient(address, rank, replica, arguments)
+        return CoordinatorClient(address, rank, replica, arguments, trainings=trainings)
     if link.leads:
         return LeaderClient(address, rank, replica, arguments, link)
     return cast(CoordinatorClient, FollowerClient(address, link))

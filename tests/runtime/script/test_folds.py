@@ -1,0 +1,36 @@
+"""Scripts that train several times, as for each fold of their data: each training is a job of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain, try_adapted
+
+KEPT = [[index for index in range(60) if index % 3 != fold] for fold in range(3) for _ in range(2)]
+"""Samples of each epoch."""
+
+
+def weights(run: Run, rank: int = 0) -> str:
+    return (run.folder / f"weights.{rank}").read_text("utf-8")
+
+
+def test_under_bsp_each_fold_is_what_torchrun_makes_of_it(tmp_path: Path) -> None:
+    ours = adapted(tmp_path / "ours", "folds.py", "ranks", max_coordinator_restarts=1)
+    theirs = plain(tmp_path / "theirs", "folds.py", "ranks")
+    assert weights(ours) == weights(ours, 1) == weights(theirs)
+    assert ours.seen == KEPT
+
+
+@pytest.mark.parametrize("how", ["ranks", "drawn"])
+def test_under_asp_each_fold_has_a_job(tmp_path: Path, how: str) -> None:
+    run = adapted(tmp_path, "folds.py", how, policy="asp", max_coordinator_restarts=1)
+    assert "training number 3 begins, as a job of its own" in run.stderr()
+    if how == "ranks":
+        assert weights(run) == weights(run, 1)
+        assert run.seen == KEPT
+
+
+def test_a_job_whose_coordinator_has_no_follower_is_for_one_training(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "folds.py", "alone", ranks=1)
+    assert run.codes == [2]
+    assert "folds.py:38: the script begins another training, and --max-coordinator-restarts 0 is for" in run.stderr()
