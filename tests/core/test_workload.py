@@ -71,6 +71,7 @@ def test_parts_are_whole_and_in_proportion(shares: list[int], more: int) -> None
     assert sum(parts) == samples
     assert min(parts) >= 1
     assert divide(sum(shares), shares) == tuple(shares)
+    assert min(divide(samples, shares, least=7)) >= min(7, samples // len(shares))
     if min(samples * share // sum(shares) for share in shares) >= 1:
         assert all(abs(part - samples * share / sum(shares)) < 1 for part, share in zip(parts, shares, strict=True))
 

@@ -220,7 +220,7 @@ class FakeWorker:
 
     def _synchronous(self, start: control.SynchronousSteps, epoch: int) -> Steps:
         assert self.phase is not None
-        self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size)
+        self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size, start.least)
         try:
             self.schedule.start(self.plan, start.shares)
         except PolicyError as error:

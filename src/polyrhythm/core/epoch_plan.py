@@ -30,6 +30,8 @@ class EpochPlan:
     ranges: tuple[SampleRange, ...]
     members: int
     batch_size: int
+    least: int = 1
+    """Samples that each member has where shares are unequal, as far as there are enough."""
     starts: tuple[int, ...] = field(init=False, repr=False)
     """Virtual positions at which the ranges begin, and the end."""
 
@@ -78,7 +80,7 @@ class EpochPlan:
             return even_share(self.samples, self.members, self.batch_size, step, member)
         if step < self.steps - 1:
             return shares[member]
-        return divide(self.samples - step * self.members * self.batch_size, shares)[member]
+        return divide(self.samples - step * self.members * self.batch_size, shares, self.least)[member]
 
     def rest(self, steps: int) -> tuple[SampleRange, ...]:
         """What is left after so many steps."""
@@ -140,9 +142,8 @@ class ShareSchedule:
         return self.plan.batch(step, member), self.plan.batch_size, None
 
     def largest(self, step: int) -> int:
-        """Samples of the member that has most of them in one step."""
-        shares = self.at(step)
-        return max(self.plan.size(step, member, shares) for member in range(self.plan.members if shares else 1))
+        """Samples of the member that has most of them in one step, if shares are equal."""
+        return self.plan.size(step, 0)
 
     def weight(self, step: int, member: int) -> float | None:
         """What a member's mean gradient counts for, where the mean over the members is that over all samples.
@@ -156,7 +157,7 @@ class ShareSchedule:
         return self.plan.members * sizes[member] / sum(sizes)
 
 
-def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> EpochPlan:
+def plan_of(workload: Workload, members: Sequence[int], batch_size: int, least: int = 1) -> EpochPlan:
     """What is left of a workload for these workers in synchronous mode: each takes what the workload has for it.
 
     Raises:
@@ -164,7 +165,8 @@ def plan_of(workload: Workload, members: Sequence[int], batch_size: int) -> Epoc
     """
     workload.attend(members)
     if workload.shared:
-        return EpochPlan(tuple(joined(workload.gather(workload.left, members[0]))), len(members), batch_size)
+        left = joined(workload.gather(workload.left, members[0]))
+        return EpochPlan(tuple(left), len(members), batch_size, least)
     even = EpochPlan((SampleRange(0, 0, workload.left),), len(members), batch_size)
     ranges: list[SampleRange] = []
     for step in range(even.steps):

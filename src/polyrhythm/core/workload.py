@@ -54,15 +54,17 @@ def even_share(samples: int, members: int, batch_size: int, step: int, member: i
     return share + (member < larger)
 
 
-def divide(samples: int, shares: Sequence[int]) -> tuple[int, ...]:
+def divide(samples: int, shares: Sequence[int], least: int = 1) -> tuple[int, ...]:
     """Whole parts of so many samples in proportion to `shares`, at least one each, or two where all shares are two or
-    more and there are as many; ties go to whoever is first.
+    more and there are as many, or `least`, as far as there are enough; ties go to whoever is first.
 
     >>> divide(16, (3, 1)), divide(6, (2, 1, 1)), divide(5, (60, 1, 1, 1)), divide(6, (60, 2, 2))
     ((12, 4), (3, 2, 1), (2, 1, 1, 1), (2, 2, 2))
+    >>> divide(16, (12, 4), least=5), divide(7, (12, 4), least=5)
+    ((11, 5), (4, 3))
     """
     total, members = sum(shares), range(len(shares))
-    least = 2 if min(shares) >= 2 and samples >= 2 * len(shares) else 1
+    least = max(1, min(max(least, 2 if min(shares) >= 2 else 1), samples // len(shares)))
     parts = [max(least, samples * share // total) for share in shares]
     by_lack = sorted(members, key=lambda member: (parts[member] * total - samples * shares[member], member))
     for member in by_lack[: max(0, samples - sum(parts))]:

@@ -12,7 +12,7 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
-from polyrhythm.runtime.coordinator.stages import Stages, check_parts
+from polyrhythm.runtime.coordinator.stages import Stages, check_own_data
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from tests.runtime.fake_job import FakeJob
@@ -53,17 +53,20 @@ def test_auto_begins_as_bsp_where_shares_cannot_be() -> None:
     """That is said in a line, and nothing is refused."""
     job, stages = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0), Stages(parse_policy("auto"), epochs=2)
     job.epoch, job.workload = 0, Workload(60, 60)
-    job.members[0] = Member(Ready(0, 60, 4, parts=2))
+    job.members[0] = Member(Ready(0, 60, 4, own=True))
     assert stages.stage(job).policy == BSP()
     remark = stages.policy.remark(stages.known)
     assert remark.startswith("bsp: balanced cannot run here: policy balanced deals the mini-batches")
 
 
 def test_a_model_with_batch_norm_has_no_share_of_one() -> None:
+    """Nor a step of several mini-batches fewer than two for each."""
     job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
     job.epoch, job.workload = 0, Workload(60, 60)
     job.members[0] = Member(Ready(0, 60, 4, terms={LEAST_SHARE: 2}))
     assert job.cluster(1).least_share == 2
+    job.members[0] = Member(Ready(0, 60, 8, parts=4, terms={LEAST_SHARE: 2}))
+    assert job.cluster(1).least_share == 8
 
 
 def test_a_step_that_a_change_has_kept_from_beginning_is_not_counted_as_dropped() -> None:
@@ -111,18 +114,14 @@ def test_it_survives_deaths(events: dict[int, str]) -> None:
     assert all(step.time.steps > 3 for _, step in known.mind.evidence.workers.items())
 
 
-def test_steps_of_several_mini_batches_are_not_cut() -> None:
+def test_mini_batches_that_a_script_reads_itself_are_not_cut() -> None:
     job = Job(2, FakeJob("bsp", 2, 60, 2, 1, seed=0), lambda: 0.0)
-    job.members[0] = Member(Ready(0, 60, 4, parts=2))
-    check_parts(BSP(), job)
-    with pytest.raises(PolicyError, match="adds up the gradients of 2 mini-batches"):
-        check_parts(Balanced(), job)
     job.members[0] = Member(Ready(0, 60, 4))
-    check_parts(parse_policy("balanced"), job)
+    check_own_data(parse_policy("balanced"), job)
     job.members[0] = Member(Ready(0, 60, 4, own=True))
-    check_parts(BSP(), job)
+    check_own_data(BSP(), job)
     with pytest.raises(PolicyError, match="in shares, but the script reads its data itself"):
-        check_parts(Balanced(), job)
+        check_own_data(Balanced(), job)
 
 
 @pytest.mark.parametrize(

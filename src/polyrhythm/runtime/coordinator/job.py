@@ -253,9 +253,9 @@ class Job:
         return before + self.samples + self.skipped_samples
 
     def cluster(self, epochs: int) -> Cluster:
-        batch_size = max(m.ready.batch_size for m in self.members.values() if m.ready)
-        samples = self.workload.dataset_samples
-        least = max(int(m.ready.terms.get(LEAST_SHARE, 1)) for m in self.members.values() if m.ready)
+        ready = [member.ready for member in self.members.values() if member.ready]
+        batch_size, samples = max(one.batch_size for one in ready), self.workload.dataset_samples
+        least = max(int(one.terms.get(LEAST_SHARE, 1)) * one.parts for one in ready)
         planned = samples * max(epochs, 1)
         return Cluster(len(self.present), batch_size, planned, self.processed_samples, samples, least)
 

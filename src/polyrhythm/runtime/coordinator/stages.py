@@ -95,7 +95,7 @@ class Stages:
         policy = self.stage(job).policy
         check_cover(policy)
         check_shares(policy, job)
-        check_parts(policy, job)
+        check_own_data(policy, job)
         try:
             policy.init(job.cluster(self._epochs))
         except Exception as error:
@@ -159,29 +159,23 @@ def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
     wanted = supervisor.wanted(known)
     try:
         check_shares(wanted, job)
-        check_parts(wanted, job)
+        check_own_data(wanted, job)
     except PolicyError as error:
         return supervisor.bar(known, wanted, str(error))
     return known
 
 
-def check_parts(policy: Policy[Any], job: Job) -> None:
-    """A running job cannot cut a step for which its scripts add up several mini-batches, or read them themselves.
+def check_own_data(policy: Policy[Any], job: Job) -> None:
+    """A job cannot cut the mini-batches of a script that reads them itself.
 
     A script that begins under such a policy is refused by its worker, which knows the line.
 
     Raises:
         PolicyError: if the policy would.
     """
-    parts = max((member.ready.parts for member in job.members.values() if member.ready), default=1)
     if policy.traits.shares and any(member.ready.own for member in job.members.values() if member.ready):
         raise PolicyError(
             f"policy {policy.spec} deals the mini-batches of all in shares, but the script reads its data itself"
-        )
-    if policy.traits.shares and parts > 1:
-        raise PolicyError(
-            f"policy {policy.spec} deals the mini-batches of all in shares, but the script adds up the gradients of "
-            f"{parts} mini-batches for a step"
         )
 
 

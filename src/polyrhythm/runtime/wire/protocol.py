@@ -22,8 +22,7 @@ StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 
 Term: TypeAlias = bool | int | float | str  # of a loader; the same on all workers
 
-Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Of samples, steps, epochs or phases."""
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of samples, steps, epochs or phases
 
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
@@ -315,6 +314,7 @@ class SynchronousSteps(ControlMessage):
     ranges: tuple[SampleRange, ...]
     batch_size: int
     shares: tuple[int, ...] = ()
+    least: int = 1
 
 
 class Token(ControlMessage):

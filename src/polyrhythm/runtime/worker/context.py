@@ -70,8 +70,8 @@ class DrawnBatch:
     """What the loader has drawn for one step: its positions, and the phase in which they were granted.
 
     The job had dealt out `before` samples of the epoch when the step began. So many `workers` make it together, and
-    nobody of them has more than `largest` samples. `weight` is what its gradient counts for where the mini-batches of a
-    step are unequal.
+    nobody of them has more than `largest` samples if shares are equal. `weight` is what its gradient counts for where
+    they are not.
     """
 
     sample_ranges: tuple[SampleRange, ...]

@@ -306,15 +306,15 @@ class SessionLoader(Generic[LoaderSample]):
                 self._drawn.append((draw, len(indices), 1.0, True))
                 yield self._own(indices)
                 continue
-            parts = self._cut(indices, draw.largest)
+            parts = self._cut(indices, draw)
             for number, part in enumerate(parts, 1):
-                share = len(part) * self._accumulate / len(indices)
+                share = len(part) * len(parts) / len(indices)
                 self._drawn.append((draw, len(part), share, number == len(parts)))
                 yield self._own(part)
 
-    def _cut(self, indices: list[int], largest: int) -> list[list[int]]:
-        """The mini-batches of a step; `largest` is as of `DrawnBatch`."""
-        del largest
+    def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
+        """The mini-batches of a step."""
+        del draw
         return evenly(indices, min(self._accumulate, len(indices)))
 
     def _read(self, order: list[int], sample_range: SampleRange) -> list[int]:

@@ -145,7 +145,7 @@ class SynchronousMode:
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _start(self, message: SynchronousSteps) -> None:
-        plan = EpochPlan(message.ranges, len(self._members), message.batch_size)
+        plan = EpochPlan(message.ranges, len(self._members), message.batch_size, message.least)
         try:
             self._schedule.start(plan, message.shares)
         except PolicyError as error:

@@ -128,8 +128,6 @@ for number, x in enumerate(loader):
         dist.broadcast(loss.detach(), 0)
     if WHAT == "fused":
         scaler.step(optimizer)
-    if WHAT == "accumulating" and number % 2 == 0:
-        continue
     optimizer.step(*([loss.item] if WHAT in ("LBFGS", "Ascent") else []))
     if WHAT == "again" and number > 1:
         optimizer.step()  # of the same mini-batch

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, norm=True):
         super().__init__()
         self.stem = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
         self.left, self.right = nn.Linear(8, 3), nn.Linear(8, 3)
 
     def forward(self, x, left=True):
@@ -87,6 +87,7 @@ def main():
     parser.add_argument("--rebuild", action="store_true")
     parser.add_argument("--per-step", action="store_true")
     parser.add_argument("--log-every", type=int, default=0)
+    parser.add_argument("--no-norm", action="store_true")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     args.rank = dist.get_rank()
@@ -95,7 +96,7 @@ def main():
     sampler, eval_sampler = DistributedSampler(data, seed=4), DistributedSampler(held_out, shuffle=False)
     loader = make_loader(data, sampler, args)
     eval_loader = DataLoader(held_out, args.batch_size, sampler=eval_sampler, num_workers=args.workers)
-    model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    model = DistributedDataParallel(Net(not args.no_norm), find_unused_parameters=True)
     optimizer = make_optimizer(model, lr=0.02)
     steps = args.epochs * ((len(loader) + args.rest) // args.accumulate if args.per_step else 1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=max(steps, 2))

@@ -128,13 +128,12 @@ def calls(frame: FrameType) -> bool:
 class Draws:
     """Mini-batches that a worker grants; those that the script has only looked at are dealt out again."""
 
-    def __init__(self, worker: Worker, parts: int) -> None:
+    def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.position, self.together = 0, 1
         """Of the step of the mini-batch that the script has: samples of the epoch that the job had dealt out before it,
         and workers that make it together.
         """
-        self._parts = parts
         self._in_use = False
         self._looked_at: list[DrawnBatch] = []
         self._returned: deque[DrawnBatch] = deque()
@@ -145,7 +144,6 @@ class Draws:
 
     def begin_epoch(self, ready: Ready) -> None:
         self.worker.begin_epoch(ready)
-        self._refuse_parts()
         self._in_use = False
         self._looked_at.clear()
 
@@ -156,8 +154,6 @@ class Draws:
         self.position, self.together = draw.before, draw.workers
         if not self._in_use:
             self._looked_at.append(draw)
-        if draw.weight is not None:
-            self._refuse_parts()
         self.worker.dealt(draw, part)
 
     def end_epoch(self) -> bool:
@@ -167,14 +163,6 @@ class Draws:
         """What the script got in this epoch, and gets from now on, is not dealt out again."""
         self._in_use = True
         self._looked_at.clear()
-
-    def _refuse_parts(self) -> None:
-        """A share may have fewer samples than the script's step has mini-batches."""
-        if self._parts > 1 and self.worker.shares:
-            raise refuse(
-                f"the script adds up the gradients of {self._parts} mini-batches for a step, which cannot be shared "
-                "out in unequal parts; use another policy, such as bsp"
-            )
 
     def take_back(self, fetched: Iterable[DrawnBatch]) -> None:
         """Deal out again what the script has looked at, what was `fetched` for it, and what was left of these."""
@@ -224,7 +212,7 @@ class ScriptLoader(SessionLoader[Any]):
         options: dict[str, Any] = {"dealt": dealt, "inject": inject, **options_of(loader)}
         self._script_batch = loader.batch_size * parts
         size = own_batch or self._script_batch
-        self._draws = Draws(worker, parts)
+        self._draws = Draws(worker)
         source = cast(Source, self._draws)  # whose generation need not be set from outside
         super().__init__(
             loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
@@ -323,9 +311,21 @@ class ScriptLoader(SessionLoader[Any]):
         self._ended = True
         self._at_end()
 
-    def _cut(self, indices: list[int], largest: int) -> list[list[int]]:
-        """Mini-batches as torch cuts them, equally many on all workers: the last step of an epoch may have fewer."""
-        return whole_and_rest(indices, self.batch_size // self._parts, self._parts, largest)
+    def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
+        """Mini-batches as torch cuts them, equally many on all workers: the last step of an epoch may have fewer.
+
+        An unequal share is cut evenly, since the largest of them must fit into the worker's memory.
+        """
+        size = self.batch_size // self._parts
+        if draw.weight is None:
+            return whole_and_rest(indices, size, self._parts, draw.largest)
+        count = min(self._parts, -(-draw.largest // size))
+        if len(indices) < count:
+            raise refuse(
+                f"the policy deals a share of {len(indices)} samples, and the script adds up the gradients of {count} "
+                "mini-batches for a step; use another policy, such as bsp"
+            )
+        return evenly(indices, count)
 
     def _order(self, epoch: int) -> list[int]:
         if self._sharded:
