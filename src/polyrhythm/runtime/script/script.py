@@ -343,12 +343,11 @@ class AdaptedScript:
             return
         place = self.loaders.place(run.loader)
         self._dealing.check_begin(batches, place)
-        run.source = None
         self.session = self._open_session()
         first, counted_from = self.session.place_of(self._epoch, loop_number())
         how = self._dealing, place, batches, self.distributed
         where = {"first_epoch": first, "counted_from": counted_from}
-        self._loader = self.session.take_over(run.loader, *how, self._parts, where)
+        self._loader = self.session.take_over(run, *how, self._parts, where)
         tell("the training loader's samples are dealt out by the job", place)
         self.session.at_end = self.schedules.follow
         self._opened_at = self._loader.steps_to(first, batches // self._parts)

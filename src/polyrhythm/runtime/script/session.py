@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
@@ -173,7 +172,7 @@ class ScriptSession(Session):
 
     def take_over(
         self,
-        loader: DataLoader[Any],
+        run: Pass,
         dealing: Dealing,
         place: str,
         batches: int,
@@ -181,10 +180,10 @@ class ScriptSession(Session):
         parts: int,
         where: Mapping[str, int],
     ) -> ScriptLoader:
-        """The job's mini-batches in place of those of a loader, see `ScriptLoader`.
+        """The job's mini-batches in place of those of a script's loader, see `ScriptLoader`.
 
         Args:
-            loader: the script's.
+            run: over that loader.
             dealing: who is to read what.
             place: where the script has made the loader.
             batches: that each rank has read of its first epoch.
@@ -192,6 +191,7 @@ class ScriptSession(Session):
             parts: mini-batches of one step.
             where: the numbers of the epoch; see `ScriptLoader`.
         """
+        loader = run.loader
         dealing.check_job(self._client.config, place)
         dealing.check_parts(parts, place)
         dealt, ranks = dealing.dealt(loader, place), dealing.workers if distributed else 1
@@ -203,6 +203,7 @@ class ScriptSession(Session):
         data |= {"processed": dealing.processed(loader, batches, distributed, dealt), "at_end": self._end_epoch}
         made = ScriptLoader(loader, self._worker, self._accumulation, **data)
         made._terms |= data_terms(dealing.partition, dealing.injection) | self._replica.terms
+        made.reading, run.source = run.source, None
         self._loader = made
         return made
 

@@ -16,6 +16,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.script.data.alone import every_nth, warm_up_source
 from polyrhythm.runtime.script.data.order import JOB_SEED, deals_out, options_of
+from polyrhythm.runtime.script.data.reading import Reading
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.wire.config_sources import EARLY, handed_on
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -44,6 +45,8 @@ class Dealing:
                 return self._read(loader, distributed, original)
             except UsageError:  # `dealt` says so if the script trains on this one
                 pass
+        if distributed and deals and loader.num_workers and self.partition == "shared":
+            return Reading(loader, original)
         if distributed or isinstance(loader.dataset, IterableDataset):
             return original(loader)
         return warm_up_source(loader, original) if deals else every_nth(loader, original, 0, 0, 1)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from polyrhythm.core.workload import even_steps
 from polyrhythm.runtime.script.data.indexed import looked_up_at
 from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order
+from polyrhythm.runtime.script.data.reading import Reading
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
@@ -223,6 +224,8 @@ class ScriptLoader(SessionLoader[Any]):
         self._first_epoch = first_epoch
         self._at_end = at_end
         self._ended = False
+        self.reading: Iterator[Any] | None = None
+        """That of the warm-up step; one by processes may go on."""
         self._draws_seed = False
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
         self._terms = terms_of(loader.dataset, dealt)
@@ -265,6 +268,11 @@ class ScriptLoader(SessionLoader[Any]):
 
     def _load(self, batches: Iterator[list[int]]) -> Iterator[Any]:
         draws, self._draws_seed = self._draws_seed, False
+        reading, self.reading = self.reading, None
+        if isinstance(reading, Reading) and not draws:
+            if (anew := reading.followed_by(batches)) is None:
+                return reading
+            batches = anew
         generator = self.loader.generator or torch.default_generator
         state = None if draws else generator.get_state()
         made = super()._load(batches)

@@ -1,0 +1,33 @@
+"""Random numbers of loader processes: those that the script's first step has started go on."""
+
+from pathlib import Path
+
+from torch.utils.data import DataLoader, DistributedSampler
+
+from polyrhythm.runtime.script.data.reading import Reading
+from tests.runtime.script.runs import adapted, plain
+
+
+def test_under_bsp_they_are_those_of_torchrun(tmp_path: Path) -> None:
+    ours, theirs = adapted(tmp_path / "ours", "crops.py"), plain(tmp_path / "theirs", "crops.py")
+    for rank in ours.ranks:
+        names = [run.folder / f"weights.{rank}" for run in (ours, theirs)]
+        assert names[0].read_text("utf-8") == names[1].read_text("utf-8")
+
+
+def test_another_order_is_given_back_whole() -> None:
+    data = list(range(8))
+    reading = Reading(DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False)), iter)  # type: ignore[arg-type]
+    assert next(reading).tolist() == [0, 1]
+    assert reading.followed_by(iter([[6, 7]])) is None
+    assert next(reading).tolist() == [6, 7]
+
+
+def test_an_order_that_differs_is_left_to_others() -> None:
+    data = list(range(8))
+    loader = DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False), num_workers=1)  # type: ignore[arg-type]
+    reading = Reading(loader, iter)
+    assert next(reading).tolist() == [0, 1]
+    rest = reading.followed_by(iter([[6, 7], [2, 3]]))
+    assert rest is not None
+    assert list(rest) == [[6, 7], [2, 3]]
