@@ -1,6 +1,7 @@
 """Random numbers of loader processes: those that the script's first step has started go on."""
 
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -15,18 +16,20 @@ def test_under_bsp_they_are_those_of_torchrun(tmp_path: Path) -> None:
         assert names[0].read_text("utf-8") == names[1].read_text("utf-8")
 
 
-def test_another_order_is_given_back_whole() -> None:
-    data = list(range(8))
-    reading = Reading(DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False)), iter)  # type: ignore[arg-type]
+def loader_of(samples: int, **options: int) -> DataLoader[int]:
+    data: Any = list(range(samples))
+    return DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False), **options)
+
+
+def test_what_follows_may_have_another_order() -> None:
+    reading = Reading(loader_of(8), iter)
     assert next(reading).tolist() == [0, 1]
     assert reading.followed_by(iter([[6, 7]])) is None
     assert next(reading).tolist() == [6, 7]
 
 
-def test_an_order_that_differs_is_left_to_others() -> None:
-    data = list(range(8))
-    loader = DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False), num_workers=1)  # type: ignore[arg-type]
-    reading = Reading(loader, iter)
+def test_an_order_that_does_not_begin_with_what_is_read_is_given_back_whole() -> None:
+    reading = Reading(loader_of(8, num_workers=1), iter)
     assert next(reading).tolist() == [0, 1]
     rest = reading.followed_by(iter([[6, 7], [2, 3]]))
     assert rest is not None
