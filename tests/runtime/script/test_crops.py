@@ -16,9 +16,9 @@ def test_under_bsp_they_are_those_of_torchrun(tmp_path: Path) -> None:
         assert names[0].read_text("utf-8") == names[1].read_text("utf-8")
 
 
-def loader_of(samples: int, **options: int) -> DataLoader[int]:
+def loader_of(samples: int, processes: int = 0) -> DataLoader[int]:
     data: Any = list(range(samples))
-    return DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False), **options)
+    return DataLoader(data, 2, sampler=DistributedSampler(data, 1, 0, shuffle=False), num_workers=processes)
 
 
 def test_what_follows_may_have_another_order() -> None:
@@ -29,7 +29,7 @@ def test_what_follows_may_have_another_order() -> None:
 
 
 def test_an_order_that_does_not_begin_with_what_is_read_is_given_back_whole() -> None:
-    reading = Reading(loader_of(8, num_workers=1), iter)
+    reading = Reading(loader_of(8, processes=1), iter)
     assert next(reading).tolist() == [0, 1]
     rest = reading.followed_by(iter([[6, 7], [2, 3]]))
     assert rest is not None
