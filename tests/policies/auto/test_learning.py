@@ -54,7 +54,7 @@ def test_near_the_edge_it_is_hardly_behind_bsp() -> None:
 
 def test_a_loss_that_rises_ends_a_trial_at_once_and_no_other_follows(tmp_path: Path) -> None:
     """Local SGD is judged after two averages, unless nobody needs to wait for them."""
-    simulate(thin(16, 1.0, exchange_s=3.0), "auto:async,risk=0.1", trace=tmp_path / "trace")
+    simulate(thin(16, 1.0, exchange_s=3.0), "auto:async,risk=0.2", trace=tmp_path / "trace")
     tried, given_up = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
     assert "on trial" in tried
     assert given_up.endswith("is given up, its loss rises; the job goes back to where it began")
@@ -63,7 +63,7 @@ def test_a_loss_that_rises_ends_a_trial_at_once_and_no_other_follows(tmp_path: P
 def test_a_trial_that_is_undone_costs_its_time_only() -> None:
     """As many samples bring BSP to the target as if there had been none."""
     scenario = thin(16, 1.0, exchange_s=3.0)
-    ours, bsp = simulate(scenario, "auto:async,risk=0.1"), simulate(scenario, "bsp")
+    ours, bsp = simulate(scenario, "auto:async,risk=0.2"), simulate(scenario, "bsp")
     assert ours.rolled_back_samples > 0
     assert ours.samples_to_target == bsp.samples_to_target
     assert ours.time_to_target_s is not None
@@ -121,7 +121,7 @@ def test_replicas_are_judged_after_two_averages() -> None:
 
 def test_what_a_trial_has_cost_unequal_shares_need_not_win_back_first(tmp_path: Path) -> None:
     """Else they could never be dealt again, and nothing else could win it back."""
-    policy = Auto("async", risk=0.1)
+    policy = Auto("async", risk=0.2)
     simulate(thin(16, 1.0, exchange_s=3.0), policy, trace=tmp_path / "trace")
     trace = Trace.load(tmp_path / "trace")
     state = policy.init(trace.header.cluster)
@@ -129,4 +129,4 @@ def test_what_a_trial_has_cost_unequal_shares_need_not_win_back_first(tmp_path: 
         state, _ = policy.decide(state, entry.event)
     guard = state.relay.inner.guard
     assert state.mind.saved_s < 0
-    assert guard.spare_s >= 0.1 * guard.bsp_s > 0
+    assert guard.spare_s >= 0.2 * guard.bsp_s > 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from polyrhythm.core import Policy
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.auto.arms import ArmOutlook
-from polyrhythm.policies.auto.outlook import StepView, seconds
+from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
 from polyrhythm.policies.auto.progress import (
     LEAST_TRIAL,
     MOST_REFERENCE,
@@ -16,6 +16,7 @@ from polyrhythm.policies.auto.progress import (
     LossPoint,
     LossPoints,
     TrialProgress,
+    foreseen,
 )
 from polyrhythm.policies.diloco import DiLoCo
 from polyrhythm.policies.k_async import KAsync
@@ -95,16 +96,19 @@ def least_points(policy: Policy[Any]) -> int:
 
 
 def worth_a_trial(
-    view: StepView, best_s: float, limit_s: float, fall: float, choices: Iterator[Rung], shut: set[str]
+    view: StepView, best_s: float, limit_s: float, reference: tuple[LossPoint, ...], choices: Iterator[Rung]
 ) -> tuple[ArmOutlook, float] | None:
-    """The affordable arm that is expected to learn fastest, if it is fast enough beside the best exact arm, and the
-    progress that is expected of it.
+    """The arm that is expected to learn fastest of those whose trial is affordable and would show it, if it is fast
+    enough beside the best exact arm, and the progress that is expected of it.
     """
+    fall, round_of_bsp_s = seen_fall(reference), bsp_s(view)
     expected = [
-        (round_s / (likely := rung.likely(fall)), (ArmOutlook(rung.policy, round_s, 0.0), likely))
+        (round_s / likely, (ArmOutlook(rung.policy, round_s, 0.0), likely))
         for rung in choices
-        if rung.policy.spec not in shut and (round_s := seconds(rung.policy, view) or best_s / WORTH / 1.01)
-        if least_points(rung.policy) * round_s <= limit_s
+        if (round_s := seconds(rung.policy, view) or best_s / WORTH / 1.01)
+        if (points := min(MOST_TRIAL, int(limit_s / round_s))) >= least_points(rung.policy)
+        if (likely := rung.likely(fall))
+        if foreseen(reference, points, likely).verdict(round_of_bsp_s / round_s, round_of_bsp_s / best_s) == "better"
     ]
     first = min(expected, key=lambda item: item[0], default=None)
     return first[1] if first and best_s >= WORTH * first[0] else None
@@ -133,6 +137,7 @@ class ArmTrial:
         reference: points of the exact policies before it.
         losses: its own.
         begun_s, begun: seconds of the job and samples at its beginning; the former None until it is in force.
+        bsp_s: what BSP would have taken for its samples.
         kept: whether it has passed.
         credit: progress that its samples are booked with.
         undoable: whether it took over where all workers had the parameters, which can be kept there.
@@ -146,6 +151,7 @@ class ArmTrial:
     losses: LossPoints = NO_POINTS
     begun_s: float | None = None
     begun: int = 0
+    bsp_s: float = 0.0
     kept: bool = False
     credit: float = 0.0
     undoable: bool = False

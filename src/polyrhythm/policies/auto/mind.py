@@ -56,7 +56,10 @@ FALLS = 3.0
 """Fall of the logarithm of the loss, as fast as it falls now, in which a job has most of what there is to be won."""
 
 TIMED_ROUNDS = 4
-"""Rounds of a trial after which its speed is known."""
+"""Rounds of a trial after which its speed is known, but for `SETTLING`."""
+
+SETTLING = 2.0
+"""Rounds by which a trial may be late because its workers start anew."""
 
 PATIENCE = 2.0
 """How many times its limit a trial may take while it looks better than not."""
@@ -198,10 +201,12 @@ class Mind:
         latest = view._replace(steps=[steps[-rounds:] for steps in view.steps])
         per_sample_s = bsp_s(latest) / (len(evidence.workers) * evidence.batch_size)
         bsp_took_s = per_sample_s * (evidence.processed - window.samples)
-        credit = 1.0 if self.trial is None or self.trial.begun_s is None else self.trial.credit
+        trial, credit = self.trial, 1.0
+        if trial is not None and trial.begun_s is not None:
+            trial, credit = replace(trial, bsp_s=trial.bsp_s + bsp_took_s), trial.credit
         is_bsp = self.arm.name in EXACT and not self.uneven
         account = self.account.book(time_s - window.time_s, bsp_took_s, is_bsp, credit)
-        return replace(self, window=begun, account=account, uneven=False)
+        return replace(self, window=begun, account=account, uneven=False, trial=trial)
 
     def _reviewed(self, permits: Permits) -> "Mind":
         """What to do next, now that a window is over."""
@@ -287,8 +292,8 @@ class Mind:
         best_s = min([bsp_s(view), *exact])
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
         limit_s = self._limit_s(permits, round_s, fall)
-        choices = rungs(permits.allow, len(view.steps), permits.also)
-        found = worth_a_trial(view, best_s, limit_s, fall, choices, shut)
+        choices = (rung for rung in rungs(permits.allow, len(view.steps), permits.also) if rung.policy.spec not in shut)
+        found = worth_a_trial(view, best_s, PATIENCE * limit_s, points, choices)
         if found is None or not self._pays(found[0].round_s / found[1], round_s):
             return self
         arm, likely = found
@@ -314,26 +319,27 @@ class Mind:
         made = self.evidence.processed - trial.begun
         width = self.evidence.batch_size * len(view.steps)
         # Of steps that are under way about half is made.
-        speed = (made + width / 2) * bsp_s(view) / (width * spent_s) if spent_s else trial.speed
-        verdict = shown.verdict(speed / trial.exact)
+        speed = (trial.bsp_s + bsp_s(view) / 2) / spent_s if spent_s else trial.speed
+        verdict = shown.verdict(speed, trial.exact)
         if verdict == "better":
             return self._kept(trial, shown, speed, spent_s)
         if verdict == "worse" and shown.most <= 0:
             return self._given_up(permits, "its loss rises", every=True)
+        credited = replace(self, account=self.account.credited(shown.least * speed * spent_s))
         if verdict == "worse":
-            return self._given_up(permits, f"a sample brings {max(0.0, shown.likely):.2f} of what it brings under bsp")
+            brings = f"{max(0.0, shown.likely):.2f}"
+            return credited._given_up(permits, f"a sample brings {brings} of what it brings under bsp")
         timed = made >= TIMED_ROUNDS * width
-        if timed and speed * max(1.0, trial.likely) < trial.exact:
-            return self._given_up(permits, f"it has {speed:.1f}x the throughput of bsp, and not {trial.speed:.1f}x")
+        if timed and speed * max(1.0, trial.likely) * (1 + SETTLING * width / made) < trial.exact:
+            return credited._given_up(permits, f"it has {speed:.1f}x the throughput of bsp, and not {trial.speed:.1f}x")
         patience = PATIENCE if shown.likely * speed > trial.exact or not ripe else 1.0
         if spent_s > patience * trial.limit_s or len(trial.losses.points) >= MOST_TRIAL:
-            return self._given_up(permits, f"{spent_s:.3g} s have not shown that it is better")
+            return credited._given_up(permits, f"{spent_s:.3g} s have not shown that it is better")
         return self
 
     def _kept(self, trial: ArmTrial, shown: TrialProgress, speed: float, spent_s: float) -> "Mind":
         passed = trial.passed(shown)
-        refund_s = passed.credit * speed * spent_s * self.account.bias
-        account = replace(self.account, saved_s=self.account.saved_s + refund_s)
+        account = self.account.credited(passed.credit * speed * spent_s)
         line = (
             f"{self.arm.spec}: kept; {speed:.1f}x the throughput of bsp, and a sample brings "
             f"{max(0.0, shown.least):.2f} to {shown.most:.2f} of what it brings there"

@@ -21,6 +21,9 @@ LEAST_TRIAL, MOST_TRIAL = 6, 72
 SURE = 1.5
 """Standard errors that are taken away from what a trial shows, for it or against it."""
 
+LIKELY = 0.5
+"""Standard errors that are taken away where it is enough that something is likely."""
+
 UNLIKE = 0.2
 """How far the reference may be off of what it leads one to expect, because no loss falls evenly, as a share of that."""
 
@@ -116,14 +119,37 @@ class TrialProgress(NamedTuple):
     least: float
     most: float
 
-    def verdict(self, speed: float) -> TrialVerdict:
-        """With samples so many times as fast as under the best exact policy."""
-        if self.least * speed > 1:
+    def verdict(self, speed: float, exact: float = 1.0) -> TrialVerdict:
+        """With samples so many times as fast as under BSP: whether it is surely better than that, and more likely than
+        not better than the best exact policy; or surely worse than that.
+
+        Args:
+            speed: samples a second over those of BSP.
+            exact: those of the best exact policy over BSP's.
+        """
+        if self.least * speed > 1 and (self.likely - (self.likely - self.least) * LIKELY / SURE) * speed > exact:
             return "better"
-        return "worse" if self.most * speed < 1 else "open"
+        return "worse" if self.most * speed < exact else "open"
 
 
 UNKNOWN = TrialProgress(0.0, -math.inf, math.inf)
+
+
+def foreseen(reference: tuple[LossPoint, ...], points: int, likely: float) -> TrialProgress:
+    """What a trial of so many points would show that goes as expected.
+
+    >>> short, long = (tuple(LossPoint(8.0 * n, -0.1 * n + 0.1 * (n % 2)) for n in range(count)) for count in (6, 24))
+    >>> foreseen(short, 12, 0.9).verdict(2.0), foreseen(long, 12, 0.9).verdict(2.0), foreseen(long, 12, 0.9).verdict(1.2)
+    ('open', 'better', 'open')
+    """
+    line, begun = LossLine.through(reference), reference[-1].samples
+    apart = (begun - reference[0].samples) / (len(reference) - 1)
+    samples = begun + 0.75 * points * apart
+    expected = line.at(begun) - line.at(samples)
+    if expected <= 0:
+        return UNKNOWN
+    doubt = math.hypot(line.spread / math.sqrt(points / 2), line.error(samples), UNLIKE * expected) / expected
+    return TrialProgress(likely, likely - SURE * doubt, likely + SURE * doubt)
 
 
 def progress(reference: tuple[LossPoint, ...], trial: LossPoints) -> TrialProgress:

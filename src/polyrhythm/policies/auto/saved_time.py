@@ -68,6 +68,10 @@ class SavedTime:
         """Another arm is in force."""
         return SavedTime(self.elapsed_s, self.saved_s, bias=self.bias, ventured_s=self.ventured_s)
 
+    def credited(self, bsp_s: float) -> "SavedTime":
+        """BSP would have taken at least so long, as predicted, for what the samples of a trial have brought."""
+        return replace(self, saved_s=self.saved_s + max(0.0, bsp_s) * self.bias)
+
     def given_up(self) -> "SavedTime":
         """An arm that changes the gradients goes."""
         return replace(self, ventured_s=max(self.ventured_s, -self.saved_s))
