@@ -2,7 +2,12 @@
 
     python benchmarks/auto.py                         all parts
     python benchmarks/auto.py simulated               200 clusters x 5 seeds; results are kept in out/auto.jsonl, and
-                                                      it goes on where it was stopped
+                                                      it goes on where it was stopped, also after a change of comments
+    python benchmarks/auto.py simulated --resume FILE --minutes 30
+                                                      results are kept in this file; it stops after 30 minutes, and
+                                                      tells of the cases that are complete
+    python benchmarks/auto.py simulated --ours auto:async --causes
+                                                      where the time goes that it takes beyond the best fixed policy
     python benchmarks/auto.py simulated --clusters 20 --seeds 1 --generator other --ours auto,auto:async --worst 5
                                                       20 clusters, 1 seed, of the other generator, and the worst five
     python benchmarks/auto.py simulated --timed --ours auto
@@ -21,12 +26,14 @@ the best exact policy (95 % of its pace) within 15 s of the last change of the c
 times BSP's time.
 """
 
+import ast
 import hashlib
 import json
 import math
 import os
 import random
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -38,6 +45,7 @@ from typing import NamedTuple
 import msgspec
 from _auto_real import ROUNDS, Curve, cases, change_s, play, settles
 from _auto_real import Case as RealCase
+from _causes import gap, rows, told
 from _clusters import GENERATORS
 from rich.console import Console
 from rich.table import Table
@@ -109,30 +117,45 @@ def run_of(key: Key) -> tuple[Key, Run]:
 
 @cache
 def source_of(ours: bool) -> str:
-    """A digest of what a result follows from: it is made anew when that changes."""
+    """A digest of what a result follows from, without comments and docstrings: it is made anew when that changes."""
     digest, folder = hashlib.sha256(), Path(polyrhythm.__file__).parent
     files = [path for part in ("core", "policies", "sim", "training") for path in (folder / part).rglob("*.py")]
     for path in sorted([*files, Path(__file__).with_name("_clusters.py")]):
         if ours or path.parent.name != "auto":
-            digest.update(path.read_bytes())
+            digest.update(bare(path.read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
 
 
-def kept() -> dict[Key, Run]:
+def bare(source: str) -> str:
+    """What a module does, whatever it says."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [
+                one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+            ]
+    return ast.dump(tree)
+
+
+def kept(file: Path) -> dict[Key, Run]:
     """Results of runs before this one, of the source as it is now."""
-    if not KEPT.exists():
+    if not file.exists():
         return {}
-    lines = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return {tuple(key): Run(*run) for key, run, source in lines if source == source_of(key[3] in OURS)}
 
 
-def runs(console: Console, keys: list[Key], jobs: int) -> dict[Key, Run]:
-    """Those that are not kept are made, and kept."""
-    done = kept()
+def runs(console: Console, keys: list[Key], options: Namespace) -> dict[Key, Run]:
+    """Those that are not kept are made, and kept, as long as there is time."""
+    file: Path = options.resume
+    done, end_s = kept(file), time.monotonic() + 60 * options.minutes
     todo = [key for key in keys if key not in done]
-    KEPT.parent.mkdir(exist_ok=True)
-    with ProcessPoolExecutor(jobs) as pool, KEPT.open("a", encoding="utf-8") as stream:
+    file.parent.mkdir(exist_ok=True)
+    with ProcessPoolExecutor(options.jobs) as pool, file.open("a", encoding="utf-8") as stream:
         for count, future in enumerate(as_completed([pool.submit(run_of, key) for key in todo]), 1):
+            if time.monotonic() > end_s:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
             key, run = future.result()
             done[key] = run
             stream.write(json.dumps((key, run, source_of(key[3] in OURS))) + "\n")
@@ -148,8 +171,11 @@ def simulated(console: Console, options: Namespace) -> bool:
     rivals = list(dict.fromkeys(policy for one in ours for policy in OURS[one]))
     generator = options.generator + (TIMED if options.timed else "")
     cells = [(generator, number, seed) for number in range(options.clusters) for seed in range(options.seeds)]
-    results = runs(console, [(*cell, policy) for cell in cells for policy in (*rivals, *ours)], options.jobs)
-    title = f"{options.clusters} clusters x {options.seeds} ({generator})"
+    results = runs(console, [(*cell, policy) for cell in cells for policy in (*rivals, *ours)], options)
+    cells = [cell for cell in cells if all((*cell, policy) in results for policy in (*rivals, *ours))]
+    if not cells:
+        raise SystemExit("no case is complete yet; give more --minutes, and the same --resume")
+    title = f"{len(cells)} of {options.clusters} clusters x {options.seeds} ({generator})"
     table = Table(
         title, "worst / BSP", "worst at its samples", "5 %", "median / BSP", "of the best's speed", "of its gain"
     )
@@ -163,7 +189,24 @@ def simulated(console: Console, options: Namespace) -> bool:
     console.print(table)
     if options.worst:
         console.print(worst)
+    if options.causes:
+        console.print(causes(results, cells, ours[0]))
     return all(passes(one, compared(results, cells, one)) for one in ours)
+
+
+def causes(results: dict[Key, Run], cells: list[tuple[str, int, int]], ours: str) -> Table:
+    """Where time goes that ours takes beyond the best fixed policy; its jobs are made again, for their traces."""
+    table = Table(f"{ours}: why not the best", "jobs", "of the best's speed", "of what is missing", "bound")
+    gaps = []
+    for case in compared(results, cells, ours):
+        generator, number, seed = case.cell
+        best, own, bsp = (results[(*case.cell, policy)] for policy in (case.rival, ours, "bsp"))
+        if best.target_s and own.target_s and bsp.target_samples:
+            said = told(GENERATORS[generator](number), ours, seed)
+            gaps.append(gap(said, case.rival, best.target_s, own.target_s, bsp.target_samples))
+    for line in rows(gaps):
+        table.add_row(*line)
+    return table
 
 
 def row(cases: list[Case]) -> tuple[str, ...]:
@@ -269,6 +312,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--timed", action="store_true", help="train nothing, and simulate the time of exact policies")
     parser.add_argument("--ours", default=",".join(OURS), help="comma between them")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the simulated part")
+    parser.add_argument("--resume", type=Path, default=KEPT, help="file in which results are kept")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of the simulated part; it goes on from there")
+    parser.add_argument("--causes", action="store_true", help="where the first of --ours is behind the best")
     parser.add_argument("--worst", type=int, default=0, help="how many of the worst cases of each are shown")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of a job of real workers")
     parser.add_argument("--only", default="", help="real scenarios whose name contains this")

@@ -139,8 +139,8 @@ def foreseen(reference: tuple[LossPoint, ...], points: int, likely: float) -> Tr
     """What a trial of so many points would show that goes as expected.
 
     >>> short, long = (tuple(LossPoint(8.0 * n, -0.1 * n + 0.1 * (n % 2)) for n in range(count)) for count in (6, 24))
-    >>> foreseen(short, 12, 0.9).verdict(2.0), foreseen(long, 12, 0.9).verdict(2.0), foreseen(long, 12, 0.9).verdict(1.2)
-    ('open', 'better', 'open')
+    >>> [foreseen(points, 12, likely=0.9).verdict(speed) for points in (short, long) for speed in (1.2, 2.0)]
+    ['open', 'open', 'open', 'better']
     """
     line, begun = LossLine.through(reference), reference[-1].samples
     apart = (begun - reference[0].samples) / (len(reference) - 1)
