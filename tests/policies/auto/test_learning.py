@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.core import Trace
-from polyrhythm.policies.auto.learning import Rung, harsher, least_points
+from polyrhythm.policies.asp import ASP
+from polyrhythm.policies.auto.learning import Rung, harsher, least_points, worth_a_trial
+from polyrhythm.policies.auto.outlook import StepView
 from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
 from polyrhythm.policies.diloco import DiLoCo
+from polyrhythm.policies.k_group import KGroup
 from polyrhythm.policies.local import LocalSGD
 from polyrhythm.sim import Device, Limits, Network, Scenario, simulate
 from polyrhythm.training.config import TrainingConfig
@@ -86,11 +89,23 @@ def falling(points: int, slope: float, first: int = 0) -> tuple[LossPoint, ...]:
     )
 
 
+def test_a_trial_begins_once_it_can_show_something() -> None:
+    """That is, after enough points before it; of a policy whose speed nobody can tell, at once."""
+    view = StepView([[1.0], [4.0]], [], 8, exchange_s=0.0, message_s=0.0)
+    short, long = falling(6, -0.005), falling(24, -0.005)
+    found = [worth_a_trial(view, 4.0, 20.0, points, iter([Rung(ASP(), 1.0)])) for points in (short, long)]
+    assert [one and one[0].policy for one in found] == [None, ASP()]
+    assert worth_a_trial(view, 4.0, 40.0, short, iter([Rung(KGroup(2), 0.0)]))
+
+
 def test_as_much_as_before_is_worth_its_speed() -> None:
     shown = progress(falling(12, -0.1), LossPoints(falling(12, -0.1, first=12)))
     assert shown.likely == pytest.approx(1.0, abs=0.1)
     assert shown.verdict(1.0) == "open"
     assert shown.verdict(2.0) == "better"
+    assert shown.verdict(2.0, exact=2.0) == "open", "no faster than the best exact policy"
+    assert shown.verdict(2.0, exact=1.5) == "better", "surely faster than BSP, and likely than the other"
+    assert shown.verdict(1.2, exact=1.0) == "open", "not surely faster than BSP"
 
 
 def test_a_loss_that_stands_or_is_no_number_is_worse() -> None:

@@ -100,18 +100,22 @@ def worth_a_trial(
 ) -> tuple[ArmOutlook, float] | None:
     """The arm that is expected to learn fastest of those whose trial is affordable and would show it, if it is fast
     enough beside the best exact arm, and the progress that is expected of it.
+
+    One whose speed nobody can tell is taken to be just fast enough, and tried for it.
     """
-    fall, round_of_bsp_s = seen_fall(reference), bsp_s(view)
-    expected = [
-        (round_s / likely, (ArmOutlook(rung.policy, round_s, 0.0), likely))
-        for rung in choices
-        if (round_s := seconds(rung.policy, view) or best_s / WORTH / 1.01)
-        if (points := min(MOST_TRIAL, int(limit_s / round_s))) >= least_points(rung.policy)
-        if (likely := rung.likely(fall))
-        if foreseen(reference, points, likely).verdict(round_of_bsp_s / round_s, round_of_bsp_s / best_s) == "better"
-    ]
-    first = min(expected, key=lambda item: item[0], default=None)
-    return first[1] if first and best_s >= WORTH * first[0] else None
+    fall, slowest_s = seen_fall(reference), bsp_s(view)
+    found: list[tuple[ArmOutlook, float]] = []
+    for rung in choices:
+        known_s, likely = seconds(rung.policy, view), rung.likely(fall)
+        round_s = known_s or best_s / WORTH / 1.01
+        points = min(MOST_TRIAL, int(limit_s / round_s))
+        if points < least_points(rung.policy):
+            continue
+        shown = foreseen(reference, points, likely)
+        if known_s is None or shown.verdict(slowest_s / round_s, slowest_s / best_s) == "better":
+            found.append((ArmOutlook(rung.policy, round_s, 0.0), likely))
+    first = min(found, key=lambda one: one[0].round_s / one[1], default=None)
+    return first if first and best_s >= WORTH * first[0].round_s / first[1] else None
 
 
 def harsher(policy: Policy[Any]) -> set[str]:
