@@ -113,6 +113,8 @@ class Play:
                 if sound(fault, {*self._there}):
                     self._do(fault, running)
             stayed = [self._outcome(*place) for place in self._there.values()]
+            if all(group is not running.ranks for group, _ in self._there.values()) and all(map(is_lost, stayed)):
+                return ""
             return trouble(stayed, script) or self._trouble_of_cut(stayed)
 
     def _do(self, fault: Fault, running: Job) -> None:
@@ -174,6 +176,11 @@ class Play:
             if not outcome.ok and "polyrhythm.errors" not in last:
                 return f"who was cut off has ended with {outcome.exit_code}: {last}"
         return ""
+
+
+def is_lost(outcome: ProcessOutcome) -> bool:
+    """Whether a newcomer has ended as all who could have given it the parameters were gone."""
+    return not outcome.ok and "all workers that had the job's parameters are gone" in outcome.traceback
 
 
 def trouble(outcomes: list[ProcessOutcome], script: FaultScript) -> str:

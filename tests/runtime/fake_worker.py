@@ -62,6 +62,7 @@ class FakeWorker:
                     break
         if self.collective_failed:
             self.held.clear()
+        assert self.phase is not None or not self.job.coordinator.job.samples, "it ends without the job's state"
         self._tell(control.Bye())
         self.finished = True
 
@@ -89,7 +90,8 @@ class FakeWorker:
             case control.Over():
                 self._tell_at_end(epoch)
             case control.Refused(reason=reason):
-                raise AssertionError(reason)
+                assert self.phase is None, reason
+                self.alive = False
         return message if self.left else (yield None)
 
     def _enter(self, phase: control.Phase) -> Steps:

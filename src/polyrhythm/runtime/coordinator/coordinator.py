@@ -148,7 +148,7 @@ class Coordinator:
         was_present, member = worker in self.job.present, self.job.members.pop(worker)
         self._phase_members = without(worker, self._phase_members)
         self.choice.lost(worker)
-        self._state.forget(worker)
+        self._state.forget(worker, reason)
         self._rollback.forget(worker)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
@@ -180,15 +180,14 @@ class Coordinator:
         elif reason := self.job.refusal(worker, message) or self.snapshots.refusal(message):
             self.job.effects.send(worker, Refused(reason))
         elif message.epoch < self.job.epoch or (message.epoch == self.job.epoch and not self._stepping):
-            # A newcomer's loop starts at epoch 0 and runs through those that are over without a batch.
-            if not self._state.ends_if_abandoned():
-                self.job.effects.send(worker, EpochDone(message.epoch, self.job.version))
+            self._state.pass_by(worker, message)
         elif message.epoch == self.job.epoch:
             self._admit(worker, message)
         else:
             if self._steps(worker):
                 self._withdraw(worker)
             self.job.members[worker].ready = message
+            self._state.release()
             self._meet()
 
     def _steps(self, worker: int) -> bool:
@@ -386,6 +385,7 @@ class Coordinator:
             self.job.effects.give_up(entry.last_words(self.job.present))
 
     def _send_phase(self, workers: Ranks, flow: StateFlow, source: int, contributors: Ranks, saves: int = 0) -> None:
+        self._state.give(workers)
         head = self.phase, self.policy.spec, source, contributors, flow, self._epochs, self._rollback.epoch
         for worker, message in self.job.announcements(workers, *head, self._rollback.keeps(self.phase)):
             self.job.effects.send(worker, self.snapshots.complete(message, worker, saves))

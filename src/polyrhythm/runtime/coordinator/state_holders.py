@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core import Policy
+from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Home, Job, Ranks, without
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
+from polyrhythm.runtime.wire.protocol import EpochDone, Ready, Refused
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,12 @@ class StateHolders:
         """Workers that have the state of when they left the epoch before its end; the last one left last."""
         self._abandoned = False
         """Whether nobody has stood in the epoch since the last phase."""
+        self._given: set[int] = set()
+        """Workers that have had the state, or are about to get it."""
+        self._waiting: list[int] = []
+        """Newcomers after the last step of an epoch."""
+        self._over = False
+        """Whether somebody has come to the end of the script."""
 
     @property
     def record(self) -> HoldersRecord:
@@ -65,6 +72,7 @@ class StateHolders:
         self.home, self._contributors = record.home, record.contributors
         self._holders, self._others, self._early = record.holders, record.others, record.early
         self._abandoned = record.abandoned
+        self._given.update(self._job.members)
         self.unsynchronised.noted += [(set(ranks), ranges) for ranks, ranges in record.unsynchronised]
 
     def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
@@ -130,10 +138,6 @@ class StateHolders:
         )
         return True
 
-    def ends_if_abandoned(self) -> bool:
-        """The same, where nobody has processed the rest of the epoch."""
-        return self._abandoned and self.ends_if_lost()
-
     def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
         present = self._job.present
         return tuple(worker for worker in workers if worker in present)
@@ -153,12 +157,50 @@ class StateHolders:
         """It has left the epoch, and keeps what it has until it enters another phase."""
         self._early = (*without(worker, self._early), worker)
 
-    def forget(self, worker: int) -> None:
+    def give(self, workers: Ranks) -> None:
+        """These are told of a phase, with which they get the state."""
+        self._given.update(workers)
+
+    def pass_by(self, worker: int, message: Ready) -> None:
+        """No step of this epoch is left for a worker: a newcomer's loop starts at epoch 0, and runs through those that
+        are over without a batch, but it must not end its script without the state.
+        """
+        if self._abandoned and self.ends_if_lost():
+            return
+        if message.epoch < self._job.epoch or worker in self._given or not self._job.samples:
+            self._job.effects.send(worker, EpochDone(message.epoch, self._job.version))
+            return
+        log.info("rank %d has come after the last step of epoch %d, and waits for another", worker, message.epoch)
+        self._job.members[worker].ready = message  # so the next one does not begin without it
+        self._waiting.append(worker)
+        self._release_if_alone()
+
+    def release(self) -> None:
+        """Another epoch follows, in which newcomers get the state."""
+        for worker in self._waiting:
+            self._job.effects.send(worker, EpochDone(self._job.epoch, self._job.version))
+        self._waiting.clear()
+
+    def _release_if_alone(self) -> None:
+        """Newcomers wait in vain if no epoch follows, and if nobody else can begin one."""
+        if self._over:
+            for worker in self._waiting:
+                reason = "the job is over, and it has come too late to get the job's parameters"
+                self._job.effects.send(worker, Refused(reason))
+            self._waiting.clear()
+        elif len(self._waiting) == len(self._job.members):
+            self.release()
+
+    def forget(self, worker: int, reason: LeftReason) -> None:
         """It is gone, and what a rank that comes back has is not what it had."""
         self._contributors = without(worker, self._contributors)
         self._holders, self._others = without(worker, self._holders), without(worker, self._others)
         self._early = without(worker, self._early)
         self.unsynchronised.forget(worker)
+        self._given.discard(worker)
+        self._waiting = [other for other in self._waiting if other != worker]
+        self._over |= reason == "finished"
+        self._release_if_alone()
 
     def kept(self, contributors: tuple[int, ...]) -> None:
         """The job goes back to a state that these have kept."""

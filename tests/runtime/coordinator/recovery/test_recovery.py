@@ -1,6 +1,6 @@
 """A coordinator that takes up what another one has left, in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoord
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.protocol import Ready, Stepped
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from tests.runtime.coordinator.recovery.guarded_job import HANG_AFTER_S, GuardedServer, Time
 from tests.runtime.fake_job import FakeJob
@@ -76,6 +77,8 @@ class ServerOfTheLiving(GuardedServer):
         self.coordinator = RecoverableCoordinator(parse_policy("selsync:0.05"), 2, job, lambda: time.now_s, 2)
         self.shards: Any = SimpleNamespace(others=())
         self._living, self.cuts = living, list[tuple[float, str]]()
+        self.recovery: JobRecovery | None = None
+        self.refused: dict[int, str] = {}
 
     def there(self, worker: int) -> bool:
         return worker in self._living
@@ -86,15 +89,22 @@ class ServerOfTheLiving(GuardedServer):
     def act(self, act: Callable[[], None]) -> None:
         act()
 
-    def hear(self, worker: int, message: object) -> None:
-        """Nobody says anything."""
+    def hear(self, worker: int, message: Any) -> None:
+        if isinstance(message, Returned) and self.recovery is not None:
+            self.recovery.heard(worker, message)
+        else:
+            self.coordinator.receive(worker, message)
+
+    def refuse(self, worker: int, why: str) -> None:
+        self.refused[worker] = why
 
     def end_if_empty(self) -> None:
         """Somebody is there."""
 
 
-def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told() -> None:
-    """Worker 1 was stopped, so its connections stand, and the exchange with it does not end by itself."""
+@pytest.fixture
+def memory() -> Iterator[RecoveryMemory]:
+    """What the coordinator of a job of two has left at its first phase."""
     job, records = FakeJob("selsync:0.05", workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[bytes]()
 
     def note(stand: Stand) -> None:
@@ -105,7 +115,42 @@ def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told() -> None:
     job.run({})
     memory = RecoveryMemory.create()
     memory.write(records[0])
-    server = ServerOfTheLiving(time := Time(), job, living={0})
+    yield memory
+    memory.close()
+
+
+def fresh_job() -> FakeJob:
+    return FakeJob("selsync:0.05", workers=2, samples=60, batch_size=3, epochs=2, seed=1)
+
+
+def test_who_comes_back_a_second_time_joins_as_at_first(memory: RecoveryMemory) -> None:
+    """Its connection has ended after it had come back, so it was given up, but it lives."""
+    server = ServerOfTheLiving(Time(), job := fresh_job(), living={0, 1})
+    recovery = server.recovery = JobRecovery(memory)
+    recovery.open(server)
+    stood = Returned(ready=Ready(0, 60, 3))
+    recovery.heard(1, stood)
+    recovery.lost(1)
+    recovery.heard(1, stood)
+    recovery.heard(0, stood)
+    assert recovery.returning is None
+    assert server.coordinator.job.present == (0, 1)
+    assert job.losses == [(1, "died")]
+
+
+def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:
+    server = ServerOfTheLiving(Time(), fresh_job(), living={0, 1})
+    recovery = server.recovery = JobRecovery(memory)
+    recovery.open(server)
+    recovery.heard(1, Ready(0, 60, 3))
+    recovery.heard(1, Stepped(0, 3, 0.1, 1))
+    recovery.heard(0, Returned(ready=Ready(0, 60, 3)))
+    assert server.refused == {1: "rank 1 sent Stepped but makes no steps in this phase"}
+
+
+def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told(memory: RecoveryMemory) -> None:
+    """Worker 1 was stopped, so its connections stand, and the exchange with it does not end by itself."""
+    server = ServerOfTheLiving(time := Time(), fresh_job(), living={0})
     recovery = JobRecovery(memory)
     recovery.open(server)
     time.run(HANG_AFTER_S - 0.1)
@@ -114,7 +159,6 @@ def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told() -> None:
     assert server.cuts == [(HANG_AFTER_S, "rank 1 is gone")]
     recovery.heard(0, Returned())
     assert recovery.returning is None
-    memory.close()
 
 
 def test_who_begins_the_script_anew_cannot_come_to_a_later_training() -> None:

@@ -42,6 +42,9 @@ class RecoveringServer(RecordedJob, Protocol):
     def act(self, act: Callable[[], None]) -> None:
         """Have the coordinator act."""
 
+    def refuse(self, worker: int, why: str) -> None:
+        """What it has sent cannot be; it is out of the job."""
+
     def cut(self, reason: str) -> None:
         """End the exchanges of the phase in which workers stand."""
 
@@ -228,6 +231,8 @@ class JobRecovery:
             if isinstance(message, Ready) and worker in self.returning.awaited:
                 self.returning.lost(worker)
                 self._new.add(worker)
+            if isinstance(message, Returned) and worker in self.returning.gone:  # its connection has ended meanwhile
+                self._new.add(worker)
             self._held.append((worker, message))
         self._go_on_if_all_are_there()
 
@@ -276,7 +281,7 @@ class JobRecovery:
                 try:
                     self._server.hear(worker, message)  # type: ignore[arg-type]
                 except PolyrhythmError as error:
-                    log.warning("%s", error)
+                    self._server.refuse(worker, str(error))
 
         return act
 
