@@ -367,12 +367,6 @@ class CoordinatorServer:
             channel.send(Rejected(f"{why}, and the others have gone on{hint}"))
         self.lost(worker, reason)
 
-    def refuse(self, worker: int, why: str) -> None:
-        """What a worker has sent cannot be: it is told so, and is out of the job."""
-        log.warning("%s; it is out of the job", why)
-        self.channels[worker].send(Rejected(why))
-        self.lost(worker, "died")
-
     def end_within(self, grace_s: float) -> None:
         """From a signal's handler: end when the last worker has left, or when the time is over."""
         if self._ending:

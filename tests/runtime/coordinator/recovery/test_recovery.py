@@ -8,7 +8,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from polyrhythm.core import Decisions, Event
+from polyrhythm.core import Decisions, Event, LeftReason
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
@@ -78,7 +78,7 @@ class ServerOfTheLiving(GuardedServer):
         self.shards: Any = SimpleNamespace(others=())
         self._living, self.cuts = living, list[tuple[float, str]]()
         self.recovery: JobRecovery | None = None
-        self.refused: dict[int, str] = {}
+        self.removed: dict[int, tuple[str, LeftReason]] = {}
 
     def there(self, worker: int) -> bool:
         return worker in self._living
@@ -95,8 +95,8 @@ class ServerOfTheLiving(GuardedServer):
         else:
             self.coordinator.receive(worker, message)
 
-    def refuse(self, worker: int, why: str) -> None:
-        self.refused[worker] = why
+    def remove(self, worker: int, why: str, reason: LeftReason) -> None:
+        self.removed[worker] = why, reason
 
     def end_if_empty(self) -> None:
         """Somebody is there."""
@@ -145,7 +145,7 @@ def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:
     recovery.heard(1, Ready(0, 60, 3))
     recovery.heard(1, Stepped(0, 3, 0.1, 1))
     recovery.heard(0, Returned(ready=Ready(0, 60, 3)))
-    assert server.refused == {1: "rank 1 sent Stepped but makes no steps in this phase"}
+    assert server.removed == {1: ("rank 1 sent Stepped but makes no steps in this phase", "died")}
 
 
 def test_who_stands_in_an_exchange_with_one_that_is_given_up_is_told(memory: RecoveryMemory) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from polyrhythm.core import LeftReason
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.checkpoint.returned import AskState, Returned
 from polyrhythm.runtime.coordinator.job import Stand
@@ -42,8 +43,8 @@ class RecoveringServer(RecordedJob, Protocol):
     def act(self, act: Callable[[], None]) -> None:
         """Have the coordinator act."""
 
-    def refuse(self, worker: int, why: str) -> None:
-        """What it has sent cannot be; it is out of the job."""
+    def remove(self, worker: int, why: str, reason: LeftReason) -> None:
+        """The others go on without a worker."""
 
     def cut(self, reason: str) -> None:
         """End the exchanges of the phase in which workers stand."""
@@ -281,7 +282,7 @@ class JobRecovery:
                 try:
                     self._server.hear(worker, message)  # type: ignore[arg-type]
                 except PolyrhythmError as error:
-                    self._server.refuse(worker, str(error))
+                    self._server.remove(worker, str(error), "died")
 
         return act
 
