@@ -7,6 +7,7 @@ from polyrhythm.core import (
     Cancel,
     Event,
     Joined,
+    Probe,
     Proceed,
     Report,
     Settings,
@@ -168,6 +169,11 @@ class WakesInThePast(Wrong):
 class WakesAtNoTime(Wrong):
     def decisions(self, event: Report) -> Any:
         return Sync((1,)), Wake(float("nan"))
+
+
+class ProbesUndeclared(Wrong):
+    def wrong(self, event: Report) -> Any:
+        return Sync((1,)), Probe(99.0)
 
 
 class NeverWakes(Wrong):

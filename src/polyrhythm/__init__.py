@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from polyrhythm.core import Left as Left
     from polyrhythm.core import Outer as Outer
     from polyrhythm.core import Policy as Policy
+    from polyrhythm.core import Probe as Probe
+    from polyrhythm.core import Probed as Probed
     from polyrhythm.core import Proceed as Proceed
     from polyrhythm.core import Report as Report
     from polyrhythm.core import Settings as Settings
@@ -50,8 +52,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "polyrhythm.core": (
         *("Bounds", "Cluster", "Policy", "Trace", "Traits", "replay"),
-        *("Alarm", "Event", "Joined", "Left", "Report", "Stopped"),
-        *("Cancel", "Decision", "Decisions", "Outer", "Proceed", "Settings", "Stop", "Sync", "Wake"),
+        *("Alarm", "Event", "Joined", "Left", "Probed", "Report", "Stopped"),
+        *("Cancel", "Decision", "Decisions", "Outer", "Probe", "Proceed", "Settings", "Stop", "Sync", "Wake"),
     ),
     "polyrhythm.errors": ("ClusterError", "PolyrhythmError", "UsageError"),
     "polyrhythm.policies": ("parse_policy",),

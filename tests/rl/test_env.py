@@ -52,6 +52,18 @@ def test_always_self_is_asp(tiny: Family) -> None:
     assert acting.time_s == Episode(instance, parse_policy("asp")).run().time_s
 
 
+def test_a_probe_batch_changes_no_schedule_of_one_action(tiny: Family) -> None:
+    instance = draw(tiny, 6)
+    probing = Episode(instance, Acting(given=blank("paper", loss="probe"), agent=Constant(1))).run()
+    assert probing.time_s == Episode(instance, parse_policy("asp")).run().time_s
+    env = SynchronizationEnv(tiny, "paper", loss="probe")
+    env.reset(options={"instance": instance})
+    while not env.step(1)[2]:
+        pass
+    assert env.episode is not None
+    assert env.episode.time_s == probing.time_s
+
+
 @pytest.mark.parametrize("rate", [1e-6, 1e6], ids=["hopeless", "diverges"])
 def test_a_job_that_gets_nowhere_is_truncated(rate: float) -> None:
     env = SynchronizationEnv(Family("lost", hidden=(1,), learning_rate=rate, workers=(2,), limit_s=100.0), "paper")

@@ -145,7 +145,7 @@ def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
         Study(preset("tuned", 2), out).resume()
     study = Study(preset("tuned", 2), out)
     study.save()
-    with pytest.raises(PolyrhythmError, match="of another preset or seed"):
+    with pytest.raises(PolyrhythmError, match="of another preset, loss or seed"):
         Study(preset("tuned", 2), out, seed=1).resume()
     study.checkpoint.write_bytes(b"nothing")
     with pytest.raises(PolyrhythmError, match="cannot resume"):
@@ -163,6 +163,12 @@ def test_teachers_are_told_as_actions(tiny: Family) -> None:
     assert {action for _, action in asp.choices} == {1}
     assert {action for _, action in bsp.choices} == {0, 2}
     assert asp.left(1.0)[0] == pytest.approx(sum(asp.rewards(1.0)))
+
+
+def test_it_learns_from_the_loss_after_each_update(tmp_path: Path) -> None:
+    learned = Study(replace(preset("paper", 1), loss="probe"), tmp_path / "probe.json", jobs=1).run()
+    assert learned.loss == "probe"
+    assert RLP(str(tmp_path / "probe.json")).losses == "probe"
 
 
 def test_what_was_learned_is_plain_data(tmp_path: Path) -> None:

@@ -1,13 +1,28 @@
 import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import Alarm, Cancel, Event, Joined, Left, Policy, Proceed, Report, Sync, Trace, Wake
+from polyrhythm.core import (
+    Alarm,
+    Cancel,
+    Event,
+    Joined,
+    Left,
+    Policy,
+    Probe,
+    Probed,
+    Proceed,
+    Report,
+    Sync,
+    Trace,
+    Traits,
+    Wake,
+)
 from polyrhythm.core.types import Settings
 from polyrhythm.errors import PolicyError, ScenarioError
 from polyrhythm.policies import parse_policy
@@ -328,6 +343,14 @@ def test_alarms() -> None:
     script = [(Proceed((0,)), Wake(0.5), Wake(0.0))]
     told = events(cluster(1.0, samples=1), Scripted(script))
     assert [event for event in told if isinstance(event, Alarm)] == [Alarm(0.0), Alarm(0.5)]
+
+
+def test_a_probe_without_a_model_has_no_loss() -> None:
+    class Probing(Scripted):
+        traits: ClassVar[Traits] = Traits(needs=frozenset({"probe_loss"}))
+
+    told = events(cluster(1.0, samples=1), Probing([(Proceed((0,)), Probe(0.5))]))
+    assert [event for event in told if isinstance(event, Alarm)] == [Probed(0.5, None)]
 
 
 def test_a_policy_that_only_wakes_itself_is_stopped() -> None:

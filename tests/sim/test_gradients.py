@@ -14,7 +14,7 @@ from polyrhythm.sim.gradients import TrainedNumerics, build_numerics
 from polyrhythm.sim.numerics import Numerics
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Split, Task
-from polyrhythm.training.gradient import Gradient, GradientRequest, StackedGradients
+from polyrhythm.training.gradient import Gradient, GradientRequest, PlainGradients, StackedGradients
 from polyrhythm.training.models import seeded
 
 ETA, SAMPLES = 0.1, 64
@@ -78,6 +78,19 @@ class Driver:
 def test_it_is_the_protocol() -> None:
     numerics: Numerics = job().numerics
     assert numerics.train_samples == SAMPLES
+
+
+def test_a_probe_is_the_loss_of_the_global_parameters_on_the_same_samples() -> None:
+    driver = job(learning_rate=0.5)
+    numerics, seen = driver.numerics, []
+    for _ in range(3):
+        quality = PlainGradients(numerics.task.probing(numerics.seed), numerics.model).evaluate(
+            numerics.parameters(), numerics.buffers
+        )
+        assert numerics.probe() == pytest.approx(quality.loss)
+        seen.append(numerics.probe())
+        driver.apply(driver.step(0))
+    assert len(set(seen)) == 3
 
 
 def test_a_gradient_is_that_of_the_parameters_which_the_step_read() -> None:

@@ -23,12 +23,20 @@ class PresetName(StrEnum):
     PAPER = "paper"
 
 
+class LossName(StrEnum):
+    RUNNING = "running"
+    PROBE = "probe"
+
+
 def learn(
     ctx: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="FILE", help="Where the policy goes; use it as --policy rlp:FILE.")],
     preset: Annotated[
         PresetName, typer.Option(help="What works, or the RLP paper's algorithm to the letter.")
     ] = PresetName.TUNED,
+    loss: Annotated[
+        LossName, typer.Option(help="Of the mini-batches, or on a probe batch after each update, as in the paper.")
+    ] = LossName.RUNNING,
     families: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="Kinds of jobs to learn from; the preset's own if not given.")
     ] = None,
@@ -56,7 +64,7 @@ def learn(
     from polyrhythm.rl.learn import Study
 
     check_writable("FILE", out)
-    plan = planned(preset, families, pretraining, episodes)
+    plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
     if resume:
         study.resume()

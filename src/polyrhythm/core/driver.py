@@ -47,8 +47,8 @@ class Effects(Protocol):
     def stop(self, workers: tuple[int, ...]) -> None:
         """Send these workers the word to stop; each then is told of by `Driver.stopped`."""
 
-    def wake(self, time_s: float) -> None:
-        """Send an `Alarm` at this time."""
+    def wake(self, decision: Wake) -> None:
+        """Send an `Alarm` at its time; for a `Probe` a `Probed`."""
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Apply what a worker has pending before it goes, as one update with the mean."""
@@ -262,10 +262,10 @@ class Driver:
         elif isinstance(decision, Wake):
             if not now_s <= decision.time_s < float("inf"):
                 raise PolicyError(
-                    f"Wake asks for an alarm at {decision.time_s:g} s, but it is {now_s:g} s; "
+                    f"{type(decision).__name__} asks for an alarm at {decision.time_s:g} s, but it is {now_s:g} s; "
                     "ask for a finite time from the event's on"
                 )
-            self._effects.wake(decision.time_s)
+            self._effects.wake(decision)
 
     def _require_answer(self, report: Report, decisions: Decisions) -> None:
         """A worker that does not wait has begun its next step already, which needs a ticket."""

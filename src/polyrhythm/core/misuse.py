@@ -12,6 +12,7 @@ from polyrhythm.core.types import (
     Exchange,
     Joined,
     Left,
+    Probe,
     Proceed,
     Report,
     Settings,
@@ -73,6 +74,8 @@ def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
             return f"{decision} needs Traits(shares=True)"
         if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
             return f"{decision} needs 'replicas' in Traits(exchanges=...)"
+        if isinstance(decision, Probe) and "probe_loss" not in traits.needs:
+            return f"{decision} needs 'probe_loss' in Traits(needs=...)"
         if isinstance(decision, Wake) and traits.placement != "coordinator":
             return f"{decision} needs Traits(placement='coordinator'): ranks that decide by themselves share no clock"
     return ""
@@ -87,7 +90,7 @@ def _malformed(decision: Any) -> str:
         case Cancel() | Stop():
             return _malformed_workers(decision)
         case Wake(time_s=time_s):
-            return "" if _is_number(time_s) else f"Wake.time_s must be a number but got {time_s!r}"
+            return "" if _is_number(time_s) else f"{type(decision).__name__}.time_s must be a number but got {time_s!r}"
         case _:
             return f"decide returned {decision!r}, which is not a decision"
 

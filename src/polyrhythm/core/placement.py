@@ -27,6 +27,11 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
             f"policy {policy.spec} cannot run on real workers: shares are dealt there by a policy that nothing wraps, "
             "such as balanced; simulate it"
         )
+    if "probe_loss" in traits.needs:
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers: servers have the newest parameters and no model to "
+            "evaluate a probe batch with; take the loss of the mini-batches (loss=running), or simulate it"
+        )
     if traits.placement == "clock":
         return "every_rank"
     if len(traits.exchanges) > 1 or (traits.placement, *traits.exchanges) == ("every_rank", "gradients"):

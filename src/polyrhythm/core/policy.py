@@ -37,7 +37,7 @@ class Traits:
     Args:
         placement: see `Placement`.
         exchanges: kinds of step that its `Proceed`s start.
-        needs: optional `Report` fields that it reads.
+        needs: optional `Report` fields that it reads, and "probe_loss" if it asks for a `Probe`.
         cancels: whether it abandons steps in flight.
         waits: whether a worker with a replica waits for the answer to its report. If not, it goes on by itself, any
             number of steps ahead of the coordinator's word. The policy answers every report with a `Proceed`, and ends
@@ -57,7 +57,7 @@ class Traits:
 
     placement: Placement = "coordinator"
     exchanges: frozenset[Exchange] = frozenset({"gradients"})
-    needs: frozenset[Literal["loss", "grad_sq_norm"]] = frozenset()
+    needs: frozenset[Literal["loss", "grad_sq_norm", "probe_loss"]] = frozenset()
     cancels: bool = False
     waits: bool = True
     reads_early: bool = False

@@ -23,6 +23,8 @@ from polyrhythm.core.types import (
     Joined,
     Left,
     Outer,
+    Probe,
+    Probed,
     Proceed,
     Report,
     Settings,
@@ -41,6 +43,7 @@ EVENTS: dict[str, type[Event]] = {
     "report": Report,
     "left": Left,
     "stopped": Stopped,
+    "probed": Probed,
     "alarm": Alarm,
 }
 DECISIONS: dict[str, type[Decision]] = {
@@ -49,6 +52,7 @@ DECISIONS: dict[str, type[Decision]] = {
     "cancel": Cancel,
     "stop": Stop,
     "wake": Wake,
+    "probe": Probe,
 }
 TAGS: dict[type[Event] | type[Decision], str] = {
     **{cls: tag for tag, cls in EVENTS.items()},

@@ -149,6 +149,17 @@ class Stopped(Alarm):
     worker: int
 
 
+@dataclass(frozen=True, slots=True)
+class Probed(Alarm):
+    """The loss that a `Probe` asked for; None where there is no model.
+
+    >>> Probed(time_s=0.5, loss=1.25)
+    Probed(time_s=0.5, loss=1.25)
+    """
+
+    loss: float | None
+
+
 Event: TypeAlias = Joined | Report | Left | Alarm
 
 
@@ -284,6 +295,18 @@ class Wake:
     """
 
     time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Wake):
+    """Evaluate the global parameters at this time, and send me a `Probed`.
+
+    The loss is the mean over the job's **probe batch**, the same training samples every time. No worker computes it,
+    and it takes no virtual time. Only the simulator has parameters and model in one process.
+
+    >>> Probe(time_s=0.5)
+    Probe(time_s=0.5)
+    """
 
 
 Decision: TypeAlias = Sync | Proceed | Cancel | Stop | Wake

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from polyrhythm.core import Cluster, Decisions, Event, Policy, Proceed, Report, Traits
+from polyrhythm.core import Cluster, Decisions, Event, Policy, Probe, Probed, Proceed, Report, Traits
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.rlp.network import Conditions, Layer, Learned, ValueNetwork
 from polyrhythm.policies.rlp.policy import RLP
-from polyrhythm.policies.rlp.views import VIEWS, Observation
+from polyrhythm.policies.rlp.views import SMOOTHING, VIEWS, Observation
 
 WINDOW = 3
 """Reports of each worker in a window."""
@@ -24,12 +24,12 @@ class Nobody:
         raise AssertionError("an agent is needed")
 
 
-def blank(view: str, window: int = WINDOW) -> Learned:
+def blank(view: str, window: int = WINDOW, loss: str = "running") -> Learned:
     """A policy of a view that has learned nothing and may be used anywhere."""
     inputs, actions = VIEWS[view].inputs, len(VIEWS[view].actions)
     layer = Layer(((0.0,) * inputs,) * actions, (0.0,) * actions)
     anywhere = Conditions((1, 10**9), (-math.inf,) * inputs, (math.inf,) * inputs)
-    return Learned(view, window, "asp", anywhere, ValueNetwork((layer,)))
+    return Learned(view, window, "asp", anywhere, ValueNetwork((layer,)), loss=loss)
 
 
 @dataclass(frozen=True)
@@ -61,33 +61,55 @@ def ignore(observation: Observation, action: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WatchedState:
+    """`held`: reports whose loss is not known yet, each with the action that followed it."""
+
     inner: Any
     signals: Any
+    held: tuple[tuple[Report, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Watched(Policy[WatchedState]):
-    """A fixed policy, told as the paper's actions: after each gradient nobody, its worker, or more go on."""
+    """A fixed policy, told as the paper's actions: after each gradient nobody, its worker, or more go on.
+
+    `loss` is what `RLP` says of it.
+    """
 
     watched: Policy[Any] = field(default_factory=ASP)
     seen: Callable[[Observation, int], None] = field(default=ignore, compare=False)
 
+    loss: str = "running"
+
     name: ClassVar[str] = "watched"
     summary: ClassVar[str] = "a policy whose actions are recorded"
-    traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
+
+    @property
+    def traits(self) -> Traits:
+        """Which loss it is to be told."""
+        return Traits(needs=frozenset({"loss" if self.loss == "running" else "probe_loss"}))
 
     def init(self, cluster: Cluster) -> WatchedState:
         return WatchedState(self.watched.init(cluster), VIEWS["paper"].init())
 
     def decide(self, state: WatchedState, event: Event) -> tuple[WatchedState, Decisions]:
-        view = VIEWS["paper"]
-        signals = view.hear(state.signals, event)
         inner, decisions = self.watched.decide(state.inner, event)
-        if isinstance(event, Report):
-            signals, observation = view.observe(signals, None)
-            assert observation is not None
-            self.seen(observation, action_of(event.worker, decisions))
-        return replace(state, inner=inner, signals=signals), decisions
+        state = replace(state, inner=inner)
+        if isinstance(event, Probed):
+            (report, action), held = state.held[0], state.held[1:]
+            return self.note(replace(state, held=held), report._replace(loss=event.loss), action, weight=1.0), decisions
+        if not isinstance(event, Report):
+            return state, decisions
+        action = action_of(event.worker, decisions)
+        if self.loss == "running":
+            return self.note(state, event, action, SMOOTHING), decisions
+        return replace(state, held=(*state.held, (event, action))), (*decisions, Probe(event.time_s))
+
+    def note(self, state: WatchedState, report: Report, action: int, weight: float) -> WatchedState:
+        view = VIEWS["paper"]
+        signals, observation = view.observe(view.hear(state.signals, report, weight), None)
+        assert observation is not None
+        self.seen(observation, action)
+        return replace(state, signals=signals)
 
 
 def action_of(worker: int, decisions: Decisions) -> int:

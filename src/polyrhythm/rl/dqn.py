@@ -61,6 +61,7 @@ class Preset:
         keep: whether, once learned, the first choice is kept.
         pretraining: instances whose episodes under fixed policies or actions come first.
         episodes: after them.
+        loss: what is seen of it; see `polyrhythm.policies.RLP`.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Preset:
     keep: bool
     pretraining: int
     episodes: int
+    loss: str = "running"
 
 
 PRESETS = {

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrhythm.core import Event, Report, TraceWriter
+from polyrhythm.core import Event, Probed, Report, TraceWriter
 from polyrhythm.errors import DivergedError
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
@@ -57,7 +57,7 @@ class PausingEngine(Engine):
     def _pause_or_tell(self, event: Event) -> None:
         agent = self.policy.agent  # type: ignore[attr-defined]
         agent.asked = None
-        if isinstance(event, Report):
+        if isinstance(event, Report | Probed):
             self.policy.decide(self.driver.state, event)
         if agent.asked is None:
             self.driver.tell(event)
@@ -77,6 +77,7 @@ class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         view: "phase" (14 inputs, 4 actions) or "paper" (40 inputs, 3 actions).
         folder: of the data, for families on fashion-mnist.
         window: reports of each worker in a window.
+        loss: "running", of the mini-batches, or "probe", on a probe batch after each update.
 
     Example:
         >>> env = SynchronizationEnv("staleness")
@@ -89,10 +90,15 @@ class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     """
 
     def __init__(
-        self, family: str | Family = "staleness", view: str = "phase", folder: str | None = None, window: int = WINDOW
+        self,
+        family: str | Family = "staleness",
+        view: str = "phase",
+        folder: str | None = None,
+        window: int = WINDOW,
+        loss: str = "running",
     ) -> None:
         self.family = family if isinstance(family, Family) else family_named(family)
-        self.view, self.folder, self.window = VIEWS[view], folder, window
+        self.view, self.folder, self.given = VIEWS[view], folder, blank(view, window, loss)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.view.inputs,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(len(self.view.actions))
         self.asking = Asking()
@@ -105,7 +111,7 @@ class SynchronizationEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         """A new job; `options` may name its "instance"."""
         super().reset(seed=seed)
         instance = (options or {}).get("instance") or draw(self.family, int(self.np_random.integers(2**31)))
-        policy = Acting(given=blank(self.view.name, self.window), agent=self.asking)
+        policy = Acting(given=self.given, agent=self.asking)
         self.episode = Episode(instance, policy, self.folder, PausingEngine)
         self._engine.begin()
         self._play(self._engine.go_on)

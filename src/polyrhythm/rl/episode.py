@@ -48,6 +48,8 @@ class Episode:
         numerics = TrainedNumerics(task, config, instance.workers, instance.seed)
         numerics.gradients = ArrayGradients(task, numerics.model)
         numerics.gradients.norms = "grad_sq_norm" in policy.traits.needs
+        if "probe_loss" in policy.traits.needs:
+            numerics.prober = ArrayGradients(task.probing(instance.seed), numerics.model)
         job = SimJob(
             policy=policy,
             cluster=Cluster(instance.workers, BATCH, samples),

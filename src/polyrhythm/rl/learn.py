@@ -247,7 +247,7 @@ class Study:
         agent = Online(self.learner, self._epsilon(self.done), np.random.default_rng((self.seed, self.done)))
         recorder = RolloutRecorder(agent)
         agent.recorder = recorder
-        policy = Acting(given=blank("paper"), agent=recorder)
+        policy = Acting(given=blank("paper", loss=self.preset.loss), agent=recorder)
         played = run_recorded(recorder, Episode(instance, policy, self.folder))
         agent.end(played.end_s)
         self.ranges.see(instance, played)
@@ -285,7 +285,7 @@ class Study:
         return favouring(network, self._asp, self.preset.margin)
 
     def _rollout(self, instance: Instance, **how: Any) -> Rollout:
-        return Rollout(instance, self.preset.view, folder=self.folder, **how)
+        return Rollout(instance, self.preset.view, folder=self.folder, loss=self.preset.loss, **how)
 
     def _times(self, rollouts: list[Rollout], count: int) -> list[float]:
         ends = [played.end_s for played in play_all(rollouts, self.jobs)]
@@ -308,8 +308,8 @@ class Study:
             "validation": f"{self.score:.4f}",
             "curve": " ".join(f"{int(done)}:{score:.4f}" for done, score in self.curve),
         }
-        facts, keep = tuple(training.items()), self.preset.keep
-        return Learned(self.preset.view, WINDOW, "asp", self.ranges.conditions, network, facts, keep)
+        preset, facts, conditions = self.preset, tuple(training.items()), self.ranges.conditions
+        return Learned(preset.view, WINDOW, "asp", conditions, network, facts, preset.keep, preset.loss)
 
     def keep_best(self) -> bool:
         """Write the best policy so far, if there is one that has been validated."""
@@ -331,7 +331,8 @@ class Study:
     def _facts(self) -> dict[str, Any]:
         names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
         facts = {name: getattr(self, name) for name in names}
-        return {**facts, "ranges": vars(self.ranges), "preset": self.preset.name, "seed": self.seed}
+        preset = {"preset": self.preset.name, "loss": self.preset.loss, "seed": self.seed}
+        return {**facts, **preset, "ranges": vars(self.ranges)}
 
     def resume(self) -> "Study":
         """Go on from the checkpoint."""
@@ -341,8 +342,9 @@ class Study:
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             place, reason = str(self.checkpoint), str(error).partition("\n")[0]
             raise UsageError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
-        if (facts.pop("preset"), facts.pop("seed")) != (self.preset.name, self.seed):
-            raise UsageError(f"{str(self.checkpoint)!r} is of another preset or seed; leave --resume out")
+        preset = facts.pop("preset"), facts.pop("loss", "running"), facts.pop("seed")
+        if preset != (self.preset.name, self.preset.loss, self.seed):
+            raise UsageError(f"{str(self.checkpoint)!r} is of another preset, loss or seed; leave --resume out")
         self.ranges = Ranges(**facts.pop("ranges"))
         for name, value in facts.items():
             setattr(self, name, value)

@@ -57,6 +57,7 @@ class Rollout:
         keep: whether the network chooses only once.
         seed: of the agent.
         folder: of the data.
+        loss: what is seen of it; see `RLP`.
     """
 
     instance: Instance
@@ -69,6 +70,7 @@ class Rollout:
     seed: int = 0
     folder: str | None = None
     window: int = WINDOW
+    loss: str = "running"
 
     def agent(self) -> Agent:
         if self.action is not None:
@@ -107,9 +109,9 @@ def play(rollout: Rollout) -> Played:
     agent = None if rollout.policy else rollout.agent()
     recorder = RolloutRecorder(agent)
     if rollout.policy:
-        policy: Acting | Watched = Watched(watched=parse_policy(rollout.policy), seen=recorder.note)
+        policy: Acting | Watched = Watched(watched=parse_policy(rollout.policy), seen=recorder.note, loss=rollout.loss)
     else:
-        policy = Acting(given=blank(rollout.view, rollout.window), agent=recorder)
+        policy = Acting(given=blank(rollout.view, rollout.window, rollout.loss), agent=recorder)
     played = run_recorded(recorder, Episode(rollout.instance, policy, rollout.folder))
     played.before = agent.before if isinstance(agent, GreedyAgent) else 0
     return played

@@ -14,12 +14,15 @@ from polyrhythm.core import (
     Driver,
     LeftReason,
     Policy,
+    Probe,
+    Probed,
     Proceed,
     Report,
     Supervisor,
     Sync,
     Ticket,
     TraceWriter,
+    Wake,
 )
 from polyrhythm.errors import PolicyError
 from polyrhythm.sim.clock import Calendar, Reminder
@@ -185,9 +188,9 @@ class Engine:
         for worker in workers:
             self.transport.tell(self.worker_states[worker], self._told_to_stop)
 
-    def wake(self, time_s: float) -> None:
+    def wake(self, decision: Wake) -> None:
         """Send an alarm."""
-        self.calendar.at(time_s, self._alarm, Reminder(time_s))
+        self.calendar.at(decision.time_s, self._alarm, Reminder(decision))
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Apply what a worker that has finished has pending; that takes nobody's time."""
@@ -229,7 +232,8 @@ class Engine:
                 f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
                 "release somebody, or ask for an alarm when there is something to wait for"
             )
-        self.tell(Alarm(timer.about))
+        time_s = timer.about.time_s
+        self.tell(Probed(time_s, self.numerics.probe()) if isinstance(timer.about, Probe) else Alarm(time_s))
 
     # Steps.
 

@@ -30,17 +30,16 @@ from polyrhythm.telemetry import RunResult
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.combine import weighted_mean
-from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task
 from polyrhythm.training.data.tasks import build_task
 from polyrhythm.training.divergence import LossWatch
 from polyrhythm.training.flat import FlatModel
-from polyrhythm.training.gradient import Gradient, GradientRequest, fastest
-from polyrhythm.training.optimizer import OptimizerState, configured_optimizer
+from polyrhythm.training.gradient import Gradient, GradientRequest, Gradients, fastest
+from polyrhythm.training.optimizer import OptimizerState
 from polyrhythm.training.schedule import schedule_of
-from polyrhythm.training.server import GlobalParameters, Push
+from polyrhythm.training.server import Push, server_of
 
 WASTE = 0.4
 """Share of gradients computed ahead and then abandoned above which gradients are computed one by one."""
@@ -130,6 +129,7 @@ class TrainedNumerics:
         self.model = FlatModel(task.build(seed))
         self.server = server_of(config, self.model)
         self.gradients = fastest(task, self.model, threads)
+        self.prober: Gradients | None = None
         self.schedule = schedule_of(config, config.workload_samples(self.train_samples))
         self.workers: dict[int, ComputingWorker] = {}
         self.gone: set[int] = set()
@@ -242,6 +242,10 @@ class TrainedNumerics:
         if not math.isfinite(loss):
             raise diverged(f"the loss on the test set is {loss}", self.samples)
         return accuracy, loss
+
+    def probe(self) -> float:
+        self.prober = self.prober or fastest(self.task.probing(self.seed), self.model)
+        return self.prober.evaluate(self.parameters(), self._mean_buffers()).loss
 
     def finish(self, result: RunResult) -> None:
         self.feed.finish(result)
@@ -380,13 +384,6 @@ class TrainedNumerics:
 
 def sent(worker: ComputingWorker, gradient: Tensor) -> Tensor:
     return gradient if worker.gradients is None else worker.gradients(gradient)
-
-
-def server_of(config: TrainingConfig, model: FlatModel) -> GlobalParameters:
-    """The global parameters of a job that starts from `model`; they are a copy."""
-    vector = model.parameters.clone()
-    optimizer = configured_optimizer(config, vector, model.layout)
-    return GlobalParameters(vector, optimizer, parse_compensation(config.compensation))
 
 
 def diverged(what: str, samples: int) -> DivergedError:

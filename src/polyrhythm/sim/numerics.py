@@ -76,6 +76,9 @@ class Numerics(Protocol):
             DivergedError: when the parameters or the loss are no longer finite.
         """
 
+    def probe(self) -> float | None:
+        """Mean loss of the global parameters on the probe batch; None if there is no model."""
+
     def finish(self, result: RunResult) -> None:
         """The run is over: enter what only the numerics know."""
 
@@ -113,6 +116,9 @@ class TimingOnly:
         pass
 
     def evaluate(self) -> None:
+        return
+
+    def probe(self) -> None:
         return
 
     def finish(self, result: RunResult) -> None:

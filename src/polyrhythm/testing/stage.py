@@ -18,11 +18,14 @@ from polyrhythm.core import (
     Header,
     LeftReason,
     Policy,
+    Probe,
+    Probed,
     Proceed,
     Report,
     Sync,
     Ticket,
     Trace,
+    Wake,
 )
 from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.errors import PolicyError
@@ -168,9 +171,12 @@ class ScriptPlayer:
                 self.now_s + self.script.latency_s, partial(self._told_to_stop, self.ledger.accounts[worker], worker)
             )
 
-    def wake(self, time_s: float) -> None:
+    def wake(self, decision: Wake) -> None:
         """Plan an alarm."""
-        self._at(time_s + self.script.alarm_delay_s, lambda: self.driver.tell(Alarm(self.now_s)))
+        due_s, probes = decision.time_s + self.script.alarm_delay_s, isinstance(decision, Probe)
+        self._at(
+            due_s, lambda: self.driver.tell(Probed(self.now_s, 1 / self._version) if probes else Alarm(self.now_s))
+        )
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Combine what a worker that has finished has pending."""

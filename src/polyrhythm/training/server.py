@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from polyrhythm.training.combine import weighted_mean
-from polyrhythm.training.compensation import Compensation
-from polyrhythm.training.optimizer import FlatOptimizer
+from polyrhythm.training.compensation import Compensation, parse_compensation
+from polyrhythm.training.config import TrainingConfig
+from polyrhythm.training.flat import FlatModel
+from polyrhythm.training.optimizer import FlatOptimizer, configured_optimizer
 
 PLAIN = Compensation()
 
@@ -122,3 +124,10 @@ class GlobalParameters:
         """What readers share is an older version from now on."""
         self.version += 1
         self._snapshot = None
+
+
+def server_of(config: TrainingConfig, model: FlatModel) -> GlobalParameters:
+    """The global parameters of a job that starts from `model`; they are a copy."""
+    vector = model.parameters.clone()
+    optimizer = configured_optimizer(config, vector, model.layout)
+    return GlobalParameters(vector, optimizer, parse_compensation(config.compensation))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from polyrhythm.core import Cluster, Decisions, Entry, Joined, Left, Policy, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Decisions, Entry, Joined, Left, Policy, Probe, Probed, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import RLP, SSP, KGroup, parse_policy
 from polyrhythm.policies.rlp.network import Layer, Learned, ValueNetwork
@@ -38,6 +38,12 @@ def phase(tmp_path: Path) -> str:
 def test_conformance(tmp_path: Path, view: str, keep: bool, fallback: str) -> None:
     file = written(tmp_path, learned(view, window=1, keep=keep))
     conformance(RLP(file, fallback=parse_policy(fallback), probe=2), examples=10)()
+
+
+@pytest.mark.parametrize("view", ["paper", "phase"])
+def test_conformance_with_a_probe_batch(tmp_path: Path, view: str) -> None:
+    file = written(tmp_path, learned(view, window=1))
+    conformance(RLP(file, fallback=parse_policy("ssp:1"), probe=2, loss="probe"), examples=10)()
 
 
 @few
@@ -185,6 +191,36 @@ def test_a_worker_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     assert policy.decide(state, Left(0, 3.0, 1))[1] == (Proceed((1,)),)
 
 
+def test_the_loss_is_that_after_the_update(tmp_path: Path) -> None:
+    """A gradient is applied first; whoever goes on is named once the loss is known."""
+    policy = RLP(written(tmp_path, learned("paper", best=2)), loss="probe")
+    state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
+    made = []
+    for event in (Report(0, 1, 1.0, loss=9.0), Probed(1.0, 2.0), Report(1, 1, 2.0, staleness=3), Probed(2.0, 1.5)):
+        state, decisions = policy.decide(state, event)
+        made.append(decisions)
+    assert made == [(Sync((0,)), Probe(1.0)), (Proceed((0,)),), (Sync((1,)), Probe(2.0)), (Proceed((1,)),)]
+    assert state.signals.history[:2] == ((0.02, 2.0, -5.0, 0.3), (0.01, 2.0, 0.0, 0.0))
+
+
+def test_who_leaves_before_its_loss_is_known_is_forgotten(tmp_path: Path) -> None:
+    policy = RLP(written(tmp_path, learned("paper", best=2)), loss="probe")
+    state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
+    for event in (Report(0, 1, 1.0), Report(1, 1, 1.0), Left(0, 1.0, 1)):
+        state, _ = policy.decide(state, event)
+    state, decisions = policy.decide(state, Probed(1.0, 2.0))
+    assert decisions == (Proceed((1,)),)
+    assert policy.decide(state, Probed(1.0, 2.0))[1] == ()
+
+
+def test_the_loss_is_what_the_file_was_trained_with(tmp_path: Path) -> None:
+    file = written(tmp_path, replace(learned("paper"), loss="probe"))
+    assert RLP(file).traits.needs == {"probe_loss"}
+    assert RLP(file, loss="running").traits.needs == {"loss"}
+    with pytest.raises(SpecError, match="loss must be running or probe but got 'mean'"):
+        RLP(written(tmp_path, replace(learned("paper"), loss="mean")))
+
+
 def test_the_policy_that_ships() -> None:
     policy = RLP()
     assert policy.spec == "rlp"
@@ -201,6 +237,8 @@ def test_the_policy_that_ships() -> None:
         ("rlp:probe=1", "probe must be 0 or at least 2 but got 1"),
         ("rlp:z=0", "z must be above 0"),
         ("rlp:fallback=(local:2)", "fallback must exchange gradients"),
+        ("rlp:loss=last", "loss must be running or probe but got 'last'"),
+        ("rlp:loss=probe,fallback=(bsp)", "loss=probe needs a fallback that applies each gradient when it arrives"),
     ],
 )
 def test_refused(spec: str, message: str) -> None:

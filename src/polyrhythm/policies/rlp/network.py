@@ -3,7 +3,7 @@
 Numbers are float32 in base64, little-endian, a layer's weights row by row. Nothing in the file is executed.
 
     {"format": "polyrhythm-rlp", "version": 1, "checksum": sha256 of all the rest,
-     "view": "phase", "window": 3, "keep": true, "fallback": "asp",
+     "view": "phase", "window": 3, "keep": true, "loss": "running", "fallback": "asp",
      "conditions": {"workers": [2, 10], "low": [...], "high": [...]},
      "training": {"command": "polyrhythm learn ...", ...},
      "layers": [{"inputs": 14, "outputs": 64, "weights": "...", "bias": "..."}, ...]}
@@ -103,6 +103,7 @@ class Learned:
         network: values of the actions.
         training: how it was trained, for people.
         keep: whether the first choice is kept for as long as the same workers are there.
+        loss: what it was trained with, "running" or "probe"; see `RLP`.
     """
 
     view: str
@@ -112,6 +113,7 @@ class Learned:
     network: ValueNetwork
     training: tuple[tuple[str, str], ...] = ()
     keep: bool = False
+    loss: str = "running"
 
 
 def dump(learned: Learned) -> str:
@@ -121,6 +123,7 @@ def dump(learned: Learned) -> str:
         "view": learned.view,
         "window": learned.window,
         "keep": learned.keep,
+        "loss": learned.loss,
         "fallback": learned.fallback,
         "conditions": {
             "workers": list(learned.conditions.workers),
@@ -185,6 +188,7 @@ def parse(text: str) -> Learned:
         network,
         training,
         bool(body.get("keep", False)),
+        str(body.get("loss", "running")),
     )
     check_shapes(learned)
     return learned

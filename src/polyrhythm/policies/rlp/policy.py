@@ -5,7 +5,21 @@ from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar
 
-from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Report, Traits
+from polyrhythm.core import (
+    Alarm,
+    Cluster,
+    Decisions,
+    Event,
+    Joined,
+    Left,
+    Policy,
+    Probe,
+    Probed,
+    Proceed,
+    Report,
+    Sync,
+    Traits,
+)
 from polyrhythm.core.spec import parse_spec
 from polyrhythm.errors import SpecError, did_you_mean
 from polyrhythm.policies._lib.checks import require_at_least
@@ -16,11 +30,14 @@ from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.bsp import BSP
 from polyrhythm.policies.k_group import KGroup
 from polyrhythm.policies.rlp.network import Learned, load
-from polyrhythm.policies.rlp.views import VIEWS, ByAction, Observation, View
+from polyrhythm.policies.rlp.views import SMOOTHING, VIEWS, ByAction, Observation, View
 from polyrhythm.policies.ssp import SSP
 
 FALLBACKS: dict[str, type[Policy[Any]]] = {policy.name: policy for policy in (ASP, BSP, KGroup, SSP)}
 """Policies that a file may name as its fallback."""
+
+LOSSES = ("running", "probe")
+"""What a loss is: that of the mini-batches, or that on the probe batch after each update."""
 
 FALLBACK = 1
 """The arm of the match between the learned policy, 0, and its fallback."""
@@ -37,7 +54,10 @@ class ChosenPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RLPState:
-    """The policy in charge and the one that was chosen; the window that fills; signals of the view; the match."""
+    """The policy in charge and the one that was chosen; the window that fills; signals of the view; the match.
+
+    `held`: reports whose gradient is applied and whose loss is not known yet, under ``loss="probe"``.
+    """
 
     cluster: Cluster
     charge: Charge
@@ -45,6 +65,7 @@ class RLPState:
     window: LossWindow
     signals: Any
     match: Match
+    held: tuple[Report, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,12 +86,16 @@ class RLP(Policy[RLPState]):
       `z` standard errors above zero, after four probes at least, the fallback takes over, and the learned policy is
       what is probed from then on. So a policy that is worse is found out after about 4 * probe windows.
 
+    With ``loss="probe"`` the losses are the paper's, those of the parameters after each update: the gradient is
+    applied, then the probe batch evaluated, then the choice made. Only the simulator can do so.
+
     Args:
         file: as ``polyrhythm learn`` writes it; empty: the one that ships with the package.
         fallback: that policy; none: as the file says.
         probe: windows from one probe to the next, at least 2; 0: never.
         z: standard errors of that decision.
         only: restricts it to one action, which makes it the fixed policy that the action is; without a fallback.
+        loss: running, the mini-batches' own, or probe; empty: what the file was trained with.
 
     Example:
         >>> from polyrhythm.core import Cluster, Joined
@@ -80,8 +105,8 @@ class RLP(Policy[RLPState]):
         (Proceed(workers=(0, 1), exchange='gradients', settings=None, shares=None),)
 
     Source: *Learning efficient parameter server synchronization policies for distributed SGD*, section 3.
-    Differs from it: "nobody" while everyone is idle means all; the loss is the running mean of the mini-batches' own;
-    the fallback and the view "phase" are ours.
+    Differs from it: "nobody" while everyone is idle means all; without ``loss="probe"`` the loss is the running mean of
+    the mini-batches' own; the fallback and the view "phase" are ours.
     """
 
     file: str = ""
@@ -89,10 +114,10 @@ class RLP(Policy[RLPState]):
     probe: int = 10
     z: float = 2.0
     only: str = ""
+    loss: str = ""
 
     name: ClassVar[str] = "rlp"
     summary: ClassVar[str] = "a learned network chooses who goes on, with a fixed policy to fall back on"
-    traits: ClassVar[Traits] = Traits(needs=frozenset({"loss"}))
 
     def __post_init__(self) -> None:
         require_at_least(0, probe=self.probe)
@@ -114,6 +139,26 @@ class RLP(Policy[RLPState]):
                 f"{did_you_mean(self.only, self.view.actions)}"
             )
         require_plain_gradients("fallback", self.fixed)
+        self.check_loss()
+
+    def check_loss(self) -> None:
+        if self.losses not in LOSSES:
+            raise SpecError(f"loss must be {' or '.join(LOSSES)} but got {self.losses!r}")
+        if self.losses == "probe" and not isinstance(self.fixed, ASP | SSP | KGroup):
+            raise SpecError(
+                f"loss=probe needs a fallback that applies each gradient when it arrives but got {self.fixed.spec!r}; "
+                "try asp, ssp:3 or k-group:3"
+            )
+
+    @property
+    def traits(self) -> Traits:
+        """Which loss it reads."""
+        return Traits(needs=frozenset({"loss" if self.losses == "running" else "probe_loss"}))
+
+    @property
+    def losses(self) -> str:
+        """One of `LOSSES`."""
+        return self.loss or self.learned.loss
 
     @property
     def learned(self) -> Learned:
@@ -134,7 +179,31 @@ class RLP(Policy[RLPState]):
         return RLPState(cluster, charge, ChosenPolicy(chosen), LossWindow(1), signals, Match.of(2))
 
     def decide(self, state: RLPState, event: Event) -> tuple[RLPState, Decisions]:
-        signals = self.view.hear(state.signals, event)
+        if self.losses == "running":
+            return self.follow(state, event, SMOOTHING)
+        match event:
+            case Report(worker=worker, time_s=time_s):
+                return replace(state, held=(*state.held, event)), (Sync((worker,)), Probe(time_s))
+            case Probed(loss=loss) if state.held:
+                report, held = state.held[0]._replace(loss=loss), state.held[1:]
+                state, decisions = self.follow(replace(state, held=held), report, weight=1.0)
+                return state, tuple(each for each in decisions if each != Sync((report.worker,)))
+        state, freed = self.give_up(state, event.worker) if isinstance(event, Left) else (state, ())
+        state, decisions = self.follow(state, event, weight=1.0)
+        return state, (*freed, *decisions)
+
+    def give_up(self, state: RLPState, worker: int) -> tuple[RLPState, Decisions]:
+        """A worker leaves before its loss is known: whoever is in charge still hears of its step, whose clock counts."""
+        report = next((report for report in state.held if report.worker == worker), None)
+        if report is None:
+            return state, ()
+        charge, decisions = state.charge.decide(report)
+        others = [set(each.workers) - {worker} for each in decisions if isinstance(each, Proceed)]
+        held = tuple(other for other in state.held if other != report)
+        return replace(state, charge=charge, held=held), tuple(Proceed(tuple(sorted(free))) for free in others if free)
+
+    def follow(self, state: RLPState, event: Event, weight: float) -> tuple[RLPState, Decisions]:
+        signals = self.view.hear(state.signals, event, weight)
         if isinstance(event, Report):
             return self.after_report(state, signals, event)
         charge, decisions = state.charge.decide(event)
@@ -154,7 +223,7 @@ class RLP(Policy[RLPState]):
             signals, plan = (signals, state.plan) if observation is None else self.planned(state, signals, observation)
         policy = self.in_charge(plan, match)
         charge, decisions = swapped(state.charge, policy).follow(policy, state.cluster, report)
-        return RLPState(state.cluster, charge, plan, window, signals, match), decisions
+        return RLPState(state.cluster, charge, plan, window, signals, match, state.held), decisions
 
     def blind(self, plan: ChosenPolicy) -> ChosenPolicy:
         """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""

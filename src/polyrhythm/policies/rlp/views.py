@@ -80,7 +80,8 @@ class View(ABC, Generic[Signals]):
     def init(self) -> Signals: ...
 
     @abstractmethod
-    def hear(self, signals: Signals, event: Event) -> Signals: ...
+    def hear(self, signals: Signals, event: Event, weight: float = SMOOTHING) -> Signals:
+        """`weight` is that of a report's loss in the running one; 1 where it is the loss after the report's update."""
 
     @abstractmethod
     def observe(self, signals: Signals, closed: LossWindow | None) -> tuple[Signals, Observation | None]:
@@ -105,7 +106,8 @@ class PaperView(View[PaperSignals]):
 
     The state is the last H = 10 tuples (n, L(w), L(w') - L(w), l), padded with zeros: the iteration, the loss before
     it, its change, and the gradients that others pushed while this one was computed. L is the running mean of the
-    mini-batches' losses, weight 0.1, which a real server has for nothing. Each number is counted in `UNITS`.
+    mini-batches' losses, weight 0.1, which a real server has for nothing; or the loss on a probe batch after the
+    update, that of the update before being L(w). Each number is counted in `UNITS`.
     """
 
     name = "paper"
@@ -115,11 +117,11 @@ class PaperView(View[PaperSignals]):
     def init(self) -> PaperSignals:
         return PaperSignals()
 
-    def hear(self, signals: PaperSignals, event: Event) -> PaperSignals:
+    def hear(self, signals: PaperSignals, event: Event, weight: float = SMOOTHING) -> PaperSignals:
         if not isinstance(event, Report) or event.loss is None:
             return signals
         before = event.loss if signals.loss is None else signals.loss
-        after = before + SMOOTHING * (event.loss - before)
+        after = before + weight * (event.loss - before)
         features = (signals.count + 1, before, after - before, event.staleness)
         entry = tuple(value / unit for value, unit in zip(features, UNITS, strict=True))
         return PaperSignals(signals.count + 1, after, (entry, *signals.history[:-1]))
@@ -190,7 +192,7 @@ class PhaseView(View[PhaseSignals]):
     def init(self) -> PhaseSignals:
         return PhaseSignals()
 
-    def hear(self, signals: PhaseSignals, event: Event) -> PhaseSignals:
+    def hear(self, signals: PhaseSignals, event: Event, weight: float = SMOOTHING) -> PhaseSignals:
         match event:
             case Report():
                 steps = signals.steps.set(event.worker, event.step_s + event.transfer_s)

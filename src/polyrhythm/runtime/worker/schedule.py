@@ -3,7 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrhythm.core import Cluster, Driver, Exchange, Left, LeftReason, Policy, Proceed, Report, Settings, Sync, Ticket
+from polyrhythm.core import (
+    Cluster,
+    Driver,
+    Exchange,
+    Left,
+    LeftReason,
+    Policy,
+    Proceed,
+    Report,
+    Settings,
+    Sync,
+    Ticket,
+    Wake,
+)
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
 from polyrhythm.core.policy_state import decode_state, encode_state
 from polyrhythm.core.workload import SampleRange
@@ -119,7 +132,7 @@ class LocalSchedule:
     def stop(self, workers: tuple[int, ...]) -> None:
         raise AssertionError("every worker here waits for answers")
 
-    def wake(self, time_s: float) -> None:
+    def wake(self, decision: Wake) -> None:
         raise AssertionError("the driver refuses alarms of policies that the coordinator does not run")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 EVALUATION_BATCH = 1000
 """Samples of one forward pass of an evaluation."""
+PROBE_BATCH = 128
+"""Samples of the probe batch."""
 
 
 class Quality(NamedTuple):
@@ -66,6 +68,13 @@ class Task:
     def subset(self, train_samples: int | None, test_samples: int | None) -> "Task":
         """This task on at most so many samples."""
         return replace(self, train=self.train.first(train_samples), test=self.test.first(test_samples))
+
+    def probing(self, seed: int) -> "Task":
+        """This task with the probe batch, some of its training samples, in the place of the test split."""
+        samples = len(self.train)
+        order = np.random.default_rng((seed, samples, PROBE_BATCH)).permutation(samples)
+        chosen = torch.from_numpy(order[:PROBE_BATCH])
+        return replace(self, test=Split(self.train.inputs[chosen], self.train.targets[chosen]))
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of these training samples."""

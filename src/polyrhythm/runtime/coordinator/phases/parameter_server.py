@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
-from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job, Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
@@ -199,8 +199,8 @@ class ParameterServerPhase(PhaseKind):
             elif account.running is None and step is not None:
                 self.cancel((worker,), [Ticket(worker, step, self.exchange)])
 
-    def wake(self, time_s: float) -> None:
-        self._job.effects.wake(time_s)
+    def wake(self, decision: Wake) -> None:
+        self._job.effects.wake(decision.time_s)
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Apply what a worker leaves behind."""

@@ -11,7 +11,7 @@ one left. One that is told to stop, or is at the end of the plan, averages its r
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket
+from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule, plan_of
 from polyrhythm.core.token_window import TokenWindow
 from polyrhythm.core.workload import SampleRange
@@ -256,7 +256,7 @@ class SynchronousPhase(PhaseKind):
     def take_back_decisions(self) -> None:
         """The ranks see to it by themselves."""
 
-    def wake(self, time_s: float) -> None:
+    def wake(self, decision: Wake) -> None:
         raise AssertionError("the driver refuses alarms of policies that the coordinator does not run")
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
