@@ -204,6 +204,9 @@ class Books:
     def evaluate(self) -> Evaluation | None:
         return None
 
+    def probe(self) -> float | None:
+        return None
+
     def finish(self, result: RunResult) -> None:
         pass
 

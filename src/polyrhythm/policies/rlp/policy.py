@@ -193,7 +193,7 @@ class RLP(Policy[RLPState]):
         return state, (*freed, *decisions)
 
     def give_up(self, state: RLPState, worker: int) -> tuple[RLPState, Decisions]:
-        """A worker leaves before its loss is known: whoever is in charge still hears of its step, whose clock counts."""
+        """A worker leaves before its loss is known; whoever is in charge hears of its step, whose clock counts."""
         report = next((report for report in state.held if report.worker == worker), None)
         if report is None:
             return state, ()
