@@ -36,7 +36,7 @@ import joblib
 from rich.console import Console
 from rich.table import Table
 
-from polyrhythm.core import Cluster, Header, Policy, Probed, Report, Trace, TraceWriter
+from polyrhythm.core import Cluster, Header, LossMeasured, Policy, Report, Trace, TraceWriter
 from polyrhythm.policies import ASP, RLP
 from polyrhythm.policies.rlp.network import ValueNetwork, load
 from polyrhythm.policies.rlp.policy import LOSSES
@@ -154,9 +154,9 @@ def changes(instance: Instance) -> tuple[list[tuple[float, float]], tuple[float,
     for event, _ in Trace.parse(lines).entries:
         if isinstance(event, Report) and event.loss is not None:
             running.append(event.loss if not running else running[-1] + SMOOTHING * (event.loss - running[-1]))
-        elif isinstance(event, Probed) and event.loss is not None:
+        elif isinstance(event, LossMeasured) and event.loss is not None:
             probed.append(event.loss)
-    pairs = zip(pairwise(running), pairwise(probed), strict=True)
+    pairs = zip(pairwise(running), pairwise(probed), strict=False)  # the job may end before the last probe
     return [(new - old, after - before) for (old, new), (before, after) in pairs], (spent[0][0], spent[1][0])
 
 

@@ -40,7 +40,7 @@ REFUSED = {
     "WakesInThePast": "Wake asks for an alarm at -1 s, but it is",
     "WakesAtNoTime": "Wake asks for an alarm at nan s",
     "NeverWakes": "Wake asks for an alarm at inf s",
-    "ProbesUndeclared": "needs 'probe_loss' in Traits(needs=...)",
+    "MeasuresUndeclared": "needs 'probe_loss' in Traits(needs=...)",
     "WakesByTheClock": "needs Traits(placement='coordinator'): ranks that decide by themselves share no clock",
 }
 

@@ -7,7 +7,7 @@ from polyrhythm.core import (
     Cancel,
     Event,
     Joined,
-    Probe,
+    MeasureLoss,
     Proceed,
     Report,
     Settings,
@@ -171,9 +171,9 @@ class WakesAtNoTime(Wrong):
         return Sync((1,)), Wake(float("nan"))
 
 
-class ProbesUndeclared(Wrong):
-    def wrong(self, event: Report) -> Any:
-        return Sync((1,)), Probe(99.0)
+class MeasuresUndeclared(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return Sync((1,)), MeasureLoss(99.0)
 
 
 class NeverWakes(Wrong):

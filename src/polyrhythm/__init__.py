@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from polyrhythm.core import Event as Event
     from polyrhythm.core import Joined as Joined
     from polyrhythm.core import Left as Left
+    from polyrhythm.core import LossMeasured as LossMeasured
+    from polyrhythm.core import MeasureLoss as MeasureLoss
     from polyrhythm.core import Outer as Outer
     from polyrhythm.core import Policy as Policy
-    from polyrhythm.core import Probe as Probe
-    from polyrhythm.core import Probed as Probed
     from polyrhythm.core import Proceed as Proceed
     from polyrhythm.core import Report as Report
     from polyrhythm.core import Settings as Settings
@@ -52,8 +52,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "polyrhythm.core": (
         *("Bounds", "Cluster", "Policy", "Trace", "Traits", "replay"),
-        *("Alarm", "Event", "Joined", "Left", "Probed", "Report", "Stopped"),
-        *("Cancel", "Decision", "Decisions", "Outer", "Probe", "Proceed", "Settings", "Stop", "Sync", "Wake"),
+        *("Alarm", "Event", "Joined", "Left", "LossMeasured", "Report", "Stopped"),
+        *("Cancel", "Decision", "Decisions", "Outer", "MeasureLoss", "Proceed", "Settings", "Stop", "Sync", "Wake"),
     ),
     "polyrhythm.errors": ("ClusterError", "PolyrhythmError", "UsageError"),
     "polyrhythm.policies": ("parse_policy",),

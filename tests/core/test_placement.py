@@ -32,7 +32,5 @@ def test_workers_that_go_on_without_an_answer_step_on_replicas() -> None:
 def test_a_probe_batch_is_evaluated_in_the_simulator_only() -> None:
     assert runtime_placement(parse_policy("rlp")) == "servers"
     for spec in ("rlp:loss=probe", "switch:rlp:loss=probe@0.5,asp", "elastic:(rlp:loss=probe)"):
-        with pytest.raises(
-            PolicyError, match="loss=probe cannot run on real workers: servers have the newest parameters"
-        ):
+        with pytest.raises(PolicyError, match="cannot run on real workers: servers have the newest parameters"):
             runtime_placement(parse_policy(spec))

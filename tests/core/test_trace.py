@@ -18,9 +18,9 @@ from polyrhythm.core import (
     Joined,
     Left,
     LeftReason,
+    LossMeasured,
+    MeasureLoss,
     Outer,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Settings,
@@ -66,7 +66,7 @@ decisions = st.one_of(
     st.builds(Cancel, workers),
     st.builds(Stop, workers),
     st.builds(Wake, times),
-    st.builds(Probe, times),
+    st.builds(MeasureLoss, times),
 )
 entries = st.builds(Entry, events, st.lists(decisions, max_size=3).map(tuple))
 about = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5), max_size=3)
@@ -103,8 +103,8 @@ def times_of(trace: Trace) -> list[float]:
 
 
 def test_every_kind_has_a_tag() -> None:
-    assert set(EVENTS.values()) == {Joined, Report, Left, Stopped, Probed, Alarm}
-    assert set(DECISIONS.values()) == {Sync, Proceed, Cancel, Stop, Wake, Probe}
+    assert set(EVENTS.values()) == {Joined, Report, Left, Stopped, LossMeasured, Alarm}
+    assert set(DECISIONS.values()) == {Sync, Proceed, Cancel, Stop, Wake, MeasureLoss}
 
 
 def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from polyrhythm.core import (
     Event,
     Joined,
     Left,
+    LossMeasured,
+    MeasureLoss,
     Policy,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Sync,
@@ -349,8 +349,8 @@ def test_a_probe_without_a_model_has_no_loss() -> None:
     class Probing(Scripted):
         traits: ClassVar[Traits] = Traits(needs=frozenset({"probe_loss"}))
 
-    told = events(cluster(1.0, samples=1), Probing([(Proceed((0,)), Probe(0.5))]))
-    assert [event for event in told if isinstance(event, Alarm)] == [Probed(0.5, None)]
+    told = events(cluster(1.0, samples=1), Probing([(Proceed((0,)), MeasureLoss(0.5))]))
+    assert [event for event in told if isinstance(event, Alarm)] == [LossMeasured(0.5, None)]
 
 
 def test_a_policy_that_only_wakes_itself_is_stopped() -> None:

@@ -28,9 +28,9 @@ from polyrhythm.core.types import Exchange as Exchange
 from polyrhythm.core.types import Joined as Joined
 from polyrhythm.core.types import Left as Left
 from polyrhythm.core.types import LeftReason as LeftReason
+from polyrhythm.core.types import LossMeasured as LossMeasured
+from polyrhythm.core.types import MeasureLoss as MeasureLoss
 from polyrhythm.core.types import Outer as Outer
-from polyrhythm.core.types import Probe as Probe
-from polyrhythm.core.types import Probed as Probed
 from polyrhythm.core.types import Proceed as Proceed
 from polyrhythm.core.types import Report as Report
 from polyrhythm.core.types import Settings as Settings

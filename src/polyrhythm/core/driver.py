@@ -48,7 +48,7 @@ class Effects(Protocol):
         """Send these workers the word to stop; each then is told of by `Driver.stopped`."""
 
     def wake(self, decision: Wake) -> None:
-        """Send an `Alarm` at its time; for a `Probe` a `Probed`."""
+        """Send an `Alarm` at its time; for a `MeasureLoss` a `LossMeasured`."""
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Apply what a worker has pending before it goes, as one update with the mean."""

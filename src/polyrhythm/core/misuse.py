@@ -12,7 +12,7 @@ from polyrhythm.core.types import (
     Exchange,
     Joined,
     Left,
-    Probe,
+    MeasureLoss,
     Proceed,
     Report,
     Settings,
@@ -74,7 +74,7 @@ def undeclared(decisions: Iterable[Decision], traits: Traits) -> str:
             return f"{decision} needs Traits(shares=True)"
         if isinstance(decision, Sync) and decision.what != "gradients" and "replicas" not in traits.exchanges:
             return f"{decision} needs 'replicas' in Traits(exchanges=...)"
-        if isinstance(decision, Probe) and "probe_loss" not in traits.needs:
+        if isinstance(decision, MeasureLoss) and "probe_loss" not in traits.needs:
             return f"{decision} needs 'probe_loss' in Traits(needs=...)"
         if isinstance(decision, Wake) and traits.placement != "coordinator":
             return f"{decision} needs Traits(placement='coordinator'): ranks that decide by themselves share no clock"

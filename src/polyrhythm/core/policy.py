@@ -37,7 +37,7 @@ class Traits:
     Args:
         placement: see `Placement`.
         exchanges: kinds of step that its `Proceed`s start.
-        needs: optional `Report` fields that it reads, and "probe_loss" if it asks for a `Probe`.
+        needs: optional `Report` fields that it reads, and "probe_loss" if it asks for a `MeasureLoss`.
         cancels: whether it abandons steps in flight.
         waits: whether a worker with a replica waits for the answer to its report. If not, it goes on by itself, any
             number of steps ahead of the coordinator's word. The policy answers every report with a `Proceed`, and ends

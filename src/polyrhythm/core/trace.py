@@ -22,9 +22,9 @@ from polyrhythm.core.types import (
     Event,
     Joined,
     Left,
+    LossMeasured,
+    MeasureLoss,
     Outer,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Settings,
@@ -43,7 +43,7 @@ EVENTS: dict[str, type[Event]] = {
     "report": Report,
     "left": Left,
     "stopped": Stopped,
-    "probed": Probed,
+    "loss_measured": LossMeasured,
     "alarm": Alarm,
 }
 DECISIONS: dict[str, type[Decision]] = {
@@ -52,7 +52,7 @@ DECISIONS: dict[str, type[Decision]] = {
     "cancel": Cancel,
     "stop": Stop,
     "wake": Wake,
-    "probe": Probe,
+    "measure_loss": MeasureLoss,
 }
 TAGS: dict[type[Event] | type[Decision], str] = {
     **{cls: tag for tag, cls in EVENTS.items()},

@@ -150,11 +150,11 @@ class Stopped(Alarm):
 
 
 @dataclass(frozen=True, slots=True)
-class Probed(Alarm):
-    """The loss that a `Probe` asked for; None where there is no model.
+class LossMeasured(Alarm):
+    """The loss that a `MeasureLoss` asked for; None where there is no model.
 
-    >>> Probed(time_s=0.5, loss=1.25)
-    Probed(time_s=0.5, loss=1.25)
+    >>> LossMeasured(time_s=0.5, loss=1.25)
+    LossMeasured(time_s=0.5, loss=1.25)
     """
 
     loss: float | None
@@ -298,14 +298,14 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(Wake):
-    """Evaluate the global parameters at this time, and send me a `Probed`.
+class MeasureLoss(Wake):
+    """Evaluate the global parameters at this time, and send me a `LossMeasured`.
 
     The loss is the mean over the job's **probe batch**, the same training samples every time. No worker computes it,
     and it takes no virtual time. Only the simulator has parameters and model in one process.
 
-    >>> Probe(time_s=0.5)
-    Probe(time_s=0.5)
+    >>> MeasureLoss(time_s=0.5)
+    MeasureLoss(time_s=0.5)
     """
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from polyrhythm.core import Cluster, Decisions, Event, Policy, Probe, Probed, Proceed, Report, Traits
+from polyrhythm.core import Cluster, Decisions, Event, LossMeasured, MeasureLoss, Policy, Proceed, Report, Traits
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.rlp.network import Conditions, Layer, Learned, ValueNetwork
 from polyrhythm.policies.rlp.policy import RLP
@@ -94,7 +94,7 @@ class Watched(Policy[WatchedState]):
     def decide(self, state: WatchedState, event: Event) -> tuple[WatchedState, Decisions]:
         inner, decisions = self.watched.decide(state.inner, event)
         state = replace(state, inner=inner)
-        if isinstance(event, Probed):
+        if isinstance(event, LossMeasured):
             (report, action), held = state.held[0], state.held[1:]
             return self.note(replace(state, held=held), report._replace(loss=event.loss), action, weight=1.0), decisions
         if not isinstance(event, Report):
@@ -102,7 +102,7 @@ class Watched(Policy[WatchedState]):
         action = action_of(event.worker, decisions)
         if self.loss == "running":
             return self.note(state, event, action, SMOOTHING), decisions
-        return replace(state, held=(*state.held, (event, action))), (*decisions, Probe(event.time_s))
+        return replace(state, held=(*state.held, (event, action))), (*decisions, MeasureLoss(event.time_s))
 
     def note(self, state: WatchedState, report: Report, action: int, weight: float) -> WatchedState:
         view = VIEWS["paper"]

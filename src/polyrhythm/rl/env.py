@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrhythm.core import Event, Probed, Report, TraceWriter
+from polyrhythm.core import Event, LossMeasured, Report, TraceWriter
 from polyrhythm.errors import DivergedError
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
@@ -57,7 +57,7 @@ class PausingEngine(Engine):
     def _pause_or_tell(self, event: Event) -> None:
         agent = self.policy.agent  # type: ignore[attr-defined]
         agent.asked = None
-        if isinstance(event, Report | Probed):
+        if isinstance(event, Report | LossMeasured):
             self.policy.decide(self.driver.state, event)
         if agent.asked is None:
             self.driver.tell(event)

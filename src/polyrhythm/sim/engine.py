@@ -13,9 +13,9 @@ from polyrhythm.core import (
     Alarm,
     Driver,
     LeftReason,
+    LossMeasured,
+    MeasureLoss,
     Policy,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Supervisor,
@@ -233,7 +233,9 @@ class Engine:
                 "release somebody, or ask for an alarm when there is something to wait for"
             )
         time_s = timer.about.time_s
-        self.tell(Probed(time_s, self.numerics.probe()) if isinstance(timer.about, Probe) else Alarm(time_s))
+        self.tell(
+            LossMeasured(time_s, self.numerics.probe()) if isinstance(timer.about, MeasureLoss) else Alarm(time_s)
+        )
 
     # Steps.
 

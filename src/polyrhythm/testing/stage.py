@@ -17,9 +17,9 @@ from polyrhythm.core import (
     Event,
     Header,
     LeftReason,
+    LossMeasured,
+    MeasureLoss,
     Policy,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Sync,
@@ -173,9 +173,10 @@ class ScriptPlayer:
 
     def wake(self, decision: Wake) -> None:
         """Plan an alarm."""
-        due_s, probes = decision.time_s + self.script.alarm_delay_s, isinstance(decision, Probe)
+        due_s, probes = decision.time_s + self.script.alarm_delay_s, isinstance(decision, MeasureLoss)
         self._at(
-            due_s, lambda: self.driver.tell(Probed(self.now_s, 1 / self._version) if probes else Alarm(self.now_s))
+            due_s,
+            lambda: self.driver.tell(LossMeasured(self.now_s, 1 / self._version) if probes else Alarm(self.now_s)),
         )
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:

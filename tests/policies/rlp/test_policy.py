@@ -6,7 +6,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from polyrhythm.core import Cluster, Decisions, Entry, Joined, Left, Policy, Probe, Probed, Proceed, Report, Sync
+from polyrhythm.core import (
+    Cluster,
+    Decisions,
+    Entry,
+    Joined,
+    Left,
+    LossMeasured,
+    MeasureLoss,
+    Policy,
+    Proceed,
+    Report,
+    Sync,
+)
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import RLP, SSP, KGroup, parse_policy
 from polyrhythm.policies.rlp.network import Layer, Learned, ValueNetwork
@@ -196,10 +208,15 @@ def test_the_loss_is_that_after_the_update(tmp_path: Path) -> None:
     policy = RLP(written(tmp_path, learned("paper", best=2)), loss="probe")
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
     made = []
-    for event in (Report(0, 1, 1.0, loss=9.0), Probed(1.0, 2.0), Report(1, 1, 2.0, staleness=3), Probed(2.0, 1.5)):
+    for event in (
+        Report(0, 1, 1.0, loss=9.0),
+        LossMeasured(1.0, 2.0),
+        Report(1, 1, 2.0, staleness=3),
+        LossMeasured(2.0, 1.5),
+    ):
         state, decisions = policy.decide(state, event)
         made.append(decisions)
-    assert made == [(Sync((0,)), Probe(1.0)), (Proceed((0,)),), (Sync((1,)), Probe(2.0)), (Proceed((1,)),)]
+    assert made == [(Sync((0,)), MeasureLoss(1.0)), (Proceed((0,)),), (Sync((1,)), MeasureLoss(2.0)), (Proceed((1,)),)]
     assert state.signals.history[:2] == ((0.02, 2.0, -5.0, 0.3), (0.01, 2.0, 0.0, 0.0))
 
 
@@ -208,9 +225,9 @@ def test_who_leaves_before_its_loss_is_known_is_forgotten(tmp_path: Path) -> Non
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
     for event in (Report(0, 1, 1.0), Report(1, 1, 1.0), Left(0, 1.0, 1)):
         state, _ = policy.decide(state, event)
-    state, decisions = policy.decide(state, Probed(1.0, 2.0))
+    state, decisions = policy.decide(state, LossMeasured(1.0, 2.0))
     assert decisions == (Proceed((1,)),)
-    assert policy.decide(state, Probed(1.0, 2.0))[1] == ()
+    assert policy.decide(state, LossMeasured(1.0, 2.0))[1] == ()
 
 
 def test_the_loss_is_what_the_file_was_trained_with(tmp_path: Path) -> None:

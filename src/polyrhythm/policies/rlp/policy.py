@@ -12,9 +12,9 @@ from polyrhythm.core import (
     Event,
     Joined,
     Left,
+    LossMeasured,
+    MeasureLoss,
     Policy,
-    Probe,
-    Probed,
     Proceed,
     Report,
     Sync,
@@ -183,8 +183,8 @@ class RLP(Policy[RLPState]):
             return self.follow(state, event, SMOOTHING)
         match event:
             case Report(worker=worker, time_s=time_s):
-                return replace(state, held=(*state.held, event)), (Sync((worker,)), Probe(time_s))
-            case Probed(loss=loss) if state.held:
+                return replace(state, held=(*state.held, event)), (Sync((worker,)), MeasureLoss(time_s))
+            case LossMeasured(loss=loss) if state.held:
                 report, held = state.held[0]._replace(loss=loss), state.held[1:]
                 state, decisions = self.follow(replace(state, held=held), report, weight=1.0)
                 return state, tuple(each for each in decisions if each != Sync((report.worker,)))
