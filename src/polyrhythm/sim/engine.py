@@ -232,10 +232,8 @@ class Engine:
                 f"policy {self.policy.spec} has woken itself {ALARMS:,} times since the last report; "
                 "release somebody, or ask for an alarm when there is something to wait for"
             )
-        time_s = timer.about.time_s
-        self.tell(
-            LossMeasured(time_s, self.numerics.probe()) if isinstance(timer.about, MeasureLoss) else Alarm(time_s)
-        )
+        time_s, measures = timer.about.time_s, isinstance(timer.about, MeasureLoss)
+        self.tell(LossMeasured(time_s, self.numerics.probe()) if measures else Alarm(time_s))
 
     # Steps.
 

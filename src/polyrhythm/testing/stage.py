@@ -173,11 +173,7 @@ class ScriptPlayer:
 
     def wake(self, decision: Wake) -> None:
         """Plan an alarm."""
-        due_s, probes = decision.time_s + self.script.alarm_delay_s, isinstance(decision, MeasureLoss)
-        self._at(
-            due_s,
-            lambda: self.driver.tell(LossMeasured(self.now_s, 1 / self._version) if probes else Alarm(self.now_s)),
-        )
+        self._at(decision.time_s + self.script.alarm_delay_s, partial(self._alarm, decision))
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
         """Combine what a worker that has finished has pending."""
@@ -195,6 +191,10 @@ class ScriptPlayer:
         for step in self._ahead.pop(worker, ()):
             self._abandon(step)
         self._batch_sizes.pop(worker, None)
+
+    def _alarm(self, decision: Wake) -> None:
+        measured = isinstance(decision, MeasureLoss)
+        self.driver.tell(LossMeasured(self.now_s, 1 / self._version) if measured else Alarm(self.now_s))
 
     def _begin(self, worker: int, share: int | None = None) -> ScriptedStep | None:
         sample_range = self.workload.hand_out(share or self._batch_sizes.get(worker, self.script.batch_size))
