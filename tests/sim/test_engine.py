@@ -1,28 +1,13 @@
 import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import (
-    Alarm,
-    Cancel,
-    Event,
-    Joined,
-    Left,
-    LossMeasured,
-    MeasureLoss,
-    Policy,
-    Proceed,
-    Report,
-    Sync,
-    Trace,
-    Traits,
-    Wake,
-)
+from polyrhythm.core import Alarm, Cancel, Event, Joined, Left, Policy, Proceed, Report, Sync, Trace, Wake
 from polyrhythm.core.types import Settings
 from polyrhythm.errors import PolicyError, ScenarioError
 from polyrhythm.policies import parse_policy
@@ -343,14 +328,6 @@ def test_alarms() -> None:
     script = [(Proceed((0,)), Wake(0.5), Wake(0.0))]
     told = events(cluster(1.0, samples=1), Scripted(script))
     assert [event for event in told if isinstance(event, Alarm)] == [Alarm(0.0), Alarm(0.5)]
-
-
-def test_a_probe_without_a_model_has_no_loss() -> None:
-    class Probing(Scripted):
-        traits: ClassVar[Traits] = Traits(needs=frozenset({"probe_loss"}))
-
-    told = events(cluster(1.0, samples=1), Probing([(Proceed((0,)), MeasureLoss(0.5))]))
-    assert [event for event in told if isinstance(event, Alarm)] == [LossMeasured(0.5, None)]
 
 
 def test_a_policy_that_only_wakes_itself_is_stopped() -> None:

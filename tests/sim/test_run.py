@@ -261,3 +261,8 @@ def test_limits_of_the_clock() -> None:
     )
     assert simulate(scenario, parse_policy("asp")).duration_s == 2.5
     assert math.isinf(Limits().time_s)
+
+
+def test_without_a_model_a_probe_has_no_loss_and_the_fallback_stays() -> None:
+    probing, asp = (simulate(cluster(1.0, 1.5, samples=40), policy) for policy in ("rlp:loss=probe", "asp"))
+    assert (probing.samples, probing.steps_by_worker) == (asp.samples, asp.steps_by_worker)
