@@ -5,6 +5,7 @@ The simulator, the coordinator, every rank that decides by itself and the confor
 that names the policy, the event and the worker that it is about.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -76,6 +77,7 @@ class Driver:
 
     Attributes:
         silent: whether the policy is told nothing more, so that what happens is only booked.
+        untold: reports of each worker that are booked and of which the policy is not told, as it is about to end.
 
     Raises:
         PolicyError: from any call, if the policy raises an exception or breaks its contract. Its ``__cause__`` is the
@@ -102,6 +104,7 @@ class Driver:
         self._decide = decide or policy.decide
         self._traits = policy.traits
         self._letting_go = self.silent = False
+        self.untold: Counter[int] = Counter()
         self._failed = failed
         self._batch_size = cluster.batch_size
         try:
@@ -183,7 +186,7 @@ class Driver:
             self._settle(worker)
         clock, void = self.ledger.leave(worker)
         self._effects.leave(worker, reason, void)
-        self.tell(Left(worker, time_s, clock, reason))
+        self.tell(Left(worker, time_s, clock - self.untold.pop(worker, 0), reason))
 
     def stopped(self, worker: int, time_s: float) -> None:
         """A worker has taken a `Stop`, and all that it has reported is told: the step in flight is void."""

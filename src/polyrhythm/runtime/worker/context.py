@@ -114,6 +114,7 @@ class WorkerContext:
         come_back: stand, and meet the coordinator that takes the place of one that has died; raises the error if there
             is none.
         steering: what the policy sets for the script's optimizer.
+        anyone: whether a process of this worker says so.
 
     `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
     `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it.
@@ -130,6 +131,7 @@ class WorkerContext:
     follow: Callable[[ToWorker], None]
     come_back: Callable[[CoordinatorLostError], None]
     steering: StepSettings
+    anyone: Callable[[bool], bool] = bool
     tally: Tally = field(default_factory=Tally)
     losses: Losses = field(default_factory=Losses)
     loss: float | None = None
@@ -162,7 +164,7 @@ class WorkerContext:
 
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""
-        if self.exchange.anyone(self.leaving):
+        if self.anyone(self.leaving):
             raise SystemExit(LEFT)
 
     def report_failed_collective(

@@ -349,10 +349,6 @@ class DDPExchange:
         """When this worker last joined in a collective, on `time.perf_counter`; 0 before the first."""
         return self.group.launched_s if self.group is not None else 0.0
 
-    def anyone(self, says: bool) -> bool:
-        """Whether a process of this worker says so."""
-        return says
-
     def common(self, loss: float | None) -> float | None:
         """The loss of this worker, of what its processes have heard."""
         return loss

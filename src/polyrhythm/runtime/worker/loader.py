@@ -287,8 +287,8 @@ class SessionLoader(Generic[LoaderSample]):
             self._accumulation.end()  # which may bring another phase, in which this batch is void
             draw, samples, share, last = self._drawn.popleft()
             if draw.generation == self._source.generation:
-                self._accumulation.given(samples, last)
                 self._source.dealt(draw, share)
+                self._accumulation.given(samples, last)
                 if self._inject and draw.weight is not None:
                     raise UsageError("injection needs mini-batches of one size, and the policy deals unequal shares")
                 yield self._inject(batch, self.epoch) if self._inject else batch

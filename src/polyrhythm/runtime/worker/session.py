@@ -96,7 +96,8 @@ class Session:
             raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")
         guard = Guard(self._replica, config.on_divergence, config.divergence)
         parts = self._client, self._replica, self._exchange, time.perf_counter
-        self._worker = Worker(self.rank, *parts, guard, self._open_checkpoints())
+        anyone = bool if self._link is None else self._link.anyone
+        self._worker = Worker(self.rank, *parts, guard, self._open_checkpoints(), anyone)
         self._accumulation = Accumulation(self._worker)
         self._termination = TerminationWatch(self._worker.ask_to_leave)
         self._termination.start()

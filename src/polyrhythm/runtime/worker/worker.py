@@ -60,6 +60,7 @@ class Worker:
         clock: seconds, for durations only; that of `DDPExchange.launched_s`.
         guard: watches the losses; none: nobody does.
         checkpoints: writes the state when a phase begins with a checkpoint, and goes on from one.
+        anyone: whether a process of this worker says so.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class Worker:
         clock: Callable[[], float] = time.perf_counter,
         guard: Guard | None = None,
         checkpoints: ReplicaCheckpoints | None = None,
+        anyone: Callable[[bool], bool] = bool,
     ) -> None:
         self.rank = rank
         self._guard, self._checkpoints = guard or Guard(replica), checkpoints
-        steering = StepSettings(replica.optimizer)
-        self._context = WorkerContext(rank, client, replica, exchange, clock, self._follow, self._come_back, steering)
+        parts, steering = (rank, client, replica, exchange, clock), StepSettings(replica.optimizer)
+        self._context = WorkerContext(*parts, self._follow, self._come_back, steering, anyone)
         self._side: StepMode = ParameterServerMode(self._context)
         self._position, self._inside = EpochPosition(), False
         self._ready: Ready | None = None
@@ -137,7 +139,8 @@ class Worker:
     def dealt(self, draw: DrawnBatch, part: float = 1.0) -> None:
         """The script gets a mini-batch, or this part of it by its weight in a step of several."""
         self._position.deal(draw, self.apart, len(self.phase.members) if self.phase else 1)
-        self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
+        if self._weighs:
+            self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
 
     def draw(self) -> DrawnBatch | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
@@ -266,9 +269,6 @@ class Worker:
         if (why := self._guard.see(loss)) and self.phase:
             self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
 
-    def _listen(self) -> None:
-        self._context.losses.listen(True, means=self._weighs)
-
     def _warn(self, step: int, loss: float) -> None:
         """Have it said once that a loss is not finite."""
         if not self._has_warned:
@@ -317,7 +317,7 @@ class Worker:
         context.steering.settings = Settings()
         self._reads = phase.hears or "loss" in policy.traits.needs or self._guard.listens
         self._shares, self._weighs = policy.traits.shares, phase.weighs or policy.traits.shares
-        self._listen()
+        context.losses.listen(True, means=self._weighs)
         context.replica.weigh(None)
         context.exchange.part()
         self._go_back(phase)

@@ -5,8 +5,6 @@ coordinator asks, and never looks which kind it has.
 """
 
 import math
-from collections import Counter
-from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
@@ -42,14 +40,6 @@ class PhaseDriver(Driver):
         self._phase, self._job = phase, job
         self.rested: Any = None
         """The policy's state when the phase is over: as if all workers had left one by one; None if it has failed."""
-        self.untold: Counter[int] = Counter()
-        """Reports of each worker of which the policy has not been told, as the phase was about to end."""
-
-    def tell(self, event: Event) -> None:
-        if isinstance(event, Left):  # with the clock at which the policy knows this worker
-            clock = event.clock - self.untold.pop(event.worker, 0)
-            event = replace(event, clock=clock)
-        super().tell(event)
 
     def settle(self) -> None:
         self.rested = self.rest()

@@ -72,6 +72,8 @@ class JobRecovery:
         self._again = 0
         self._writer: RecordWriter | None = None
         self._server: RecoveringServer
+        self.send: Callable[[Channel, Any], None] = Channel.send
+        """Say something to a worker, if the next coordinator would know of it."""
 
     @property
     def goes_on(self) -> bool:
@@ -106,7 +108,7 @@ class JobRecovery:
         if self._memory is None:
             return time.monotonic()
         self._writer = RecordWriter(self._memory, server)
-        self._writer.record = record
+        self._writer.record, self.send = record, self._writer.send
         self.made = self._memory.made
         coordinator.note = self._note
         coordinator.job.settled = coordinator.job.merging = self._note_replicas
@@ -146,13 +148,6 @@ class JobRecovery:
         self._memory.begin_again(set(range(self._server.config.workers)).difference(workers))
 
     # -- what the next coordinator finds -------------------------------------------------------------------------------
-
-    def send(self, channel: Channel, message: Any) -> None:
-        """Say something to a worker, if the next coordinator would know of it."""
-        if self._writer is None:
-            channel.send(message)
-        else:
-            self._writer.send(channel, message)
 
     def admit(self, channel: Channel) -> StandbyLink:
         """The standby has come.

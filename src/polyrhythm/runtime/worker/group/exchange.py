@@ -56,9 +56,6 @@ class SliceExchange(DDPExchange):
             found = spread(self.generation, self._replica.parameters, self._replica.optimizer)
             refuse_apart(self.generation, found._replace(distance=self._link.most(found.distance)))
 
-    def anyone(self, says: bool) -> bool:
-        return self._link.anyone(says)
-
     def common(self, loss: float | None) -> float | None:
         """The mean of the losses that the processes of this group have heard."""
         heard = self._link.total(float(loss is not None))
