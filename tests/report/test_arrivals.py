@@ -1,6 +1,6 @@
 """The figure of who arrives when."""
 
-from polyrhythm.report.arrivals import arrivals_chart, latest, verdict
+from polyrhythm.report.figures import arrivals_chart, latest, verdict
 from polyrhythm.report.palette import looks
 from polyrhythm.telemetry import RunResult
 from polyrhythm.telemetry.stragglers import Lateness

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.report.cells import cells, columns, headings
-from polyrhythm.report.table import rows
+from polyrhythm.report.table import cells, columns, headings, rows
 from polyrhythm.telemetry.result import RunResult
 from tests.report.results import result
 

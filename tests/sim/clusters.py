@@ -12,8 +12,9 @@ from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Limits, Network, Scenario, Straggler, TimingWorkload
 from polyrhythm.sim.cluster.compute import streams
 from polyrhythm.sim.cluster.faults import plan
-from polyrhythm.sim.engine import Engine, SimJob
+from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.epochs import MeetingWorkload
+from polyrhythm.sim.job import SimJob
 from polyrhythm.sim.numerics import NOTHING, Evaluation, Numerics, StepResult, TimingOnly
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.compression import NOTHING as NOTHING_COMPRESSED

@@ -10,9 +10,9 @@ from polyrhythm.core import Cluster, Decisions, Event, Joined, Proceed, Report, 
 from polyrhythm.errors import ScenarioError
 from polyrhythm.policies import BSP, Balanced
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Network, Scenario, Straggler, TimingWorkload, simulate
-from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
+from polyrhythm.sim.job import build_job
 from polyrhythm.telemetry import Meter
 from tests.sim.test_parity import ADAM, BATCH, ETA, MOMENTUM, SEED, SGD, assert_same, bare, config, toy, trained
 

@@ -15,7 +15,7 @@ from polyrhythm.sim import (
     Scenario,
     Straggler,
     TimingWorkload,
-    assembly,
+    job,
     load_scenario,
     simulate,
 )
@@ -55,7 +55,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_golden(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "__version__", "any")
+    monkeypatch.setattr(job, "__version__", "any")
     scenario, spec = RUNS[name]
     golden = GOLDEN / f"{name}.jsonl"
     path = golden if os.environ.get("POLYRHYTHM_REWRITE_GOLDEN") == "1" else tmp_path / "trace.jsonl"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from polyrhythm.core.workload import Workload
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Scenario
-from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
+from polyrhythm.sim.job import build_job
 from polyrhythm.telemetry import Meter
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Split, Task, cross_entropy, epoch_order

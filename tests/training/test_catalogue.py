@@ -2,7 +2,7 @@ import pytest
 
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.data.tasks.images import IMAGE_SETS
-from polyrhythm.training.data.tasks.vision import vision_model
+from polyrhythm.training.models import vision_model
 
 VISION = [(task, model) for task, models in TASKS.items() if task != "text" for model in models]
 

@@ -12,8 +12,8 @@ from polyrhythm.core import Policy
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.sim import Scenario
-from polyrhythm.sim.assembly import blank_result, build_job
 from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.job import blank_result, build_job
 from polyrhythm.sim.observer import Observer
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.data.tasks import build_task

@@ -46,7 +46,7 @@ def run_one(
     experiment: Experiment, task: "Task", spec: str, seed: int, traces: Path | None, time_scale: float
 ) -> RunResult:
     from polyrhythm.emulation.local import LocalRun, run_local
-    from polyrhythm.sim.assembly import blank_result, one_line
+    from polyrhythm.sim.job import blank_result, one_line
     from polyrhythm.sim.run import trace_name
 
     scenario, policy = experiment.scenario, parse_policy(spec)

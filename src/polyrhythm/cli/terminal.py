@@ -14,9 +14,8 @@ from polyrhythm.cli.group import complain
 from polyrhythm.errors import UsageError
 from polyrhythm.live.work.bar import WorkBar
 from polyrhythm.live.work.board import WorkBoard
-from polyrhythm.report.cells import cells, headings
 from polyrhythm.report.facts import facts, target_of
-from polyrhythm.report.table import rows
+from polyrhythm.report.table import cells, headings, rows
 from polyrhythm.telemetry.result import RunResult
 
 FILE_WIDTH = 1000

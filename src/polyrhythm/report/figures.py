@@ -1,15 +1,19 @@
 """The figures of the page, each with its title, a description for who cannot see it, and its numbers as a table."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
-from polyrhythm.report.curves import Band, band
 from polyrhythm.report.palette import NEUTRAL, Look, faded
-from polyrhythm.telemetry.numbers import number, size
+from polyrhythm.telemetry.numbers import NOTHING, number, size
 from polyrhythm.telemetry.result import EvalPoint, RunResult
+from polyrhythm.telemetry.stragglers import Lateness
 
 RunsByPolicy = Mapping[str, Sequence[RunResult]]
 
@@ -40,6 +44,44 @@ TIME = Axis("time", "time (s)", lambda point: point.time_s)
 SAMPLES = Axis("samples", "samples", lambda point: point.samples)
 ACCURACY = Axis("accuracy", "test accuracy", lambda point: point.accuracy)
 LOSS = Axis("loss", "test loss", lambda point: point.loss)
+
+
+POINTS = 200
+"""Points of a mean curve; a single run keeps its own."""
+
+
+class Band(NamedTuple):
+    """Mean of a quantity on a grid, and its sample standard deviation (0 for one seed). Arrays of one length."""
+
+    x: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+
+def band(runs: Sequence[RunResult], x: Callable[[EvalPoint], float], y: Callable[[EvalPoint], float]) -> Band | None:
+    """The curves of `runs`, interpolated linearly, over the stretch that all of them cover; None if there is none.
+
+    Points that are not finite, the last ones of a diverged run, are left out.
+    """
+    curves = [curve for run in runs if (curve := finite_points(run, x, y))]
+    if not curves:
+        return None
+    if len(curves) == 1:
+        xs, ys = np.array(curves[0]).T
+        return Band(xs, ys, np.zeros_like(ys))
+    start, stop = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    if stop < start:
+        return None
+    grid = np.linspace(start, stop, POINTS)
+    values = np.stack([np.interp(grid, *np.array(curve).T) for curve in curves])
+    return Band(grid, values.mean(axis=0), values.std(axis=0, ddof=1))
+
+
+def finite_points(
+    run: RunResult, x: Callable[[EvalPoint], float], y: Callable[[EvalPoint], float]
+) -> list[tuple[float, float]]:
+    points = [(float(x(point)), float(y(point))) for point in run.curve]
+    return [point for point in points if all(map(math.isfinite, point))]
 
 
 def curve_charts(runs: RunsByPolicy, looks: Mapping[str, Look], target: float | None) -> list[Chart]:
@@ -181,3 +223,62 @@ def listing(said: Mapping[str, str]) -> str:
 def mean_bytes(runs: Sequence[RunResult], way: str) -> float:
     total: float = sum(getattr(run, f"bytes_{way}") for run in runs)
     return total / len(runs)
+
+
+MOST_WORKERS = 32
+"""A figure of more workers than this shows those that are latest."""
+
+PARTS = (("compute", "compute_s", 1.0, ""), ("transfer", "transfer_s", 0.6, "/"), ("wait", "wait_s", 0.25, "."))
+"""What a step consists of: name, field, strength of the colour, hatching."""
+
+
+def arrivals_chart(runs: RunsByPolicy, looks: Mapping[str, Look]) -> Chart | None:
+    """Seconds of a mean step of each worker, of each policy's first run; None if nothing was measured."""
+    first = {policy: group[0] for policy, group in runs.items() if group[0].arrivals}
+    if not first:
+        return None
+    figure = go.Figure(layout={"barmode": "stack"})
+    bars = [(policy, worker, arrival) for policy, run in first.items() for worker, arrival in latest(run)]
+    for name, field, strength, pattern in PARTS:
+        figure.add_bar(
+            y=[[policy for policy, _, _ in bars], [f"worker {worker}" for _, worker, _ in bars]],
+            x=[getattr(arrival, field) for _, _, arrival in bars],
+            orientation="h",
+            name=name,
+            marker={
+                "color": [faded(looks[policy].colour, strength) for policy, _, _ in bars],
+                "pattern": {"shape": pattern},
+            },
+            showlegend=False,
+        )
+    figure.update_layout(xaxis={"title": "seconds of a step: compute, then (hatched) transfer, then (dotted) wait"})
+    figure.update_yaxes(autorange="reversed")
+    return Chart(
+        key="arrivals",
+        title="Who arrives when",
+        description="Bar chart of a mean step of each worker in the first run of each policy: what it computes and "
+        "transfers until the exchange, and what it waits there. "
+        + listing({policy: verdict(run) for policy, run in first.items()}),
+        figure=figure,
+        headings=("policy", "worker", "compute", "transfer", "wait", "late", "kind"),
+        rows=[[policy, *row(worker, arrival)] for policy, run in first.items() for worker, arrival in latest(run)],
+    )
+
+
+def latest(run: RunResult) -> Sequence[tuple[int, Lateness]]:
+    """Workers in order of their numbers; of very many those that take longest to the exchange."""
+    slowest = sorted(run.arrivals.items(), key=lambda item: -item[1].compute_s - item[1].transfer_s)
+    return sorted(slowest[:MOST_WORKERS])
+
+
+def row(worker: int, arrival: Lateness) -> list[str]:
+    times = (f"{seconds:.4g} s" for seconds in (arrival.compute_s, arrival.transfer_s, arrival.wait_s))
+    late = f"{arrival.spells}x, {arrival.late_share:.0%} of the time" if arrival.spells else NOTHING
+    return [str(worker), *times, late, arrival.kind or NOTHING]
+
+
+def verdict(run: RunResult) -> str:
+    late = {worker: arrival.kind for worker, arrival in run.arrivals.items() if arrival.kind}
+    if not late:
+        return "has no straggler"
+    return "has " + ", ".join(f"worker {worker} ({kind})" for worker, kind in sorted(late.items()))

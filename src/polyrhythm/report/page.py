@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polyrhythm.report.arrivals import arrivals_chart
-from polyrhythm.report.cells import cells, columns
 from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 from polyrhythm.report.facts import facts, target_of, troubles
-from polyrhythm.report.figures import Chart, bytes_chart, curve_charts, staleness_chart
+from polyrhythm.report.figures import Chart, arrivals_chart, bytes_chart, curve_charts, staleness_chart
 from polyrhythm.report.overview_figure import overview_chart
 from polyrhythm.report.palette import Look, looks
-from polyrhythm.report.table import rows
+from polyrhythm.report.table import cells, columns, rows
 from polyrhythm.report.timeline import Timeline
 from polyrhythm.report.timeline_figure import timeline_chart
 from polyrhythm.telemetry.result import RunResult

@@ -14,8 +14,9 @@ from polyrhythm.rl.gradients import ArrayGradients
 from polyrhythm.rl.instances import Instance
 from polyrhythm.sim.cluster.faults import Faults, plan
 from polyrhythm.sim.cluster.links import Network
-from polyrhythm.sim.engine import Engine, SimJob
+from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
+from polyrhythm.sim.job import SimJob
 from polyrhythm.telemetry import Meter, RunResult
 from polyrhythm.training.config import TrainingConfig
 

@@ -28,8 +28,7 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.sim.clock import Calendar, Reminder
 from polyrhythm.sim.cluster.faults import Leave
 from polyrhythm.sim.epochs import MeetingWorkload
-from polyrhythm.sim.job import SimJob as SimJob
-from polyrhythm.sim.job import deadlock, transport_plan
+from polyrhythm.sim.job import SimJob, deadlock, transport_plan
 from polyrhythm.sim.steps import StepRunner
 from polyrhythm.sim.transport import Transport
 from polyrhythm.sim.trial import TrialStart, follow_epoch, follow_switch

@@ -29,7 +29,6 @@ from polyrhythm.sim.numerics import Evaluation, StepResult
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
 from polyrhythm.training.codecs import Compressor
-from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task
@@ -39,7 +38,7 @@ from polyrhythm.training.flat import FlatModel
 from polyrhythm.training.gradient import Gradient, GradientRequest, Gradients, fastest
 from polyrhythm.training.optimizer import OptimizerState
 from polyrhythm.training.schedule import schedule_of
-from polyrhythm.training.server import Push, server_of
+from polyrhythm.training.server import Push, server_of, weighted_mean
 
 WASTE = 0.4
 """Share of gradients computed ahead and then abandoned above which gradients are computed one by one."""

@@ -13,12 +13,11 @@ from typing import Any
 
 from polyrhythm.core import Decisions, Event, Policy
 from polyrhythm.errors import DivergedError
-from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, one_line
 from polyrhythm.sim.cluster.compute import streams
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.job import SimJob, transport_plan
+from polyrhythm.sim.job import SimJob, blank_result, build_job, build_numerics, one_line, transport_plan
 from polyrhythm.sim.observer import Observer
 from polyrhythm.telemetry import Meter, RunResult
 

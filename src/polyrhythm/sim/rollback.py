@@ -16,8 +16,8 @@ from polyrhythm.policies import BSP, Switch
 from polyrhythm.policies._lib.relay import Relay
 from polyrhythm.policies._lib.roll import Roll
 from polyrhythm.policies.switch import SwitchState
-from polyrhythm.sim.assembly import blank_result
 from polyrhythm.sim.cluster.scenario import Scenario
+from polyrhythm.sim.job import blank_result
 from polyrhythm.sim.prefix import Prefix, RunSnapshot, complete, led_by
 from polyrhythm.telemetry import EvalPoint, RunResult
 from polyrhythm.training.divergence import LossWatch

@@ -11,10 +11,10 @@ import joblib
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, PolyrhythmError
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim.assembly import blank_result, build_job, build_numerics, header, one_line, opened
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, opened
 from polyrhythm.sim.observer import Observer
 from polyrhythm.telemetry import Meter, RunResult
 

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from polyrhythm.core import Outer
 from polyrhythm.training.codecs import Compressor
-from polyrhythm.training.combine import weighted_mean
 from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
-from polyrhythm.training.server import GlobalParameters
+from polyrhythm.training.server import GlobalParameters, weighted_mean
 
 
 @dataclass(slots=True)

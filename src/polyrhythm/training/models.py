@@ -1,6 +1,7 @@
 """The models of the built-in tasks. Each is a function of its sizes; `seeded` makes its parameters reproducible."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -109,3 +110,15 @@ class LanguageModel(nn.Module):
         x = self.tokens(tokens) + self.positions.weight[:length]
         mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
         return self.head(self.layers(x, mask=mask, is_causal=True))  # type: ignore[no-any-return]
+
+
+def vision_model(name: str, channels: int, side: int) -> Callable[[int], nn.Module]:
+    """Builder, from a seed, of the model `name` for square images with ten classes."""
+    builders: dict[str, Callable[[], nn.Module]] = {
+        "mlp": partial(mlp, channels, side),
+        "cnn": partial(cnn, channels, side),
+        "wide": partial(mlp, channels, side, hidden=4096),  # a large message that takes little computing
+        "resnet20": partial(resnet, channels, depth=20),
+        "resnet32": partial(resnet, channels, depth=32),
+    }
+    return partial(seeded, builders[name])

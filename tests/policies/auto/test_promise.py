@@ -9,8 +9,8 @@ import pytest
 from polyrhythm.core import Decisions, Event, Report, Sync
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Compute, Device, Faults, Network, Scenario, Straggler, TimingWorkload
-from polyrhythm.sim.assembly import build_job
 from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.job import build_job
 from polyrhythm.sim.numerics import TimingOnly
 from polyrhythm.telemetry import Meter
 

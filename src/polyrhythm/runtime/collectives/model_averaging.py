@@ -18,8 +18,8 @@ from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import LaunchSum, UnderWay, launch_reduction, launch_sum
 from polyrhythm.training.averaging import fragment_bounds, outer_step
 from polyrhythm.training.codecs import Compressor
-from polyrhythm.training.combine import shares
 from polyrhythm.training.flat import FlatLayout, local_part, split_buffers, trainable_parameters
+from polyrhythm.training.server import shares
 
 PLAIN = Outer()
 BLOCK = 1 << 16

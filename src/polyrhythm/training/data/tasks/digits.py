@@ -3,7 +3,7 @@
 import torch
 
 from polyrhythm.training.data.task import Split, Task
-from polyrhythm.training.data.tasks.vision import vision_model
+from polyrhythm.training.models import vision_model
 
 
 def digits_task(model: str = "mlp") -> Task:

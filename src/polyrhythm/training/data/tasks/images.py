@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyrhythm.errors import DataError
 from polyrhythm.training.data.task import Split, Task
-from polyrhythm.training.data.tasks.vision import vision_model
+from polyrhythm.training.models import vision_model
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMN = "label"
