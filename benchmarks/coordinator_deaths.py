@@ -34,7 +34,7 @@ from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.testing.coordinates import SampleAttempts, train_attempts
-from polyrhythm.testing.processes import WorkersError, workers
+from polyrhythm.testing.processes import WorkersError, first_child, workers
 
 MOMENTS, SEED = 36, 1
 FAMILIES = ("bsp", "asp", "ssp:3", "local:8", "selsync:0.05", "esync", "asp on 2 servers", "ssp:3 on 2 servers")
@@ -99,11 +99,6 @@ def kill_at(job: str, keeper: int, at: int, server: bool) -> float:
             break
         time.sleep(0.002)
     return time.monotonic() - start
-
-
-def first_child(process: int) -> int:
-    """The process that a keeper has forked, or a coordinator."""
-    return int(Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()[0])
 
 
 def play(seed: int, quiet: list[Tensor]) -> Moment:

@@ -3,12 +3,10 @@ seen.
 """
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +22,7 @@ from polyrhythm.runtime.wire.config_sources import told_early
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.protocol import Address
-from polyrhythm.testing.processes import ProcessOutcome, Workers, workers
+from polyrhythm.testing.processes import ProcessOutcome, Workers, first_child, workers
 
 COORDINATOR_PID = "TEST_HUB_PID"
 """Environment variable that tells a worker whom to kill."""
@@ -57,21 +55,6 @@ class Job:
     def shard(self) -> int:
         """Process of the second server of parameters, which is forked from the coordinator."""
         return first_child(self.serving)
-
-
-def first_child(process: int) -> int:
-    """The oldest process that this one has forked and not waited for, as soon as there is one.
-
-    Raises:
-        ProcessLookupError: if it ends before.
-    """
-    there = Path(f"/proc/{process}/task/{process}")
-    with suppress(FileNotFoundError):
-        while "\nState:\tZ" not in (there / "status").read_text():
-            if children := (there / "children").read_text().split():
-                return int(children[0])
-            time.sleep(0.001)
-    raise ProcessLookupError(f"process {process} has ended")
 
 
 @contextmanager

@@ -32,7 +32,8 @@ def test_a_knob_that_cannot_be_turned_is_refused(fields: dict[str, object], mess
         ({"runs": 1}, "--runs 1 shows no spread"),
         ({"error_rate": 0.6}, "--error-rate must be above 0 and at most 0.5 but got 0.6"),
         ({"early": 0.5}, "--early must be from 0 to below 0.5"),
-        ({"target": 91.0}, "a --target is a share of 1"),
+        ({"target": 91.0}, "^--target must be a share of 1 but got 91; "),
+        ({"beta": -0.1}, "^--beta must be a share of 1 but got -0.1; "),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(fields: dict[str, object], message: str) -> None:

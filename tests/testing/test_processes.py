@@ -1,12 +1,13 @@
 import os
 import signal
+import subprocess
 import time
 from typing import Any
 
 import pytest
 import torch
 
-from polyrhythm.testing.processes import Workers, WorkersError, run_workers, workers
+from polyrhythm.testing.processes import Workers, WorkersError, first_child, run_workers, workers
 
 
 def results_by_rank(rank: int, factor: float) -> dict[str, Any]:
@@ -97,3 +98,19 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_the_first_child_of_a_process() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 9 & wait"]) as parent:
+        child = first_child(parent.pid)
+        assert child != parent.pid
+        os.kill(child, 9)
+
+
+def test_a_process_that_has_ended_has_no_child_any_more() -> None:
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError):  # nobody has waited for it
+            first_child(process.pid)
+    with pytest.raises(ProcessLookupError):
+        first_child(process.pid)

@@ -101,8 +101,10 @@ class SearchPlan:
             raise UsageError(f"--early must be from 0 to below 0.5 but got {self.early:g}")
         if self.runs == 1 and self.error_rate < 0.5:
             raise UsageError("--runs 1 shows no spread, so no error rate can be kept; use 2 or --error-rate 0.5")
-        if self.beta < 0 or (self.target is not None and not 0 <= self.target <= 1):
-            raise UsageError(f"--beta {self.beta:g} must be at least 0, and a --target is a share of 1")
+        if not 0 <= self.beta <= 1:
+            raise UsageError(f"--beta must be a share of 1 but got {self.beta:g}; give 0.01 for one in a hundred")
+        if self.target is not None and not 0 <= self.target <= 1:
+            raise UsageError(f"--target must be a share of 1 but got {self.target:g}; give 0.91 for 91 %")
 
     def runs_of(self, spec: str) -> int:
         return self.baseline_runs if self.baseline_runs and spec == self.knob.target_spec else self.runs

@@ -219,6 +219,7 @@ WRONG = {
     ("--policy", "asp"): "no script given",
     ("--polcy", "asp", "a.py"): "unknown flag --polcy: did you mean --policy\\?",
     ("--tls", "x", "a.py"): "ambiguous option: --tls could match --tls-cert, --tls-key, --tls-ca",
+    ("--patience", "a.py"): "unknown flag --patience: see polyrhythm run --help",
     ("--zzz", "a.py"): "unknown flag --zzz: see polyrhythm run --help",
     ("--job-family=x", "a.py"): "--job-family goes with --policy sync-switch, and the policy is another one",
     ("--shards", "x", "a.py"): "argument --shards: invalid int value: 'x'; see polyrhythm run --help",

@@ -41,7 +41,7 @@ SAME_SETS = {"PYTHONHASHSEED": 0}
 FORKED = ("fork", "forkserver")
 """Values of --start-method that ask for workers that are forked from one process."""
 
-ALONE = ("1", "gpu")
+UNFORKED = ("1", "gpu")
 """Values of --nproc-per-node with which there is nothing to fork."""
 
 PRELOADED = ("torch._dynamo", "torch.nn.parallel", "torch.optim")
@@ -156,7 +156,7 @@ def begin_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> Work
     value = next((word.partition("=")[2] for word in words if word.startswith("--nproc-per-node=")), value)
     other = any(word.startswith(("--on", "--show", "--help", "-h", "--no-python", "--start")) for word in words)
     placed = "RANK" in environment or "SLURM_NTASKS" in environment
-    if value in ALONE or other or placed or "sync-switch" in " ".join(words) or not can_fork():
+    if value in UNFORKED or other or placed or "sync-switch" in " ".join(words) or not can_fork():
         return None
     return WorkerFork(arguments, environment)
 

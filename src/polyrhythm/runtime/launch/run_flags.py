@@ -15,6 +15,9 @@ from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
 from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
 
+NEAR = 0.7
+"""Least likeness of two flags, without their dashes, of which one may have been meant for the other."""
+
 ABOUT_THE_CALL = ("config", "show_config")
 """Flags of ours that are no setting of a job."""
 
@@ -120,8 +123,21 @@ def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
         raise UsageError(f"{message}; see polyrhythm run --help")
     if unknown.strip("-").replace("-", "_") in SYNC_SWITCH:
         raise UsageError(f"{unknown} goes with --policy sync-switch, and the policy is another one")
-    near = get_close_matches(unknown, parser._option_string_actions, n=1)
-    raise UsageError(f"unknown flag {unknown}: {f'did you mean {near[0]}?' if near else 'see polyrhythm run --help'}")
+    near = nearest(parser, unknown)
+    raise UsageError(f"unknown flag {unknown}: {f'did you mean {near}?' if near else 'see polyrhythm run --help'}")
+
+
+def nearest(parser: argparse.ArgumentParser, unknown: str) -> str:
+    """The known flag that somebody may have meant, ours before torchrun's; nothing if none is near.
+
+    >>> [nearest(make_parser(), flag) for flag in ("--polcy", "--nproc-per-nod", "--patience")]
+    ['--policy', '--nproc-per-node', '']
+    """
+    for group in parser._action_groups:
+        names = [flag[2:] for action in group._group_actions for flag in action.option_strings if flag[:2] == "--"]
+        if near := get_close_matches(unknown.lstrip("-"), names, n=1, cutoff=NEAR):
+            return f"--{near[0]}"
+    return ""
 
 
 def split_at_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:

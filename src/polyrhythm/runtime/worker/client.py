@@ -52,6 +52,32 @@ FOREVER_S = 1e6
 Told = TypeVar("Told", JobInfo, JobState)
 
 
+class PhaseExchange:
+    """The exchange of the phase at hand, which the coordinator may cut before this worker is in it.
+
+    Args:
+        name: of the group of a phase, from the phase's number.
+    """
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self.exchange: DDPExchange | None = None
+        self._name = name
+        self._last_cut: Cut | None = None
+
+    def begin(self, exchange: DDPExchange, config: JobConfig) -> None:
+        """A phase begins, with this exchange and the settings of the job."""
+        self.exchange = exchange
+        if self._last_cut is not None:
+            self.cut(self._last_cut)
+        exchange.state_treatment, exchange.outer = config.averaged_state, Outer(config.delta_rate)
+
+    def cut(self, message: Cut) -> None:
+        """From the thread that hears of it, while the worker may stand in a collective for ever."""
+        self._last_cut = message
+        if self.exchange is not None:
+            self.exchange.cut(self._name(message.phase), message.reason, message.after)
+
+
 class CoordinatorClient:
     """Connects one worker to a job.
 
@@ -93,9 +119,8 @@ class CoordinatorClient:
         self._sums = self._join_sums()
         self._flat: Tensor | None = None
         self._swapped: Tensor | None = None
-        self._exchange: DDPExchange | None = None
+        self._at_hand = PhaseExchange(phase_name)
         periods = self.config.heartbeat_s, self.config.hang_after
-        self._last_cut: Cut | None = None
         self._phase = self._losses = self._returns = 0
         self.reported = ScriptFigures()
         self._leave: Callable[[], None] | None = None
@@ -305,10 +330,7 @@ class CoordinatorClient:
         if self._store is None:
             self._store = open_store(self.info.store)
         self._phase = phase
-        self._exchange = exchange
-        if self._last_cut is not None:
-            self.cut(self._last_cut)
-        exchange.state_treatment, exchange.outer = self.config.averaged_state, Outer(self.config.delta_rate)
+        self._at_hand.begin(exchange, self.config)
         if self._sums is not None:
             exchange.launch = self._launch_sum
         try:
@@ -333,10 +355,8 @@ class CoordinatorClient:
         self._loop.close()
 
     def cut(self, message: Cut) -> None:
-        """In the heartbeat's thread, while the worker may stand in a collective for ever, or not yet in the phase."""
-        self._last_cut = message
-        if self._exchange is not None:
-            self._exchange.cut(phase_name(message.phase), message.reason, message.after)
+        """In the heartbeat's thread."""
+        self._at_hand.cut(message)
 
     def lose(self, reason: str, final: bool, silent: bool = False) -> None:
         """In the heartbeat's thread: whatever the worker waits for, it waits no more.
@@ -344,16 +364,16 @@ class CoordinatorClient:
         If another coordinator follows, all connections end by themselves. An exchange in which all take part comes to
         its end, and who stands tells those who wait for it: so none succeeds for some only.
         """
-        self._losses += 1
-        if self._exchange is not None and self._returns < self._losses:
-            self._exchange.stop_building(phase_name(self._phase), reason)
+        self._losses, exchange = self._losses + 1, self._at_hand.exchange
+        if exchange is not None and self._returns < self._losses:
+            exchange.stop_building(phase_name(self._phase), reason)
         if final:
             self._final, self._client.recovers = True, False
         elif not silent:
             return
         self._coordinator.give_up(reason)
-        if self._exchange is not None:
-            self._exchange.abandon(reason)
+        if exchange is not None:
+            exchange.abandon(reason)
 
     def _buffer(self) -> Tensor:
         if self._flat is None:

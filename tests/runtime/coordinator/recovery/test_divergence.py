@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import polyrhythm
-from tests.runtime.jobs import COORDINATOR_PID, Numbered, first_child, flat, job, make_model, make_optimizer, step
+from polyrhythm.testing.processes import first_child
+from tests.runtime.jobs import COORDINATOR_PID, Numbered, flat, job, make_model, make_optimizer, step
 
 SAMPLES, BATCH, EPOCHS, WORKERS = 60, 3, 3, 2
 

@@ -10,14 +10,13 @@ import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from polyrhythm.core import Outer
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token, receive
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
-from polyrhythm.runtime.worker.client import CoordinatorClient, open_store, phase_name
+from polyrhythm.runtime.worker.client import CoordinatorClient, PhaseExchange, open_store, phase_name
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
 from polyrhythm.runtime.worker.losses import ScriptFigures
@@ -93,8 +92,7 @@ class FollowerClient:
         know_token(address.token)
         self._store: TCPStore | None = open_store(self.info.store)
         self._peers = connect(self._store, link)
-        self._exchange: DDPExchange | None = None
-        self._last_cut: Cut | None = None
+        self._at_hand = PhaseExchange(self._name)
         threading.Thread(target=self._await_cuts, daemon=True, name="polyrhythm-cuts").start()
 
     @property
@@ -115,10 +113,7 @@ class FollowerClient:
 
     def meet(self, exchange: DDPExchange, members: tuple[int, ...], phase: int, gathers: bool = False) -> None:
         """As of `CoordinatorClient`, among the processes of this place."""
-        self._exchange = exchange
-        if self._last_cut is not None:
-            self._cut(self._last_cut)
-        exchange.state_treatment, exchange.outer = self.config.averaged_state, Outer(self.config.delta_rate)
+        self._at_hand.begin(exchange, self.config)
         self._link.together(lambda: self._meet(exchange, members, self._name(phase), gathers))
 
     def _meet(self, exchange: DDPExchange, members: tuple[int, ...], name: str, gathers: bool) -> None:
@@ -160,12 +155,7 @@ class FollowerClient:
         with suppress(OSError):
             while True:
                 length = int.from_bytes(receive(leader, LENGTH_BYTES), "little")
-                self._cut(msgspec.msgpack.decode(receive(leader, length), type=Cut))
-
-    def _cut(self, message: Cut) -> None:
-        self._last_cut = message
-        if self._exchange is not None:
-            self._exchange.cut(self._name(message.phase), message.reason, message.after)
+                self._at_hand.cut(msgspec.msgpack.decode(receive(leader, length), type=Cut))
 
     # What only servers need, on which no sharded model is.
 
