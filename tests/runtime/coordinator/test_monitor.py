@@ -9,6 +9,7 @@ import polyrhythm
 from polyrhythm.core import Report, Sync
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.coordinator.connections import require
 from polyrhythm.runtime.coordinator.monitor import KEPT_EVENTS, JobMonitor
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import AskStatus, EndJob, RemoveWorker, Status
@@ -131,3 +132,8 @@ def test_a_job_is_followed_steered_and_ended_from_outside() -> None:
         outcomes = running.join(leave=(1,))
     assert all("was ended by a test" in outcome.value for outcome in outcomes)
     assert running.ranks.processes[1].exitcode == -signal.SIGKILL
+
+
+def test_who_asks_for_a_rank_before_any_has_joined_is_told_so() -> None:
+    with pytest.raises(UsageError, match="^rank 9 is not in this job; no rank has joined it yet$"):
+        require(9, ())
