@@ -135,5 +135,5 @@ def test_a_job_is_followed_steered_and_ended_from_outside() -> None:
 
 
 def test_who_asks_for_a_rank_before_any_has_joined_is_told_so() -> None:
-    with pytest.raises(UsageError, match="^rank 9 is not in this job; no rank has joined it yet$"):
+    with pytest.raises(UsageError, match=r"^rank 9 is not in this job; no rank has joined it yet$"):
         require(9, ())
