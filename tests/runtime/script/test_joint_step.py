@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from polyrhythm.runtime.script.joint_step import JointStep
-from polyrhythm.runtime.worker.replica import JointOptimizer, ScriptReplica
+from polyrhythm.runtime.worker.optimizers import JointOptimizer
+from polyrhythm.runtime.worker.replica import ScriptReplica
 
 
 class Exchange:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
-from polyrhythm.runtime.worker.replica import JointOptimizer, ScriptReplica
+from polyrhythm.runtime.worker.optimizers import JointOptimizer
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.compensation import parse_compensation
 from polyrhythm.training.server import Push
 from tests.runtime.jobs import make_model, make_optimizer

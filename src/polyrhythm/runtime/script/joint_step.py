@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polyrhythm.runtime.script.notices import refuse
-from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
+from polyrhythm.runtime.worker.optimizers import parts_of
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 
 

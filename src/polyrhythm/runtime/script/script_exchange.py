@@ -17,7 +17,7 @@ from polyrhythm.runtime.script.joint_step import trained_by
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.replica import parts_of
+from polyrhythm.runtime.worker.optimizers import parts_of
 
 
 class ScriptExchange(DDPExchange):

@@ -20,7 +20,8 @@ from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import data_terms
 from polyrhythm.runtime.worker.losses import WriterEar
-from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
+from polyrhythm.runtime.worker.optimizers import parts_of
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
 CHANGED = "the script changes the parameters by itself after a step, such as to clip them, which servers do not see"

@@ -13,7 +13,7 @@ from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.session import ScriptSession
 from polyrhythm.runtime.script.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.wrapper import Lane
-from polyrhythm.runtime.worker.replica import JointOptimizer
+from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
 
 def disjoint(

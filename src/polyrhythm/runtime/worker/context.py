@@ -13,8 +13,8 @@ from polyrhythm.runtime.wire.protocol import CollectiveFailed, Phase, ToCoordina
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import Losses, ScriptFigures
+from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.replica import ScriptReplica
-from polyrhythm.runtime.worker.step_settings import StepSettings
 
 
 class JobClient(Protocol):

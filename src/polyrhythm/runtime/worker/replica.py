@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
+from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.training import flat as flat_vectors
 from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
@@ -34,54 +35,6 @@ COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
 """Entries of a parameter group that say only how a step is computed."""
 STATIC = ("maximize", "decoupled_weight_decay")
 """Entries that do not change while training."""
-
-
-class JointState(MutableMapping[Any, Any]):
-    """The states of several optimizers as that of one, by parameter."""
-
-    def __init__(self, parts: Sequence[Optimizer]) -> None:
-        self._parts = parts
-        self._home = {p: part for part in parts for group in part.param_groups for p in group["params"]}
-
-    def __getitem__(self, parameter: Any) -> Any:
-        return self._home[parameter].state[parameter]
-
-    def __setitem__(self, parameter: Any, state: Any) -> None:
-        self._home[parameter].state[parameter] = state
-
-    def __delitem__(self, parameter: Any) -> None:
-        del self._home[parameter].state[parameter]
-
-    def __contains__(self, parameter: Any) -> bool:
-        return parameter in self._home and parameter in self._home[parameter].state
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([parameter for part in self._parts for parameter in part.state])
-
-    def __len__(self) -> int:
-        return sum(len(part.state) for part in self._parts)
-
-
-class JointOptimizer(Optimizer):
-    """Several optimizers over parameters of their own, to look at as one. It makes no steps.
-
-    >>> weights = [torch.zeros(1), torch.zeros(1)]
-    >>> joint = JointOptimizer([torch.optim.SGD([weights[0]], lr=1.0), torch.optim.Adam([weights[1]])])
-    >>> [group["lr"] for group in joint.param_groups]
-    [1.0, 0.001]
-    """
-
-    def __init__(self, parts: Sequence[Optimizer]) -> None:
-        self.parts = tuple(parts)
-        self.state = JointState(parts)  # type: ignore[assignment]
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return [group for part in self.parts for group in part.param_groups]
-
-
-def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
-    return optimizer.parts if isinstance(optimizer, JointOptimizer) else (optimizer,)
 
 
 class ScriptReplica:

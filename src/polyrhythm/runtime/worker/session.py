@@ -45,8 +45,9 @@ from polyrhythm.runtime.worker.group.link import find_link
 from polyrhythm.runtime.worker.group.replica import ShardedReplica
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
 from polyrhythm.runtime.worker.losses import Guard, refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
+from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
-from polyrhythm.runtime.worker.replica import ScriptReplica, parts_of
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
 from polyrhythm.training.data.injection import Injection, check_injection, own_batch

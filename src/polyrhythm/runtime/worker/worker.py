@@ -37,12 +37,12 @@ from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, T
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
 from polyrhythm.runtime.worker.losses import SHOWN_S, FiniteWatch, Guard
+from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.presence.comeback import come_back
 from polyrhythm.runtime.worker.presence.position import EpochPosition
 from polyrhythm.runtime.worker.presence.state_now import fetch
 from polyrhythm.runtime.worker.replica import ScriptReplica
-from polyrhythm.runtime.worker.step_settings import StepSettings
 from polyrhythm.runtime.worker.synchronous import SynchronousMode
 from polyrhythm.telemetry.stragglers import Lateness
 

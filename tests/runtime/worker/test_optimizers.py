@@ -9,7 +9,7 @@ from torch import Tensor
 import polyrhythm
 from polyrhythm.core import Settings
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.worker.step_settings import StepSettings
+from polyrhythm.runtime.worker.optimizers import StepSettings
 from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job, step
 
 BATCH = 4
