@@ -156,9 +156,8 @@ def require(worker: int, ranks: Iterable[int]) -> None:
         UsageError: if it is none of them.
     """
     if worker not in (there := sorted(ranks)):
-        raise UsageError(
-            f"rank {worker} is not in this job; {f'its ranks are {there}' if there else 'no rank has joined'}"
-        )
+        who = f"its ranks are {there}" if there else "no rank has joined it yet"
+        raise UsageError(f"rank {worker} is not in this job; {who}")
 
 
 def open_store(addresses: Sequence[str]) -> TCPStore:
