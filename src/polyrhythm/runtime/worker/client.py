@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from polyrhythm.core import Outer
 from polyrhythm.errors import GroupError, ServerLostError, UnreachableError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
@@ -30,6 +29,7 @@ from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
 from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
 from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread
 from polyrhythm.runtime.worker.presence.route import Route
 from polyrhythm.runtime.worker.replica import ScriptReplica
@@ -50,32 +50,6 @@ FOREVER_S = 1e6
 
 
 Told = TypeVar("Told", JobInfo, JobState)
-
-
-class PhaseExchange:
-    """The exchange of the phase at hand, which the coordinator may cut before this worker is in it.
-
-    Args:
-        name: of the group of a phase, from the phase's number.
-    """
-
-    def __init__(self, name: Callable[[int], str]) -> None:
-        self.exchange: DDPExchange | None = None
-        self._name = name
-        self._last_cut: Cut | None = None
-
-    def begin(self, exchange: DDPExchange, config: JobConfig) -> None:
-        """A phase begins, with this exchange and the settings of the job."""
-        self.exchange = exchange
-        if self._last_cut is not None:
-            self.cut(self._last_cut)
-        exchange.state_treatment, exchange.outer = config.averaged_state, Outer(config.delta_rate)
-
-    def cut(self, message: Cut) -> None:
-        """From the thread that hears of it, while the worker may stand in a collective for ever."""
-        self._last_cut = message
-        if self.exchange is not None:
-            self.exchange.cut(self._name(message.phase), message.reason, message.after)
 
 
 class CoordinatorClient:
@@ -379,10 +353,6 @@ class CoordinatorClient:
         if self._flat is None:
             self._flat = torch.empty(self._replica.layout.size, device=self._replica.device)
         return self._flat
-
-
-def phase_name(number: int) -> str:
-    return f"phase-{number}"
 
 
 def open_store(address: tuple[str, int]) -> TCPStore:

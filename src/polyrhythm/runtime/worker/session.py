@@ -73,10 +73,8 @@ class Session:
         self._link = link = find_link(model)
         parts = model, optimizer
         self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
-        self._optimizer = optimizer
-        self._arguments = arguments
-        self._handles: list[Any] = []
-        self._first_epoch = 0
+        self._optimizer, self._arguments = optimizer, arguments
+        self._first_epoch, self._handles = 0, list[Any]()
         self._checkpoints: ReplicaCheckpoints | None = None
         self._loader: SessionLoader[Any] | None = None
         self._place: EpochPlace | None = None
@@ -97,7 +95,7 @@ class Session:
             raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")
         guard = Guard(self._replica, config.on_divergence, config.divergence)
         parts = self._client, self._replica, self._exchange, time.perf_counter
-        anyone = bool if self._link is None else self._link.anyone
+        anyone = self._link.anyone if self._link else bool
         self._worker = Worker(self.rank, *parts, guard, self._open_checkpoints(), anyone)
         self._accumulation = Accumulation(self._worker)
         self._termination = TerminationWatch(self._worker.ask_to_leave)

@@ -16,10 +16,11 @@ from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token,
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
-from polyrhythm.runtime.worker.client import CoordinatorClient, PhaseExchange, open_store, phase_name
+from polyrhythm.runtime.worker.client import CoordinatorClient, open_store
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
 from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
 from polyrhythm.runtime.worker.replica import ScriptReplica
 
 MEETING: Final = timedelta(minutes=5)
