@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.mark.parametrize("policy", [parse_policy(spec) for spec in ROWS], ids=ROWS)
 def test_conformance(policy: Policy[Any]) -> None:
-    conformance(policy, examples=40)()
+    conformance(policy, examples=25)()
 
 
 def test_every_policy_has_a_row() -> None:

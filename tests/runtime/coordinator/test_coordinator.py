@@ -84,7 +84,7 @@ def test_every_sample_of_every_epoch_is_applied_once(
     ahead=st.integers(0, 2),
     switches=st.dictionaries(st.integers(1, 300), policies, max_size=4),
 )
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=120, derandomize=True, deadline=None)
 def test_switches_lose_and_double_no_sample(
     seed: int, workers: int, samples: int, first: str, ahead: int, switches: dict[int, str]
 ) -> None:
@@ -103,7 +103,7 @@ def test_switches_lose_and_double_no_sample(
     kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), min_size=1, max_size=2),
     switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
 )
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 def test_the_others_finish_when_workers_die(
     seed: int, workers: int, samples: int, first: str, ahead: int, kills: dict[int, int], switches: dict[int, str]
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_step_that_one_has_and_another_has_not(policy: str) -> None:
     switches=st.dictionaries(st.integers(1, 150), policies, max_size=2),
     kills=st.dictionaries(st.integers(1, 150), st.integers(1, 2), max_size=1),
 )
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 def test_newcomers_take_their_part(
     seed: int,
     workers: int,
@@ -178,7 +178,7 @@ def test_newcomers_take_their_part(
     kill=st.integers(1, 150),
     pause=st.integers(1, 80),
 )
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 def test_one_that_has_died_comes_back(
     seed: int, workers: int, samples: int, first: str, ahead: int, kill: int, pause: int
 ) -> None:
@@ -214,7 +214,7 @@ def test_steps_that_the_script_skips_are_counted(
     switches=st.dictionaries(st.integers(1, 200), policies, max_size=2),
     kills=st.dictionaries(st.integers(1, 200), st.integers(1, 3), max_size=1),
 )
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 @example(1284, 4, 20, "asp", 0, 0.1, {}, {13: 1})  # all leave, and one dies as the others go on from the servers' state
 @example(5, 2, 20, "bsp", 0, 0.1, {}, {28: 1})  # one leaves, and the other, which has gone on, dies
 def test_scripts_may_leave_their_loops_early(

@@ -81,7 +81,7 @@ def test_a_member_may_die_at_any_moment_of_a_switch(first: str, following: str) 
     kills=st.dictionaries(st.integers(21, 90), st.integers(0, 3), min_size=2, max_size=3),
     joins=st.lists(st.integers(21, 90), max_size=1),
 )
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=120, derandomize=True, deadline=None)
 def test_several_may_die_and_one_may_come(
     seed: int, pair: tuple[str, str], kills: dict[int, int], joins: list[int]
 ) -> None:
