@@ -34,3 +34,10 @@ def test_a_job_whose_coordinator_has_no_follower_is_for_one_training(tmp_path: P
     run = try_adapted(tmp_path, "folds.py", "alone", ranks=1)
     assert run.codes == [2]
     assert "folds.py:38: the script begins another training, and --max-coordinator-restarts 0 is for" in run.stderr()
+
+
+@pytest.mark.parametrize(("what", "policy"), [("group", "bsp"), ("unfreeze", "asp"), ("load", "asp")])
+def test_what_is_changed_between_epochs_begins_another_training(tmp_path: Path, what: str, policy: str) -> None:
+    run = adapted(tmp_path, "changes.py", what, policy=policy, max_coordinator_restarts=1)
+    assert weights(run) == weights(run, 1)
+    assert ({*weights(run).split()} == {"2.0"}) == (what == "load")

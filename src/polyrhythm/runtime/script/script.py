@@ -58,8 +58,6 @@ class AdaptedScript:
         self.warm_up = WarmUpStep()
         self.warm_up.again = self._called_again
         self._own_values = OwnValues()
-        self._later: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        """Optimizers that were made since the session began, for another training."""
         self._trained: dict[Optimizer, None] = {}
         self._stepping: Optimizer | None = None
         """Which of them is within its step; one that it wraps steps as a part of it."""
@@ -93,7 +91,7 @@ class AdaptedScript:
             raise refuse("ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas")
         self._optimizers[optimizer] = None
         if self.session is not None:
-            self._later.add(optimizer)
+            self.session.later.add(optimizer)
             if self._own is not None and not self._own.reads:
                 self._train_again()
 
@@ -103,7 +101,8 @@ class AdaptedScript:
         original = self.loaders.read
         if self.dormant or loader not in self.loaders or not torch.is_grad_enabled():
             return original(loader)
-        if self._later and not (self._run is not None and self._run.inside) and not (self._own and self._own.inside):
+        inside = (self._run is not None and self._run.inside) or (self._own is not None and self._own.inside)
+        if self.session is not None and not inside and self.session.is_over:
             self._train_again()
         if self._own is not None:
             return Pass(self, loader, self._own.read(loader, self.loaders.origin(loader), original)).iterator()
@@ -207,12 +206,12 @@ class AdaptedScript:
     def _train_again(self) -> None:
         """The script begins another training: the session ends, and its next first step is a warm-up step, too."""
         session, self.session = self.session, None
-        assert session is not None, "what was made later was made since it began"
+        assert session is not None, "it is over"
         self._end_own(session)
         session.train_again()
         self.trainings, self.dormant = self.trainings + 1, False
         tell(f"training number {self.trainings + 1} begins, as a job of its own")
-        renew(self.lanes, self._later)
+        renew(self.lanes, self._optimizers)
         self.schedules.begin_again()
         self.loaders.begin_again()
         self._begin_training()

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -13,7 +15,7 @@ from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
-from polyrhythm.runtime.script.joint_step import JointStep
+from polyrhythm.runtime.script.joint_step import JointStep, trained_by
 from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
@@ -40,6 +42,17 @@ def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
             raise refuse(str(error), place) from None
 
     return call
+
+
+def sizes_of(parameters: Sequence[Tensor]) -> Tensor:
+    """Two norms of each of these, which hardly any change of its values leaves as they are.
+
+    >>> sizes_of([torch.tensor([3.0, -4.0])]).tolist()
+    [5.0, 7.0]
+    """
+    values = [parameter.detach() for parameter in parameters]
+    norms = [norm.double().cpu() for order in (2, 1) for norm in torch._foreach_norm(values, order)]
+    return torch.stack(norms).nan_to_num()
 
 
 class DeferredStep:
@@ -129,11 +142,18 @@ class ScriptSession(Session):
     ) -> None:
         super().__init__(model, optimizer, arguments, moving)
         self._trainings = trainings
+        self._known = frozenset(map(id, self._replica.parameters))
         self._lanes = lanes
         self._joint: JointStep | None = None
         self.deferred = DeferredStep(self._replica)
         self.changes = False
         """Whether the script changes parameters after its steps by itself, such as to clip them."""
+        self.later: WeakSet[Optimizer] = WeakSet()
+        """Optimizers that were made since the session began, for another training."""
+        self._sizes: Tensor | None = None
+        """Of the parameters at the end of an epoch; see `sizes_of`."""
+        self._loaded = False
+        """Whether the script has given an optimizer another state since then."""
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""
 
@@ -144,7 +164,13 @@ class ScriptSession(Session):
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
+        self._handles += [
+            part.register_load_state_dict_post_hook(self._note_loaded) for part in parts_of(self._optimizer)
+        ]
         return self
+
+    def _note_loaded(self, optimizer: Optimizer) -> None:
+        self._loaded = True
 
     def before_scaler(self, optimizer: Optimizer) -> None:
         """A GradScaler is about to look at the gradients of the step that is due."""
@@ -232,6 +258,20 @@ class ScriptSession(Session):
                 "make each step from as many, but for the last of an epoch"
             )
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the script, between two epochs, has made what it trains next: an optimizer, further parameters for
+        one, or, where those of the next epoch are not those of the script itself, other values of them.
+        """
+        if self.later or any(self._trains_more(part) for part in parts_of(self._optimizer)):
+            return True
+        if self._sizes is None or self._exchange.reduces or self._exchange.by_hand:
+            return False
+        return self._loaded or not torch.equal(self._sizes, sizes_of(self.parameters))
+
+    def _trains_more(self, optimizer: Optimizer) -> bool:
+        return not self._known.issuperset(map(id, trained_by(optimizer)))
+
     def train_again(self) -> None:
         """The script has finished a training and begins another one: leave the job until the next coordinator is there.
 
@@ -243,7 +283,17 @@ class ScriptSession(Session):
             flag = f"--standby {standby}" if standby else "--max-coordinator-restarts 0"
             raise refuse(f"the script begins another training, and {flag} is for jobs of one; leave it out")
         self._again = True
+        if not self._loaded:
+            self._fetch_optimizer()
         self.__exit__(None, None, None)
+
+    @torch.no_grad()
+    def _fetch_optimizer(self) -> None:
+        """The optimizer's state, which servers may have; the parameters are those of the script."""
+        kept = [p.clone() for p in self.parameters]
+        self._worker.fetch_state()
+        for parameter, value in zip(self.parameters, kept, strict=True):
+            parameter.copy_(value)
 
     def place_of(self, seen: int, number: int | None) -> tuple[int, int]:
         """Which epoch of the job the script is in, and what it calls the job's first.
@@ -298,6 +348,7 @@ class ScriptSession(Session):
         if not self.apart:
             self._exchange.share_buffers()
         self.at_end()
+        self._sizes, self._loaded = sizes_of(self.parameters), False
 
     def _make_exchange(self) -> DDPExchange:
         if not self._lanes:
@@ -310,6 +361,8 @@ class ScriptSession(Session):
         # `AdaptedScript.before_step` has seen to the rest.
         if self._worker.left:
             return
+        if self._trains_more(optimizer):
+            raise refuse("the optimizer has got parameters to train within the loop; give it these between two epochs")
         if self._joint is not None:
             if not self._accumulation.due:
                 raise refuse("a step in the middle of the job's; accumulate in the same way in every epoch")
