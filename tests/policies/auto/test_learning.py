@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polyrhythm.core import Trace
@@ -14,7 +15,7 @@ from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPo
 from polyrhythm.policies.diloco import DiLoCo
 from polyrhythm.policies.k_group import KGroup
 from polyrhythm.policies.local import LocalSGD
-from polyrhythm.sim import Device, Limits, Network, Scenario, simulate
+from polyrhythm.sim import Device, Faults, Limits, Network, Scenario, Straggler, simulate
 from polyrhythm.training.config import TrainingConfig
 
 
@@ -48,6 +49,16 @@ def test_thin_links_are_used_less_often_once_that_is_as_good(tmp_path: Path) -> 
     said = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
     assert "on trial" in said[0]
     assert any("kept" in remark for remark in said)
+
+
+def test_a_kept_arm_goes_when_a_worker_becomes_so_slow_that_shares_are_better(tmp_path: Path) -> None:
+    late = Faults(stragglers=[Straggler(workers=[0], start_step=50, slowdown=30.0)])
+    simulate(
+        msgspec.structs.replace(thin(4, 0.06, exchange_s=4.0), faults=late), "auto:local", trace=tmp_path / "trace"
+    )
+    said = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
+    assert "kept" in said[1]
+    assert "is given up, balanced is faster now" in said[2]
 
 
 def test_near_the_edge_it_is_hardly_behind_bsp() -> None:

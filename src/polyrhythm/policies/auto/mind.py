@@ -16,6 +16,7 @@ from polyrhythm.policies.auto.arms import (
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
     NO_POINTS,
+    WORTH,
     ArmTrial,
     harsher,
     least_points,
@@ -23,7 +24,7 @@ from polyrhythm.policies.auto.learning import (
     seen_fall,
     worth_a_trial,
 )
-from polyrhythm.policies.auto.outlook import StepView, bsp_s
+from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
 from polyrhythm.policies.auto.progress import (
     LEAST_REFERENCE,
     MOST_REFERENCE,
@@ -310,7 +311,10 @@ class Mind:
         if trial.kept:
             if trial.losses.rises:
                 return self._given_up(permits, "its loss rises")
-            return self._given_up(permits, "it is slower") if self.account.saved_s < -behind_s else self
+            if self.account.saved_s < -behind_s:
+                return self._given_up(permits, "it is slower")
+            better = self._outdone(permits, trial, view)
+            return self._given_up(permits, f"{better} is faster now") if better else self
         ripe = trial.losses.broken or len(trial.losses.points) >= least_points(self.arm)
         shown = progress(trial.reference, trial.losses)
         if not ripe and shown.most > 0:  # only a loss that rises is told so early
@@ -336,6 +340,15 @@ class Mind:
         if spent_s > patience * trial.limit_s or len(trial.losses.points) >= MOST_TRIAL:
             return credited._given_up(permits, f"{spent_s:.3g} s have not shown that it is better")
         return self
+
+    def _outdone(self, permits: Permits, trial: ArmTrial, view: StepView) -> str:
+        """The exact arm that is clearly faster by now than a kept one, as when a worker has become slow."""
+        limits = self._limits(permits)._replace(pays=True)
+        best = next(iter(exact_arms(self.evidence, view, limits, drop=permits.drop)), None)
+        arm_s = seconds(self.arm, view)
+        if best is None or arm_s is None or best.round_s * WORTH > arm_s / max(trial.credit, 1e-9):
+            return ""
+        return best.policy.spec
 
     def _kept(self, trial: ArmTrial, shown: TrialProgress, speed: float, spent_s: float) -> "Mind":
         passed = trial.passed(shown)
