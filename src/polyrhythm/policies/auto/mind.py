@@ -26,6 +26,7 @@ from polyrhythm.policies.auto.learning import (
 )
 from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
 from polyrhythm.policies.auto.progress import (
+    KEPT_TRIAL,
     LEAST_REFERENCE,
     MOST_REFERENCE,
     MOST_TRIAL,
@@ -325,7 +326,7 @@ class Mind:
         # Of steps that are under way about half is made.
         speed = (trial.bsp_s + bsp_s(view) / 2) / spent_s if spent_s else trial.speed
         verdict = shown.verdict(speed, trial.exact)
-        if verdict == "better":
+        if verdict == "better" and (len(trial.losses.points) >= KEPT_TRIAL or spent_s > trial.limit_s):
             return self._kept(trial, shown, speed, spent_s)
         if verdict == "worse" and shown.most <= 0:
             return self._given_up(permits, "its loss rises", every=True)
@@ -346,7 +347,7 @@ class Mind:
         limits = self._limits(permits)._replace(pays=True)
         best = next(iter(exact_arms(self.evidence, view, limits, drop=permits.drop)), None)
         arm_s = seconds(self.arm, view)
-        if best is None or arm_s is None or best.round_s * WORTH > arm_s / max(trial.credit, 1e-9):
+        if best is None or arm_s is None or best.round_s * WORTH > arm_s / max(trial.credit, trial.likely):
             return ""
         return best.policy.spec
 

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias
 LEAST_REFERENCE, MOST_REFERENCE = 6, 24
 """Points of the reference."""
 
-LEAST_TRIAL, MOST_TRIAL = 6, 72
-"""Points of a trial before it is judged, and after which it must be."""
+LEAST_TRIAL, KEPT_TRIAL, MOST_TRIAL = 6, 12, 72
+"""Points of a trial before it is judged, before it is kept if its limit is not spent, and after which it must end."""
 
 SURE = 1.5
 """Standard errors that are taken away from what a trial shows, for it or against it."""
