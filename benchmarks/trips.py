@@ -90,7 +90,7 @@ def usual(trips: Iterable[Sequence[Call]]) -> tuple[Way, Way]:
 
 
 def simulator() -> tuple[Way, Way]:
-    """A round of BSP without a model, on four equal workers that share a parameter server."""
+    """A round of BSP that trains digits, on eight equal workers with a parameter server."""
     from polyrhythm.policies import parse_policy
     from polyrhythm.sim import load_scenario, simulate
 
