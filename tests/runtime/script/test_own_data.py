@@ -43,6 +43,12 @@ def test_every_rank_reads_its_own_under_any_policy(tmp_path: Path, what: str, po
     assert all(len(epoch) == 48 for rank in run.ranks for epoch in run.epochs_of(rank))
 
 
+def test_a_loop_that_is_left_early_ends_the_epoch_for_what_follows_it(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "own.py", "left", "ddp", EPOCHS, policy="asp", stand_in=False)
+    weights(run)
+    assert all(len(epoch) == 24 for rank in run.ranks for epoch in run.epochs_of(rank))
+
+
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
 def test_ranks_may_have_unequal_numbers_of_mini_batches(tmp_path: Path, policy: str) -> None:
     run = adapted(tmp_path, "own.py", "uneven", "ddp", EPOCHS, policy=policy, stand_in=False)

@@ -310,7 +310,7 @@ class AdaptedScript:
         return self.session is not None and self.session.apart and self._inside()
 
     def _inside(self) -> bool:
-        return self._own.data.open if self._own is not None else self._run is not None and self._run.inside
+        return self._own.is_open() if self._own is not None else self._run is not None and self._run.inside
 
     def _reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""

@@ -216,6 +216,12 @@ class OwnReading:
         if any(self._is_over(each) and not self._unused[origin] for origin, each in self._passes.items()):
             self.data.end()
 
+    def is_open(self) -> bool:
+        """Whether an epoch is under way; a script that leaves its loops before their end has ended it."""
+        if self._passes and all(each.left for each in self._passes.values()):
+            self.data.end()
+        return self.data.open
+
     def _is_over(self, run: Pass) -> bool:
         """A loop that counts its mini-batches does not ask for one more than there are."""
         return run.over or (run.counted and self._split == 1 and run.batches == length_of(run.loader))

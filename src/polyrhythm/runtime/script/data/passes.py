@@ -72,6 +72,11 @@ class Pass:
         return not self.over and self._held is not None and self._held() is not None
 
     @property
+    def left(self) -> bool:
+        """Whether the script has dropped it before its end."""
+        return not self.over and not self.inside
+
+    @property
     def trains(self) -> bool:
         """Whether it is a loop under way that has trained: what reads the same loader within it only looks."""
         return self.used and self.inside
