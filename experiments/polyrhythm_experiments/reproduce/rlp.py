@@ -9,16 +9,19 @@ from polyrhythm.core import Cluster, Header, Report, Trace, TraceWriter
 from polyrhythm.policies import parse_policy
 from polyrhythm.policies.rlp.network import load
 from polyrhythm.report.document import Document, DocumentSection, Grid
-from polyrhythm.report.timeline import Timeline
+from polyrhythm.report.figures import Chart
+from polyrhythm.report.palette import look
+from polyrhythm.report.timeline import KINDS, Timeline
+from polyrhythm.report.timeline_figure import kind_shares, timeline_figure
 from polyrhythm.rl.episode import BATCH
 from polyrhythm.rl.instances import FAMILIES, Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
-from polyrhythm_experiments.reproduce.figures import plain, seconds, times
+from polyrhythm_experiments.reproduce.figures import percent, plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 from polyrhythm_experiments.reproduce.rlp_evaluation import Ratio, best_of, compare, instances, measure
-from polyrhythm_experiments.reproduce.rlp_trials import SPECS, ResultsByKey, figures, run
+from polyrhythm_experiments.reproduce.rlp_trials import SPECS, TRAINED, ResultsByKey, figures, run
 
 SOURCE = "*Learning efficient parameter server synchronization policies for distributed SGD* (RLP)."
 NAMES = {"ssp:1": "SSP(2)", "ssp:4": "SSP(5)", "ssp:7": "SSP(8)", "rlp": "RLP", "kbandit": "bandit"}
@@ -51,7 +54,7 @@ def page(lab: Lab) -> Document:
         parts=[
             summary(results),
             *(section(title, families, results) for title, families in figures(lab).items()),
-            insight(lab),
+            insight(results),
             training(),
         ],
         missing=[
@@ -156,9 +159,9 @@ WHY = (
 )
 
 
-def insight(lab: Lab) -> DocumentSection:
-    """Table 1 and figure 4: one job with several stragglers."""
-    instance = typical(lab)
+def insight(results: ResultsByKey) -> DocumentSection:
+    """Table 1 and figure 4: one job with several stragglers, in which RLP does what ASP does not."""
+    instance = typical(results)
     traces = {spec: traced(instance, spec) for spec in SHOWN}
     heads = ("", *(f"W{worker}" for worker in range(instance.workers)), "gradients", "idle", "time")
     rows = [(shown(spec), *cells(result)) for spec, (result, _) in traces.items()]
@@ -173,14 +176,35 @@ def insight(lab: Lab) -> DocumentSection:
     )
     lines = [busy(shown(spec), trace) for spec, (_, trace) in traces.items()]
     figure = drawing("running", "Workers that compute", "Over the job's time.", ("seconds", "workers"), lines)
-    text = f"Job {instance.seed} of the family {instance.family.name}: {instance.stragglers} stragglers."
-    return findings("Table 1 and figure 4: one job", text, [inference], [Grid("Steps", heads, rows)], [figure])
+    text = (
+        f"Job {instance.seed} of the family {instance.family.name}, of those in which RLP leaves ASP the one with the "
+        f"most stragglers: {instance.stragglers}."
+    )
+    charts = [figure, who_waits([trace for _, trace in traces.values()])]
+    return findings("Table 1 and figure 4: one job", text, [inference], [Grid("Steps", heads, rows)], charts)
 
 
-def typical(lab: Lab) -> Instance:
-    """The job with the most stragglers among the first held-out ones."""
-    family = "hidden-0" if lab.quick else "staleness"
-    return max(instances(family, 8), key=lambda each: each.stragglers)
+def typical(results: ResultsByKey) -> Instance:
+    """The job with the most stragglers among those of a family that end at another time under RLP than under ASP."""
+    family = TRAINED if TRAINED in results else next(iter(results))
+    spent = durations(results, family)
+    jobs = instances(family, len(spent["rlp"]))
+    acts = [job for job, ours, theirs in zip(jobs, spent["rlp"], spent["asp"], strict=True) if ours != theirs]
+    return max(acts or jobs, key=lambda each: each.stragglers)
+
+
+def who_waits(traces: Sequence[Trace]) -> Chart:
+    """Figure 4, a row a worker: until all but one of the policies are through."""
+    whole = [Timeline.of(trace) for trace in traces]
+    window_s = sorted(timeline.end_s for timeline in whole)[-2]
+    timelines = [timeline.until(window_s) for timeline in whole]
+    colours, names = [look(at).colour for at in range(len(traces))], [shown(trace.header.policy) for trace in traces]
+    rows = [(name, *map(percent, kind_shares(each).values())) for name, each in zip(names, timelines, strict=True)]
+    text = (
+        f"The first {window_s:.0f} s, a row a worker: a thick bar while it computes, a thin gray line while it waits."
+    )
+    figure = timeline_figure(timelines, window_s, colours, names)
+    return Chart("timelines", "Who ran and who waited", text, figure, ("", *KINDS.values()), rows, wide=True)
 
 
 def steps(instance: Instance) -> list[tuple[float, float]]:
@@ -202,14 +226,14 @@ def cells(result: RunResult) -> list[str]:
 
 
 def cost(trace: Trace) -> tuple[float, float]:
-    """Time of a decision here, and of a step in the run; both means, in seconds."""
+    """Processor time of a decision here, and of a step in the run; both means, in seconds."""
     policy = parse_policy(trace.header.policy)
     state, reports = policy.init(trace.header.cluster), []
-    started = time.perf_counter()
+    started = time.process_time()
     for event, _ in trace.entries:
         state, _ = policy.decide(state, event)
         reports += [event] if isinstance(event, Report) else []
-    return (time.perf_counter() - started) / len(reports), fmean(report.step_s for report in reports)
+    return (time.process_time() - started) / len(reports), fmean(report.step_s for report in reports)
 
 
 def busy(name: str, trace: Trace) -> Series:
