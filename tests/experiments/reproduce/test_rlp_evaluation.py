@@ -1,7 +1,11 @@
 """Comparisons of policies on instances of the learner's families."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from polyrhythm.rl.instances import Family, draw
-from polyrhythm_experiments.reproduce.rlp_evaluation import compare, measure_all, spec_for
+from polyrhythm_experiments.reproduce.rlp import typical
+from polyrhythm_experiments.reproduce.rlp_evaluation import compare, instances, measure_all, spec_for
 
 TINY = Family("tiny", hidden=(0,), learning_rate=0.6, target=0.6, workers=(3,))
 
@@ -18,3 +22,10 @@ def test_a_job_is_measured_the_same_on_any_core() -> None:
     one, two = (measure_all(pairs, jobs=jobs) for jobs in (1, 2))
     assert one == two
     assert one[0].duration_s == one[0].time_to_target_s
+
+
+def test_the_job_that_is_shown_is_one_in_which_the_policy_acts() -> None:
+    runs = {"asp": [100.0] * 6, "rlp": [100.0, 90.0, 100.0, 100.0, 80.0, 100.0]}
+    results: Any = {"staleness": {spec: [SimpleNamespace(duration_s=each) for each in runs[spec]] for spec in runs}}
+    acts = [instances("staleness", 6)[at] for at in (1, 4)]
+    assert typical(results) == max(acts, key=lambda each: each.stragglers)
