@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.errors import RefusalError
+from polyrhythm.runtime.script.patches import within_group
 from tests.runtime.script.runs import SCRIPTS, try_adapted
 
 
@@ -65,3 +67,11 @@ def test_dataparallel_over_several_devices_is_refused(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "odd.py", "DataParallel", policy="asp")
     assert run.codes == [2, 2]
     assert "DataParallel has one process for all devices" in run.stderr()
+
+
+def test_a_mesh_over_all_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    make = within_group(lambda *arguments: arguments)
+    assert make("cpu", (2,)) == ("cpu", (2,))
+    with pytest.raises(RefusalError, match="a mesh of 4 processes, and a group has 2"):
+        make("cpu", (2, 2))

@@ -1,12 +1,14 @@
 """The methods of torch that are replaced in place before a script starts."""
 
 import functools
+import math
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -14,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
-from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB
+from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.data.alone import SharedStart
@@ -73,6 +75,23 @@ def patch_group(script: AdaptedScript) -> None:
             raise refuse("--group-size is for scripts with polyrhythm.session, and this one steps without; open one")
 
     register_optimizer_step_pre_hook(before_step)
+    device_mesh.init_device_mesh = dist.init_device_mesh = within_group(device_mesh.init_device_mesh)
+
+
+def within_group(init_device_mesh: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch's own, for a script that sees the processes of its group only."""
+
+    @functools.wraps(init_device_mesh)
+    def init(device_type: str, mesh_shape: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+        wanted, there = math.prod(mesh_shape), read_number("WORLD_SIZE", 1)
+        if wanted > there:
+            raise refuse(
+                f"a mesh of {wanted} processes, and a group has {there} (--group-size): between groups the policy works, "
+                "in the place of replication; give the mesh of one group, and open a polyrhythm.session"
+            )
+        return init_device_mesh(device_type, mesh_shape, *args, **kwargs)
+
+    return init
 
 
 def refuse_restarts() -> None:

@@ -11,11 +11,13 @@ from torch.distributed.tensor import parallel
 from polyrhythm.runtime.script.notices import asked_by_us, refuse
 from polyrhythm.runtime.script.script import AdaptedScript
 
+IN_GROUPS = "; in a script with polyrhythm.session, fully_shard works within groups of processes (--group-size)"
+
 CLASSES = {
-    fsdp.FullyShardedDataParallel: "shards parameters, but a policy needs whole replicas",
+    fsdp.FullyShardedDataParallel: f"shards parameters, but a policy needs whole replicas{IN_GROUPS}",
 }
 FUNCTIONS = {
-    (fsdp, "fully_shard"): "shards parameters, but a policy needs whole replicas",
+    (fsdp, "fully_shard"): f"shards parameters, but a policy needs whole replicas{IN_GROUPS}",
     (parallel, "parallelize_module"): "splits the model, but a policy needs whole replicas",
 }
 
