@@ -61,6 +61,7 @@ GONE = {
 ALLOWED = {
     ("src/polyrhythm/runtime/launch/run_flags.py", "pushing"),  # help text of --full-duplex: pull while pushing
     ("src/polyrhythm/runtime/script/wrapper.py", "mesh"),  # device_mesh is torch's argument
+    ("src/polyrhythm/runtime/script/patches.py", "mesh"),
     ("src/polyrhythm/runtime/worker/group/link.py", "mesh"),
     ("src/polyrhythm/training/flat.py", "mesh"),
     ("src/polyrhythm/policies/_lib/load.py", "rules"),  # my_package.rules is a user's module

@@ -69,9 +69,9 @@ def test_dataparallel_over_several_devices_is_refused(tmp_path: Path) -> None:
     assert "DataParallel has one process for all devices" in run.stderr()
 
 
-def test_a_mesh_over_all_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_all_groups_are_not_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     make = within_group(lambda *arguments: arguments)
     assert make("cpu", (2,)) == ("cpu", (2,))
-    with pytest.raises(RefusalError, match="a mesh of 4 processes, and a group has 2"):
+    with pytest.raises(RefusalError, match="init_device_mesh of 4 processes, and a group has 2"):
         make("cpu", (2, 2))

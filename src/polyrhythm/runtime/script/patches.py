@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,21 +75,24 @@ def patch_group(script: AdaptedScript) -> None:
             raise refuse("--group-size is for scripts with polyrhythm.session, and this one steps without; open one")
 
     register_optimizer_step_pre_hook(before_step)
-    device_mesh.init_device_mesh = dist.init_device_mesh = within_group(device_mesh.init_device_mesh)
+    made = within_group(device_mesh.init_device_mesh)
+    for module in (device_mesh, dist):
+        vars(module)["init_device_mesh"] = made
 
 
 def within_group(init_device_mesh: Callable[..., Any]) -> Callable[..., Any]:
     """As torch's own, for a script that sees the processes of its group only."""
 
     @functools.wraps(init_device_mesh)
-    def init(device_type: str, mesh_shape: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        wanted, there = math.prod(mesh_shape), read_number("WORLD_SIZE", 1)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        shape = next(each for each in (*args[1:], *kwargs.values()) if all(isinstance(size, int) for size in each))
+        wanted, there = math.prod(shape), read_number("WORLD_SIZE", 1)
         if wanted > there:
             raise refuse(
-                f"a mesh of {wanted} processes, and a group has {there} (--group-size): between groups the policy works, "
-                "in the place of replication; give the mesh of one group, and open a polyrhythm.session"
+                f"init_device_mesh of {wanted} processes, and a group has {there} (--group-size): the policy works "
+                "between groups, in the place of replication; give the shape of one, and open a polyrhythm.session"
             )
-        return init_device_mesh(device_type, mesh_shape, *args, **kwargs)
+        return init_device_mesh(*args, **kwargs)
 
     return init
 
