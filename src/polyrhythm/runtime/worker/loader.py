@@ -308,9 +308,14 @@ class SessionLoader(Generic[LoaderSample]):
                 continue
             parts = self._cut(indices, draw)
             for number, part in enumerate(parts, 1):
-                share = len(part) * len(parts) / len(indices)
+                share = len(part) * self._divisor(len(parts)) / len(indices)
                 self._drawn.append((draw, len(part), share, number == len(parts)))
                 yield self._own(part)
+
+    def _divisor(self, parts: int) -> int:
+        """What the script divides the gradients of a step of so many mini-batches by."""
+        del parts
+        return self._accumulate
 
     def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
         """The mini-batches of a step."""

@@ -324,6 +324,10 @@ class ScriptLoader(SessionLoader[Any]):
         self._ended = True
         self._at_end()
 
+    def _divisor(self, parts: int) -> int:
+        """A step of fewer mini-batches counts for less, as it does without us."""
+        return parts
+
     def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
         """Mini-batches as torch cuts them, equally many on all workers: the last step of an epoch may have fewer.
 
