@@ -129,10 +129,26 @@ def section(title: str, families: Sequence[str], results: ResultsByKey) -> Docum
     tables = [
         Grid("Mean time to the target", heads, body),
         Grid("Over the best of BSP, ASP and SSP", ("", *families), ratios),
+        *(by_workers(results, family) for family in families if len(FAMILIES[family].workers) > 1),
     ]
     key = "-".join(families)
     chart = drawing(key, title, "Mean times.", ("", "seconds"), bars, kind="bars")
     return findings(title, told(families), rows, tables, [chart])
+
+
+def by_workers(results: ResultsByKey, family: str) -> Grid:
+    """A family whose jobs differ in their number of workers, each number apart."""
+    spent, rows = durations(results, family), []
+    numbers = [job.workers for job in instances(family, len(spent["rlp"]))]
+    for workers in sorted(set(numbers)):
+        at = [place for place, number in enumerate(numbers) if number == workers]
+        apart = {spec: [times_[place] for place in at] for spec, times_ in spent.items()}
+        best = best_of(apart)
+        cells = (seconds(fmean(apart[best])), seconds(fmean(apart["rlp"])), str(compare(apart[best], apart["rlp"])))
+        rows.append((f"{workers}", f"{len(at)}", shown(best), *cells))
+    return Grid(
+        f"{family}, by workers", ("workers", "jobs", "best of BSP, ASP, SSP", "its time", "RLP", "RLP over it"), rows
+    )
 
 
 def told(families: Sequence[str]) -> str:
