@@ -4,11 +4,12 @@ from tests.chaos.in_memory import play
 from tests.chaos.scripts import KINDS, script_of
 
 IN_MEMORY = range(120)
-FOUND = (52106, 51742, 100096, 108645, 110342, 120712)
+FOUND = (52106, 51742, 100096, 108645, 110342, 120712, 226594, 250928)
 """Seeds that have found something: under `ssp` a checkpoint and a death in one moment, after which nobody went on; a
 state that its sender's group did not carry, twice, which the harness expected to have arrived; a job that went on from
 a newcomer's parameters as all others were gone; a rank that came back and was taken for one that has the state, and
-for one that has left the epoch early.
+for one that has left the epoch early; a state that its sender had given to others that had not yet gone on, and a
+checkpoint after samples that nobody made, which the harness did not expect.
 """
 
 

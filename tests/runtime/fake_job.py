@@ -277,6 +277,10 @@ class FakeJob:
 
     def _has_sent(self, rank: int) -> bool:
         """Whether its state still arrives: not in a group that others have given up, nor where the exchange failed."""
+        entered = self.workers[rank].phase
+        key = ("align", entered.number if entered is not None else 0)
+        if self.outcomes.get(key) and any(w.alive and w.wants == key for w in self.workers.values()):
+            return True  # it has gone on, and others are about to
         kind, *phase = self.workers[rank].wants or ("",)
         sent = kind == "align" and rank in self.collectives.get((kind, *phase), ())
         return sent and all(self.outcomes.get((what, *phase), True) for what in ("build", "align"))

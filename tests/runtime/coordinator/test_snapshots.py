@@ -25,8 +25,10 @@ def done(position: Position) -> Places:
 
 def check_snapshots(job: FakeJob) -> None:
     for snapshot, applied in job.snapshots:
-        assert done(snapshot.position) == applied
-        assert snapshot.position.samples + snapshot.position.skipped_samples == applied.total()
+        position, past = snapshot.position, done(snapshot.position)
+        assert applied <= past
+        assert position.samples == applied.total()
+        assert position.skipped_samples == past.total() - applied.total()
 
 
 def finish(snapshot: JobSnapshot, applied: Places, workers: int, samples: int, batch: int, seed: int) -> None:
