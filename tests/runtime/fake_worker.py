@@ -119,7 +119,7 @@ class FakeWorker:
         """Nobody steps on its replica before all members have entered, and it has the job's state."""
         assert self.phase is not None
         assert self.job.inside[self.phase.number].issuperset(self.phase.members), self.job.describe()
-        assert self.rank in self.job.fresh, self.job.describe()
+        assert self.rank in self.job.fresh - self.job.back, self.job.describe()
         self.job.steps_begin()
 
     def _step(self, go: control.Go, epoch: int) -> Generator[Any, Any, Any]:

@@ -234,6 +234,43 @@ def test_scripts_may_leave_their_loops_early(
     processed_once(job)
 
 
+class BetweenEpochs(FakeJob):
+    """Worker 1 dies when the second epoch is over, and comes back before the third; then the others may die, too."""
+
+    alone = due = over = False
+
+    def run(self, events: dict[int, str], limit: int = 100_000) -> None:
+        self.coordinator.note = self._note
+        super().run(events, limit)
+
+    def _note(self, stand: str) -> None:
+        self.due = not self.over and stand == "between" and self.coordinator.job.epoch == 1
+
+    def _ring(self) -> None:
+        super()._ring()
+        if self.due:
+            self.due, self.over = False, True
+            self._event("kill", "1")
+            self._event("join", "1")
+            if self.alone:
+                self._event("kill", "0")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("policy", ["bsp", "balanced", "local:3", "selsync:0.05", "esync", "asp"])
+def test_a_worker_may_die_and_come_back_between_two_epochs(policy: str, alone: bool) -> None:
+    """It gets the state of the others, or the job ends if nobody has it; nobody goes on from how it was at first."""
+    for seed in range(10):
+        job = BetweenEpochs(policy, 2, 24, 3, 3, seed)
+        job.alone = alone
+        job.run({})
+        if job.given_up:
+            assert alone
+        else:
+            assert set(job.applied.values()) <= {1}
+            assert sum(job.applied.values()) == job.coordinator.job.samples
+
+
 @pytest.mark.parametrize("tick", range(2, 40))
 def test_the_last_worker_may_die_at_any_moment(tick: int) -> None:
     """Also while it brings the state to the servers."""

@@ -181,6 +181,7 @@ class Coordinator:
             self.job.effects.send(worker, Refused(reason))
         elif message.epoch < self.job.epoch or (message.epoch == self.job.epoch and not self._stepping):
             self._state.pass_by(worker, message)
+            self._meet()
         elif message.epoch == self.job.epoch:
             self._admit(worker, message)
         else:
@@ -230,6 +231,9 @@ class Coordinator:
                 self._end_epoch()
         if not self._stepping and self.job.may_begin_epoch():
             self._begin_epoch()
+        elif not self._stepping and self._state.takes_waiting():
+            self._stepping = True
+            self._start_phase()
 
     def _begin_epoch(self) -> None:
         self.snapshots.lead(self.job.begin_epoch(self.snapshots.position), self.choice)
@@ -251,13 +255,6 @@ class Coordinator:
         self._stepping = False
         self.note("between")
         self.job.finish_epoch()
-
-    def _finish_without_state(self) -> None:
-        """Only newcomers stand in the epoch; who could give them the state has left it early, or is gone."""
-        self._mode = PhaseKind(self.phase)
-        if not self._state.ends_if_lost():
-            self.job.skip_rest()
-            self._finish_epoch()
 
     def _abandon_epoch(self) -> None:
         """Nobody stands in the epoch any more; what is left of it is skipped."""
@@ -314,8 +311,11 @@ class Coordinator:
         self._rollback.end_trial(undone=self.choice.stages.goes_back)
         if self._rollback.goes_back and (keepers := self._rollback.go_back()):
             self._state.kept(keepers)
-        if self._state.lost(self.job.present):
-            self._finish_without_state()
+        if self._state.lost(self.job.present):  # they are newcomers; who could give it to them has left, or is gone
+            self._mode = PhaseKind(self.phase)
+            if not self._state.ends_if_lost():
+                self.job.skip_rest()
+                self._finish_epoch()
             return
         self.policy, self.next_policy = self.choice.stages.stage(self.job).policy, None
         self._rollback.begin_trial(self.phase + 1, self.choice.stages.keeps and self._state.home == "workers")

@@ -17,6 +17,15 @@ from polyrhythm.runtime.wire.protocol import EpochDone, Ready, Refused
 log = logging.getLogger(__name__)
 
 
+def intersection(ranks: Ranks, there: Ranks) -> Ranks:
+    """Those of the ranks that are there.
+
+    >>> intersection((0, 1, 3), (3, 2, 1))
+    (1, 3)
+    """
+    return tuple(rank for rank in ranks if rank in there)
+
+
 class HoldersRecord(msgspec.Struct, frozen=True):
     """What a `StateHolders` knows between two events. Of `unsynchronised` positions, who has seen them."""
 
@@ -25,7 +34,9 @@ class HoldersRecord(msgspec.Struct, frozen=True):
     holders: Ranks
     others: Ranks
     early: Ranks
+    given: Ranks
     abandoned: bool
+    over: bool
     unsynchronised: tuple[tuple[Ranks, tuple[SampleRange, ...]], ...]
 
 
@@ -64,15 +75,15 @@ class StateHolders:
     def record(self) -> HoldersRecord:
         """For a coordinator that follows this one."""
         noted = tuple((tuple(sorted(ranks)), tuple(ranges)) for ranks, ranges in self.unsynchronised.noted)
-        workers = self._contributors, self._holders, self._others, self._early
-        return HoldersRecord(self.home, *workers, self._abandoned, noted)
+        workers = self._contributors, self._holders, self._others, self._early, tuple(sorted(self._given))
+        return HoldersRecord(self.home, *workers, self._abandoned, self._over, noted)
 
     def take_up(self, record: HoldersRecord) -> None:
         """Go on from what another one knew."""
         self.home, self._contributors = record.home, record.contributors
         self._holders, self._others, self._early = record.holders, record.others, record.early
-        self._abandoned = record.abandoned
-        self._given.update(self._job.members)
+        self._given.update(record.given)
+        self._abandoned, self._over = record.abandoned, record.over
         self.unsynchronised.noted += [(set(ranks), ranges) for ranks, ranges in record.unsynchronised]
 
     def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
@@ -82,9 +93,9 @@ class StateHolders:
             mode.finish()
             self._contributors = self._holders = self._others = ()
             return
+        # A rank that was lost between two epochs, of which the mode has not heard, may be back as a newcomer.
         old = tuple(worker for worker in present if worker in members)
-        sound, newest = mode.sound, mode.newest
-        apart = tuple(worker for worker in mode.apart if worker in present)
+        sound, newest, apart = (intersection(ranks, old) for ranks in (mode.sound, mode.newest, mode.apart))
         self.unsynchronised.note(mode.unsynchronised())
         self.unsynchronised.note_of_all(newest, mode.of_newest())
         mode.finish()
@@ -139,8 +150,7 @@ class StateHolders:
         return True
 
     def _alive(self, workers: tuple[int, ...]) -> tuple[int, ...]:
-        present = self._job.present
-        return tuple(worker for worker in workers if worker in present)
+        return intersection(workers, self._job.present)
 
     def _of_early(self) -> Ranks:
         """Whoever left last, if all who went on without it are gone."""
@@ -173,7 +183,7 @@ class StateHolders:
         log.info("rank %d has come after the last step of epoch %d, and waits for another", worker, message.epoch)
         self._job.members[worker].ready = message  # so the next one does not begin without it
         self._waiting.append(worker)
-        self._release_if_alone()
+        self._refuse_if_over()
 
     def release(self) -> None:
         """Another epoch follows, in which newcomers get the state."""
@@ -181,15 +191,20 @@ class StateHolders:
             self._job.effects.send(worker, EpochDone(self._job.epoch, self._job.version))
         self._waiting.clear()
 
-    def _release_if_alone(self) -> None:
-        """Newcomers wait in vain if no epoch follows, and if nobody else can begin one."""
+    def takes_waiting(self) -> bool:
+        """Whether nobody is left but newcomers, who get what is on the servers in another phase of the same epoch."""
+        alone = bool(self._waiting) and len(self._waiting) == len(self._job.members)
+        if alone:
+            self._waiting.clear()
+        return alone
+
+    def _refuse_if_over(self) -> None:
+        """Newcomers wait in vain if no epoch follows."""
         if self._over:
             for worker in self._waiting:
-                reason = "the job is over, and it has come too late to get the job's parameters"
+                reason = "a worker is through with its script, and it has come too late to get the job's parameters"
                 self._job.effects.send(worker, Refused(reason))
             self._waiting.clear()
-        elif len(self._waiting) == len(self._job.members):
-            self.release()
 
     def forget(self, worker: int, reason: LeftReason) -> None:
         """It is gone, and what a rank that comes back has is not what it had."""
@@ -200,7 +215,7 @@ class StateHolders:
         self._given.discard(worker)
         self._waiting = [other for other in self._waiting if other != worker]
         self._over |= reason == "finished"
-        self._release_if_alone()
+        self._refuse_if_over()
 
     def kept(self, contributors: tuple[int, ...]) -> None:
         """The job goes back to a state that these have kept."""

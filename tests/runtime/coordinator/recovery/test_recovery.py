@@ -19,7 +19,7 @@ from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoord
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.protocol import Ready, Stepped
+from polyrhythm.runtime.wire.protocol import Phase, Ready, Stepped
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from tests.runtime.coordinator.recovery.guarded_job import HANG_AFTER_S, GuardedServer, Time
 from tests.runtime.fake_job import FakeJob
@@ -136,6 +136,18 @@ def test_who_comes_back_a_second_time_joins_as_at_first(memory: RecoveryMemory) 
     assert recovery.returning is None
     assert server.coordinator.job.present == (0, 1)
     assert job.losses == [(1, "died")]
+
+
+def test_who_died_with_the_coordinator_and_came_back_has_no_state(memory: RecoveryMemory) -> None:
+    """Nor is it taken for one that leaves its loop early, though it says that it begins."""
+    server = ServerOfTheLiving(Time(), job := fresh_job(), living={0, 1})
+    recovery = server.recovery = JobRecovery(memory)
+    recovery.open(server)
+    with patch.object(job, "send") as send:
+        recovery.heard(0, Ready(0, 60, 3))
+        recovery.heard(1, Returned(ready=Ready(0, 60, 3), phase=1, inside=True, run=1))
+    phases = [message for worker, message in (call.args for call in send.mock_calls) if isinstance(message, Phase)]
+    assert {phase.source for phase in phases} == {1}
 
 
 def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:

@@ -44,7 +44,7 @@ class NumberedCoordinator:
         return {"state": str(self.learnings)}
 
 
-HOLDERS = HoldersRecord("workers", (), (), (), (), False, ())
+HOLDERS = HoldersRecord("workers", (), (), (), (), (), False, False, ())
 
 
 class ServerParts:

@@ -140,11 +140,15 @@ class RecoverableCoordinator(Coordinator):
             self._mode.returned(worker, Returned(offers=offers))
         member = self.job.members.pop(worker)
         self.job.tell_loss(worker, "died", "while there was no coordinator")
+        self.choice.lost(worker)
+        self._state.forget(worker, "died")
+        self._rollback.forget(worker)
         self._lose_member(worker, member)
 
     def put_outside(self, worker: int) -> None:
         """A member has come back that has left its loop over the epoch early."""
         member, self.job.members[worker] = self.job.members[worker], Member()
+        self._state.left_early(worker)
         self._lose_member(worker, member)
 
     def _lose_member(self, worker: int, member: Member) -> None:
