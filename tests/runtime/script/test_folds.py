@@ -1,6 +1,7 @@
 """Scripts that train several times, as for each fold of their data: each training is a job of its own."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,20 @@ def test_under_asp_each_fold_has_a_job(tmp_path: Path, how: str) -> None:
         assert run.seen == KEPT
 
 
-def test_a_job_whose_coordinator_has_no_follower_is_for_one_training(tmp_path: Path) -> None:
-    run = try_adapted(tmp_path, "folds.py", "alone", ranks=1)
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({}, "--max-coordinator-restarts 0"),
+        ({"max_coordinator_restarts": 1, "checkpoint": "kept"}, "--checkpoint kept"),
+    ],
+)
+def test_a_job_without_a_follower_or_with_checkpoints_is_for_one_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], flag: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = try_adapted(tmp_path, "folds.py", "alone", ranks=1, **given)
     assert run.codes == [2]
-    assert "folds.py:38: the script begins another training, and --max-coordinator-restarts 0 is for" in run.stderr()
+    assert f"folds.py:38: the script begins another training, and {flag} is for" in run.stderr()
 
 
 @pytest.mark.parametrize(("what", "policy"), [("group", "bsp"), ("unfreeze", "asp"), ("load", "asp")])

@@ -278,9 +278,9 @@ class ScriptSession(Session):
         Raises:
             RefusalError: if the job ends with its first training.
         """
-        standby = self._client.config.standby
-        if standby or not self._client.recovers:
-            flag = f"--standby {standby}" if standby else "--max-coordinator-restarts 0"
+        given = {"--standby": self._client.config.standby, "--checkpoint": self._client.config.checkpoint}
+        flags = [f"{name} {value}" for name, value in given.items() if value]
+        for flag in flags or ["--max-coordinator-restarts 0"] * (not self._client.recovers):
             raise refuse(f"the script begins another training, and {flag} is for jobs of one; leave it out")
         self._again = True
         if not self._loaded:
