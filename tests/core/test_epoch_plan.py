@@ -72,6 +72,20 @@ def test_unequal_shares_take_every_position_once(pieces: list[tuple[int, int]], 
     check_rest(plan, batches, cut)
 
 
+@given(samples=st.integers(8, 120), shares=st.lists(st.integers(4, 12), min_size=2, max_size=4))
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_every_share_can_be_cut_as_often_as_the_smallest_even_one(samples: int, shares: list[int]) -> None:
+    """Into four mini-batches where a script adds up as many, also in the last step."""
+    members = len(shares)
+    shares[0] += -sum(shares) % members
+    plan = EpochPlan((SampleRange(0, 0, samples),), members, sum(shares) // members, least=4)
+    schedule = ShareSchedule(plan)
+    schedule.change(0, tuple(shares))
+    for step in range(plan.steps):
+        count = min(4, schedule.largest(step))
+        assert all(len(positions(schedule.batch(step, member))) >= count for member in range(members))
+
+
 def check_rest(plan: EpochPlan, batches: list[list[list[int]]], cut: int) -> None:
     done = min(cut, plan.steps)
     rest = [p for step in batches[done:] for batch in step for p in batch]

@@ -142,8 +142,10 @@ class ShareSchedule:
         return self.plan.batch(step, member), self.plan.batch_size, None
 
     def largest(self, step: int) -> int:
-        """Samples of the member that has most of them in one step, if shares are equal."""
-        return self.plan.size(step, 0)
+        """Samples of the member that would have most of them in one step if shares were equal; where they are not, that
+        would have fewest, since each has as many at least.
+        """
+        return self.plan.size(step, self.plan.members - 1 if self.at(step) else 0)
 
     def weight(self, step: int, member: int) -> float | None:
         """What a member's mean gradient counts for, where the mean over the members is that over all samples.
