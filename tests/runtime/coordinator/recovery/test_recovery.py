@@ -180,3 +180,5 @@ def test_who_begins_the_script_anew_cannot_come_to_a_later_training() -> None:
     recovery.check_training(1)
     with pytest.raises(UsageError, match="at its training number 1, and the job at number 2"):
         recovery.check_training(0)
+    with pytest.raises(UsageError, match="it has finished its training number 2 and waited for the next one"):
+        recovery.check_training(2)

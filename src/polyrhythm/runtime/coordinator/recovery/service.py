@@ -136,7 +136,12 @@ class JobRecovery:
         Raises:
             UsageError: if that is not the training under way.
         """
-        if finished != self.trainings:
+        if finished > self.trainings:
+            raise UsageError(
+                f"it has finished its training number {finished} and waited for the next one, and the coordinator that "
+                "has followed a dead one is still at the former"
+            )
+        if finished < self.trainings:
             raise UsageError(
                 f"it is at its training number {finished + 1}, and the job at number {self.trainings + 1}: a worker "
                 "cannot come to a job whose script has begun another training"
