@@ -179,7 +179,9 @@ class FakeJob:
 
     def move_state(self, rank: int, phase: control.Phase) -> None:
         """A member is about to have entered: what it has been given was the newest state."""
-        nobody = not any(self.workers[rank].alive for rank in self.fresh) and not self.coordinator.job.samples
+        nobody = (
+            not any(self.workers[rank].alive for rank in self.fresh - self.back) and not self.coordinator.job.samples
+        )
         if not self.begun or nobody:  # before the first step all that is lost with a state is how it was set at first
             self.fresh, self.begun = set(phase.contributors), True
         assert self.fresh.issuperset(phase.contributors), f"{self.fresh}: {self.describe()}"
