@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+NETWORK := tests/network
 # One thread a process: the suite and the sweeps use the cores with processes, and results do not depend on the machine.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
@@ -25,7 +26,7 @@ test-browser: .venv/ready  ## needs chromium and chromedriver
 	$(PYTEST) tests/browser
 
 test-network: .venv/ready  ## needs root, ip and tc, prometheus and promtool
-	$(PYTEST) tests/network
+	$(PYTEST) $(NETWORK)
 
 test-gpu: .venv/ready  ## needs a GPU
 	$(PYTEST) tests/gpu
