@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from polyrhythm.runtime.wire.protocol import Address
 from tests.chaos import play as chaos
 from tests.chaos.scripts import FaultScript
 from tests.runtime.coordinates import await_samples, train, trouble
-from tests.runtime.jobs import job
+from tests.runtime.jobs import LIMIT_S, job
 
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 2, 480, 4, 0.003
 
@@ -141,6 +142,7 @@ def test_who_was_excused_before_the_first_phase_is_not_awaited_again(never_joins
 
 
 def await_members(address: Address, count: int) -> None:
-    """Until so many have joined."""
-    while len(steer.status(address).workers) != count:
-        pass
+    """Until so many have joined, with their heartbeats: before that a worker does not outlive its coordinator."""
+    deadline = time.monotonic() + LIMIT_S
+    while len([worker for worker in steer.status(address).workers if worker.heard_s]) != count:
+        assert time.monotonic() < deadline, "some have ended"
