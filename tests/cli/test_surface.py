@@ -95,7 +95,7 @@ SURFACE = {
     },
     "learn": {
         *("out", "--preset", "--families", "--pretraining", "--episodes", "--seed", "--data", "--jobs", "--log"),
-        *("--resume", "--on", "--ui", "--help"),
+        *("--resume", "--loss", "--on", "--ui", "--help"),
     },
     "search-cost": {
         *("runs", "--setup", "--candidates", "--beta", "--runs", "--draw", "--exclude", "--draws", "--seed"),
