@@ -103,8 +103,7 @@ class Coordinator:
 
     def receive(self, worker: int, message: ToCoordinator) -> None:
         """Follow what a worker says; a FrameError if it cannot be as things stand, before anything has changed."""
-        here = self.job, self._mode, self._phase_members, self.entry is not None
-        if not counts(worker, message, *here):
+        if not counts(worker, message, self.job, self._mode, self._phase_members, self.entry is not None):
             return
         match message:
             case Pushed():
@@ -147,13 +146,16 @@ class Coordinator:
         self.job.tell_loss(worker, reason, f"in phase {self.phase} ({self.policy.spec})")
         was_present, member = worker in self.job.present, self.job.members.pop(worker)
         self._phase_members = without(worker, self._phase_members)
-        self.choice.lost(worker)
-        self._state.forget(worker, reason)
-        self._rollback.forget(worker)
+        self._forget(worker, reason)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
         self._go_on_if_standing()
         self._meet()
+
+    def _forget(self, worker: int, reason: LeftReason) -> None:
+        self.choice.lost(worker)
+        self._state.forget(worker, reason)
+        self._rollback.forget(worker)
 
     def _switched(self, policy: Policy[Any], at_once: bool) -> None:
         self.next_policy = policy
@@ -224,8 +226,7 @@ class Coordinator:
 
     def _meet(self) -> None:
         if self._stepping:
-            present = self.job.present
-            if not present:
+            if not (present := self.job.present):
                 self._abandon_epoch()
             elif self.entry is None and all(self.job.members[w].at_end for w in present):
                 self._end_epoch()
@@ -354,8 +355,7 @@ class Coordinator:
         self._go_on_if_entered()
 
     def _go_on_if_entered(self) -> None:
-        entry = self.entry
-        if entry is None or not entry.answered or not self.job.present:
+        if (entry := self.entry) is None or not entry.answered or not self.job.present:
             return
         if not entry.succeeded:
             self._enter_again(entry)

@@ -94,7 +94,7 @@ class StateHolders:
             self._contributors = self._holders = self._others = ()
             return
         # A rank that was lost between two epochs, of which the mode has not heard, may be back as a newcomer.
-        old = tuple(worker for worker in present if worker in members)
+        old = intersection(present, members)
         sound, newest, apart = (intersection(ranks, old) for ranks in (mode.sound, mode.newest, mode.apart))
         self.unsynchronised.note(mode.unsynchronised())
         self.unsynchronised.note_of_all(newest, mode.of_newest())

@@ -123,11 +123,17 @@ def fresh_job() -> FakeJob:
     return FakeJob("selsync:0.05", workers=2, samples=60, batch_size=3, epochs=2, seed=1)
 
 
-def test_who_comes_back_a_second_time_joins_as_at_first(memory: RecoveryMemory) -> None:
-    """Its connection has ended after it had come back, so it was given up, but it lives."""
-    server = ServerOfTheLiving(Time(), job := fresh_job(), living={0, 1})
+def opened(memory: RecoveryMemory, job: FakeJob) -> tuple[ServerOfTheLiving, JobRecovery]:
+    """The next coordinator's process, in which both workers have shown that they live."""
+    server = ServerOfTheLiving(Time(), job, living={0, 1})
     recovery = server.recovery = JobRecovery(memory)
     recovery.open(server)
+    return server, recovery
+
+
+def test_who_comes_back_a_second_time_joins_as_at_first(memory: RecoveryMemory) -> None:
+    """Its connection has ended after it had come back, so it was given up, but it lives."""
+    server, recovery = opened(memory, job := fresh_job())
     stood = Returned(ready=Ready(0, 60, 3))
     recovery.heard(1, stood)
     recovery.lost(1)
@@ -140,9 +146,7 @@ def test_who_comes_back_a_second_time_joins_as_at_first(memory: RecoveryMemory) 
 
 def test_who_died_with_the_coordinator_and_came_back_has_no_state(memory: RecoveryMemory) -> None:
     """Nor is it taken for one that leaves its loop early, though it says that it begins."""
-    server = ServerOfTheLiving(Time(), job := fresh_job(), living={0, 1})
-    recovery = server.recovery = JobRecovery(memory)
-    recovery.open(server)
+    _, recovery = opened(memory, job := fresh_job())
     with patch.object(job, "send") as send:
         recovery.heard(0, Ready(0, 60, 3))
         recovery.heard(1, Returned(ready=Ready(0, 60, 3), phase=1, inside=True, run=1))
@@ -151,9 +155,7 @@ def test_who_died_with_the_coordinator_and_came_back_has_no_state(memory: Recove
 
 
 def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:
-    server = ServerOfTheLiving(Time(), fresh_job(), living={0, 1})
-    recovery = server.recovery = JobRecovery(memory)
-    recovery.open(server)
+    server, recovery = opened(memory, fresh_job())
     recovery.heard(1, Ready(0, 60, 3))
     recovery.heard(1, Stepped(0, 3, 0.1, 1))
     recovery.heard(0, Returned(ready=Ready(0, 60, 3)))
