@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from polyrhythm.core import Cluster, Decisions, Event, LossMeasured, MeasureLoss, Policy, Proceed, Report, Traits
 from polyrhythm.policies.asp import ASP
 from polyrhythm.policies.rlp.network import Conditions, Layer, Learned, ValueNetwork
-from polyrhythm.policies.rlp.policy import RLP
+from polyrhythm.policies.rlp.policy import LOSSES, RLP
 from polyrhythm.policies.rlp.views import SMOOTHING, VIEWS, Observation
 
 WINDOW = 3
@@ -86,7 +86,7 @@ class Watched(Policy[WatchedState]):
     @property
     def traits(self) -> Traits:
         """Which loss it is to be told."""
-        return Traits(needs=frozenset({"loss" if self.loss == "running" else "probe_loss"}))
+        return LOSSES[self.loss]
 
     def init(self, cluster: Cluster) -> WatchedState:
         return WatchedState(self.watched.init(cluster), VIEWS["paper"].init())

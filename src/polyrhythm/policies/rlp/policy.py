@@ -36,8 +36,11 @@ from polyrhythm.policies.ssp import SSP
 FALLBACKS: dict[str, type[Policy[Any]]] = {policy.name: policy for policy in (ASP, BSP, KGroup, SSP)}
 """Policies that a file may name as its fallback."""
 
-LOSSES = ("running", "probe")
-"""What a loss is: that of the mini-batches, or that on the probe batch after each update."""
+LOSSES = {
+    "running": Traits(needs=frozenset({"loss"})),
+    "probe": Traits(needs=frozenset({"probe_loss"})),
+}
+"""What a loss is: that of the mini-batches, or that on the probe batch after each update; and what reading it needs."""
 
 FALLBACK = 1
 """The arm of the match between the learned policy, 0, and its fallback."""
@@ -153,7 +156,7 @@ class RLP(Policy[RLPState]):
     @property
     def traits(self) -> Traits:
         """Which loss it reads."""
-        return Traits(needs=frozenset({"loss" if self.losses == "running" else "probe_loss"}))
+        return LOSSES[self.losses]
 
     @property
     def losses(self) -> str:
