@@ -265,9 +265,14 @@ class ScriptSession(Session):
         """
         if self.later or any(self._trains_more(part) for part in parts_of(self._optimizer)):
             return True
-        if self._sizes is None or self._exchange.reduces or self._exchange.by_hand:
+        if self._sizes is None or self._follows_ranks:
             return False
         return self._loaded or not torch.equal(self._sizes, sizes_of(self.parameters))
+
+    @property
+    def _follows_ranks(self) -> bool:
+        """Whether an epoch begins with the script's own parameters, whatever it has made of them."""
+        return self._exchange.reduces or self._exchange.by_hand
 
     def _trains_more(self, optimizer: Optimizer) -> bool:
         return not self._known.issuperset(map(id, trained_by(optimizer)))
@@ -348,7 +353,7 @@ class ScriptSession(Session):
         if not self.apart:
             self._exchange.share_buffers()
         self.at_end()
-        self._sizes, self._loaded = sizes_of(self.parameters), False
+        self._sizes, self._loaded = None if self._follows_ranks else sizes_of(self.parameters), False
 
     def _make_exchange(self) -> DDPExchange:
         if not self._lanes:
