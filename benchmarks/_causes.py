@@ -82,17 +82,17 @@ def cause_of(said: Told, best: str) -> str:
 
 def rows(gaps: list[Gap]) -> Iterable[tuple[str, ...]]:
     """Of each cause: jobs, median of the best's speed, the part of all that is missing, and the median of the bound."""
-    missing = sum(-math.log(min(1.0, one.share)) for one in gaps) or 1.0
+    whole = lack(gaps) or 1.0
     for cause in (EXACT, NOTHING, LATE, OTHER, GIVEN_UP, OTHERS):
-        found = [one for one in gaps if one.cause == cause]
-        if found:
-            part = sum(-math.log(min(1.0, one.share)) for one in found) / missing
-            shares = median(one.share for one in found), part, median(one.bound for one in found)
-            yield cause, str(len(found)), *(f"{share:.0%}" for share in shares)
-    yield (
-        "all",
-        str(len(gaps)),
-        f"{median(one.share for one in gaps):.0%}",
-        "100%",
-        f"{median(g.bound for g in gaps):.0%}",
-    )
+        if found := [one for one in gaps if one.cause == cause]:
+            yield row(cause, found, lack(found) / whole)
+    yield row("all", gaps, 1.0)
+
+
+def lack(gaps: list[Gap]) -> float:
+    return sum(-math.log(min(1.0, one.share)) for one in gaps)
+
+
+def row(cause: str, gaps: list[Gap], part: float) -> tuple[str, ...]:
+    shares = median(one.share for one in gaps), part, median(one.bound for one in gaps)
+    return cause, str(len(gaps)), *(f"{share:.0%}" for share in shares)
