@@ -72,7 +72,8 @@ def test_parts_are_whole_and_in_proportion(shares: list[int], more: int) -> None
     assert min(parts) >= 1
     assert divide(sum(shares), shares) == tuple(shares)
     assert min(divide(samples, shares, least=7)) >= min(7, samples // len(shares))
-    if min(samples * share // sum(shares) for share in shares) >= 1:
+    least = min(1 if min(shares) == 1 else 2, samples // len(shares))
+    if min(samples * share // sum(shares) for share in shares) >= least:
         assert all(abs(part - samples * share / sum(shares)) < 1 for part, share in zip(parts, shares, strict=True))
 
 
