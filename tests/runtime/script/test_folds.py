@@ -52,3 +52,10 @@ def test_what_is_changed_between_epochs_begins_another_training(tmp_path: Path, 
     run = adapted(tmp_path, "changes.py", what, policy=policy, max_coordinator_restarts=1)
     assert weights(run) == weights(run, 1)
     assert ({*weights(run).split()} == {"2.0"}) == (what == "load")
+
+
+def test_parameters_that_are_loaded_within_the_loop_are_refused_where_they_would_be_lost(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "changes.py", "inside", policy="asp", ranks=1)
+    assert run.codes == [2]
+    assert "the script loads parameters within its loop, where the job's are on servers" in run.stderr()
+    adapted(tmp_path, "changes.py", "inside", ranks=1)

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import device_mesh, distributed_c10d
+from torch import nn
+from torch.distributed import device_mesh, distributed_c10d, fsdp
+from torch.distributed.tensor import parallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -18,7 +20,6 @@ from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
 from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.launch.restarts import asked_for
-from polyrhythm.runtime.script import unable
 from polyrhythm.runtime.script.data.alone import SharedStart
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
@@ -28,6 +29,16 @@ from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
+
+IN_GROUPS = "; in a script with polyrhythm.session, fully_shard works within groups of processes (--group-size)"
+
+CLASSES = {
+    fsdp.FullyShardedDataParallel: f"shards parameters, but a policy needs whole replicas{IN_GROUPS}",
+}
+FUNCTIONS = {
+    (fsdp, "fully_shard"): f"shards parameters, but a policy needs whole replicas{IN_GROUPS}",
+    (parallel, "parallelize_module"): "splits the model, but a policy needs whole replicas",
+}
 
 
 def install(script: AdaptedScript) -> None:
@@ -47,7 +58,8 @@ def install(script: AdaptedScript) -> None:
     patch_scaler(script)
     patch_backward(script)
     patch_save()
-    unable.patch(script)
+    patch_load(script)
+    patch_unable(script)
     script.children.patch(lambda: not script.dormant)
     script.children.patch_spawn(lambda: not script.dormant and not asked_by_us())
     script.schedules.patch()
@@ -224,6 +236,19 @@ def patch_save() -> None:
     torch.save = save
 
 
+def patch_load(script: AdaptedScript) -> None:
+    original = nn.Module.load_state_dict
+
+    @functools.wraps(original)
+    def load(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if script.session is None or asked_by_us():
+            return original(self, *args, **kwargs)
+        with script.session.loaded.load(self):
+            return original(self, *args, **kwargs)
+
+    nn.Module.load_state_dict = load  # type: ignore[method-assign]
+
+
 def patch_backward(script: AdaptedScript) -> None:
     """Through which `Tensor.backward` comes, too. A pass within a pass is checkpointing."""
     original = torch.autograd.backward
@@ -302,3 +327,36 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     replaced = {"init_process_group": init, "destroy_process_group": destroy}
     for module in (dist, distributed_c10d):
         vars(module).update(replaced, get_backend=get_backend, new_group=new_group)
+
+
+def patch_unable(script: AdaptedScript) -> None:
+    """Parts of torch that bring an exchange of their own: a script that uses one is refused where it does."""
+    for kind, reason in CLASSES.items():
+        kind.__init__ = guarded(script, kind.__init__, kind.__name__, reason)  # type: ignore[method-assign]
+    nn.DataParallel.__init__ = for_one_device(script, nn.DataParallel.__init__)  # type: ignore[method-assign]
+    for (module, name), reason in FUNCTIONS.items():
+        shown = f"{module.__name__.rpartition('.')[2]}.{name}"
+        setattr(module, name, guarded(script, getattr(module, name), shown, reason))
+
+
+def guarded(script: AdaptedScript, function: Any, name: str, reason: str) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not script.dormant and not asked_by_us():
+            raise refuse(f"{name} {reason}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def for_one_device(script: AdaptedScript, original: Any) -> Any:
+    """`nn.DataParallel` of one device, or of a CPU, calls its module and does nothing else."""
+
+    @functools.wraps(original)
+    def init(self: nn.DataParallel[Any], module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if min(devices, devices if device_ids is None else len(device_ids)) > 1 and not script.dormant:
+            raise refuse("DataParallel has one process for all devices, but a policy needs one worker for each")
+        original(self, module, device_ids, *args, **kwargs)
+
+    return init

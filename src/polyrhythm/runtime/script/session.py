@@ -16,6 +16,7 @@ from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.joint_step import JointStep, trained_by
+from polyrhythm.runtime.script.loaded_values import LOADED, LoadedValues
 from polyrhythm.runtime.script.notices import callers, refuse
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
@@ -42,17 +43,6 @@ def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
             raise refuse(str(error), place) from None
 
     return call
-
-
-def sizes_of(parameters: Sequence[Tensor]) -> Tensor:
-    """Two norms of each of these, which hardly any change of its values leaves as they are.
-
-    >>> sizes_of([torch.tensor([3.0, -4.0])]).tolist()
-    [5.0, 7.0]
-    """
-    values = [parameter.detach() for parameter in parameters]
-    norms = [norm.double().cpu() for order in (2, 1) for norm in torch._foreach_norm(values, order)]
-    return torch.stack(norms).nan_to_num()
 
 
 class DeferredStep:
@@ -150,10 +140,7 @@ class ScriptSession(Session):
         """Whether the script changes parameters after its steps by itself, such as to clip them."""
         self.later: WeakSet[Optimizer] = WeakSet()
         """Optimizers that were made since the session began, for another training."""
-        self._sizes: Tensor | None = None
-        """Of the parameters at the end of an epoch; see `sizes_of`."""
-        self._loaded = False
-        """Whether the script has given an optimizer another state since then."""
+        self.loaded = LoadedValues(self.parameters)
         self.at_end: Callable[[], None] = lambda: None
         """Called when all workers stand at the end of an epoch."""
 
@@ -164,13 +151,8 @@ class ScriptSession(Session):
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
-        self._handles += [
-            part.register_load_state_dict_post_hook(self._note_loaded) for part in parts_of(self._optimizer)
-        ]
+        self._handles += [self.loaded.listen(part) for part in parts_of(self._optimizer)]
         return self
-
-    def _note_loaded(self, optimizer: Optimizer) -> None:
-        self._loaded = True
 
     def before_scaler(self, optimizer: Optimizer) -> None:
         """A GradScaler is about to look at the gradients of the step that is due."""
@@ -265,9 +247,7 @@ class ScriptSession(Session):
         """
         if self.later or any(self._trains_more(part) for part in parts_of(self._optimizer)):
             return True
-        if self._sizes is None or self._follows_ranks:
-            return False
-        return self._loaded or not torch.equal(self._sizes, sizes_of(self.parameters))
+        return not self._follows_ranks and self.loaded.since_epoch
 
     @property
     def _follows_ranks(self) -> bool:
@@ -288,7 +268,7 @@ class ScriptSession(Session):
         for flag in flags or ["--max-coordinator-restarts 0"] * (not self._client.recovers):
             raise refuse(f"the script begins another training, and {flag} is for jobs of one; leave it out")
         self._again = True
-        if not self._loaded:
+        if not self.loaded.optimizer:
             self._fetch_optimizer()
         self.__exit__(None, None, None)
 
@@ -353,7 +333,7 @@ class ScriptSession(Session):
         if not self.apart:
             self._exchange.share_buffers()
         self.at_end()
-        self._sizes, self._loaded = None if self._follows_ranks else sizes_of(self.parameters), False
+        self.loaded.end_epoch(measured=not self._follows_ranks)
 
     def _make_exchange(self) -> DDPExchange:
         if not self._lanes:
@@ -368,6 +348,8 @@ class ScriptSession(Session):
             return
         if self._trains_more(optimizer):
             raise refuse("the optimizer has got parameters to train within the loop; give it these between two epochs")
+        if self.loaded.take() and not self._follows_ranks:
+            raise refuse(LOADED)
         if self._joint is not None:
             if not self._accumulation.due:
                 raise refuse("a step in the middle of the job's; accumulate in the same way in every epoch")

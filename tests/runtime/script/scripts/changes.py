@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A script for a single process that changes what it trains between two epochs, or the values of it."""
+"""A script for one process that changes what it trains between two epochs, or its values, also within one."""
 
 import os
 import sys
@@ -29,9 +29,11 @@ def main(what):
     model = nn.Sequential(body, head)
     optimizer = optim.SGD(head.parameters() if what == "group" else model.parameters(), lr=0.02)
     for epoch in range(3):
-        if epoch == 1:
+        if epoch == 1 and what != "inside":
             change(what, optimizer, body, head)
-        for inputs, wanted in loader:
+        for number, (inputs, wanted) in enumerate(loader):
+            if what == "inside" and epoch == number == 1:
+                model.load_state_dict({name: torch.full_like(p, 2.0) for name, p in model.state_dict().items()})
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
