@@ -224,6 +224,8 @@ class CoordinatorServer:
                 self._recovery.learned()
             elif isinstance(message, Bye) and message.again and self._recovery.recovers:
                 self.heartbeats.forget(worker)  # until the next coordinator hears it
+                if not self.again:
+                    log.info("rank %d has come to another training; it waits until all have ended this one", worker)
                 self.again.add(worker)
                 self.end_if_empty()
 
