@@ -16,7 +16,17 @@ from polyrhythm.runtime.launch.torchrun import read_command
 
 TELLS = """
 import atexit, json, os, random, signal, sys
+from pathlib import Path
 import numpy, torch
+
+def read(pid, what):
+    try:
+        return Path("/proc", pid, what).read_bytes()
+    except OSError:  # ended meanwhile
+        return b""
+
+siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+coordinators = [pid for pid in siblings if b"coordinator.process" in read(pid, "cmdline")]
 atexit.register(lambda: os.write(1, b"at exit\\n"))
 told = {
     "rank": os.environ["RANK"], "parent": os.getppid(), "arguments": sys.argv, "file": __file__, "name": __name__,
@@ -25,6 +35,7 @@ told = {
     "threads": [torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]], "path": sys.path[0],
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "forks": "POLYRHYTHM_FORKS" in os.environ,
+    "coordinator_forked": [b"POLYRHYTHM_FORKS" in read(each, "environ") for each in coordinators],
 }
 os.write(1, json.dumps(told).encode() + b"\\n")
 sys.exit(5 if told["rank"] == sys.argv[1] else 0)
@@ -58,6 +69,7 @@ def test_a_worker_is_a_process_of_its_own_whoever_has_started_it(flags: tuple[st
     assert len({each["seed"] for each in told}) == len({each["order"] for each in told}) == 1
     assert all(each["threads"] == [1, os.environ.get("OMP_NUM_THREADS", "1")] for each in told)
     assert all(each["interrupt"] and not each["forks"] for each in told)
+    assert all(each["coordinator_forked"] == [not flags] for each in told)
 
 
 def test_a_worker_that_is_killed_is_told_of(tmp_path: Path) -> None:
@@ -98,12 +110,13 @@ def test_where_the_kernel_gives_us_no_child_there_is_none(monkeypatch: pytest.Mo
     assert fork.start(["train.py"], environment) is None
     fork.close()
     assert fork.start(["train.py"], environment) is None
+    assert fork.start_coordinator(0, [], []) is None
 
 
 def test_a_worker_that_somebody_else_has_waited_for_has_ended() -> None:
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
     os.waitpid(pid, 0)
-    worker = forked.ForkedWorker(pid)
+    worker = forked.ForkedProcess(pid)
     worker.terminate()
     assert worker.wait(1.0) == 0
 

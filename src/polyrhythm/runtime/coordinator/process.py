@@ -94,11 +94,17 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
     return BROKEN if server.broken else 0
 
 
-if __name__ == "__main__":  # descriptors of the memory and of the listeners; the config comes on standard input
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=CoordinatorOrder)
+def main() -> int:
+    """Descriptors of the memory and of the listeners are arguments; the order comes on standard input."""
+    with open(0, "rb", closefd=False) as order:
+        asked = msgspec.json.decode(order.read(), type=CoordinatorOrder)
     places = [int(descriptor) for descriptor in sys.argv[1].split(",") if descriptor]
     given = RecoveryMemory(places) if places else None
     sockets = [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]]
     if asked.first is not None and given is not None:
-        sys.exit(stand_by(asked.config, asked.first, sockets, given))
-    sys.exit(keep_serving(asked.config, sockets, given))
+        return stand_by(asked.config, asked.first, sockets, given)
+    return keep_serving(asked.config, sockets, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,8 @@
-"""Workers that are forked from one process, which has imported what each of them needs: imported once, not n times.
+"""Processes that are forked from one, which has imported what each of them needs: imported once, not n times.
 
-The process runs the workers' own command line up to the script, and forks for each word from the launcher. A worker is
-forked twice, so that it loses its parent and the kernel gives it to the launcher (`PR_SET_CHILD_SUBREAPER`): the
-launcher waits for it, and it ends with the launcher, as for a worker that was started by itself.
+The process runs the workers' own command line up to the script, and forks for each word from the launcher: a worker, or
+the coordinator. What it forks is forked twice, so that it loses its parent and the kernel gives it to the launcher
+(`PR_SET_CHILD_SUBREAPER`): the launcher waits for it, and it ends with the launcher, as if that had started it.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,6 +31,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 ADAPTED = (sys.executable, "-u", "-m", "polyrhythm.runtime.script")
 """What runs a script in a worker, so that one that knows nothing of Polyrhythm takes part."""
+
+COORDINATOR_PROGRAM = "polyrhythm.runtime.coordinator.process"
+"""Module of what runs a coordinator, with a function `main`."""
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 * 2**20, "MALLOC_TRIM_THRESHOLD_": 2**30}
 """For glibc, bytes: a worker keeps what a step has freed for the next one, instead of getting it anew page by page."""
@@ -56,6 +59,12 @@ WATCHED = "POLYRHYTHM_WATCH"
 NOBODY = 0
 """Answer in place of a pid."""
 
+MOST_DESCRIPTORS = 253
+"""That come with one word; Linux knows no more."""
+
+M_TRIM_THRESHOLD, TRIMMED = -1, 64 * 2**20
+"""For glibc: a coordinator, which lives as long as the job, gives memory back from so many bytes on."""
+
 POLL_S = 0.01
 
 
@@ -72,7 +81,21 @@ class RunningProcess(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
-class ForkedWorker:
+class ForkWord(NamedTuple):
+    """What the launcher asks for: a worker, or a program with the descriptors that come with the word.
+
+    Args:
+        arguments: of its command line; in those of a program, ``{1}`` stands for the second descriptor.
+        environment: all of it.
+        program: module with a function `main`; the first descriptor is its standard input.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    program: str = ""
+
+
+class ForkedProcess:
     """A child of this process that somebody else has forked."""
 
     def __init__(self, pid: int) -> None:
@@ -111,7 +134,7 @@ class ForkedWorker:
 
 
 class WorkerFork:
-    """The process that workers are forked from, seen from the launcher.
+    """The process that workers and the coordinator are forked from, seen from the launcher.
 
     Args:
         shown: what lists of processes show of all workers, after the interpreter and its module.
@@ -128,12 +151,25 @@ class WorkerFork:
             self._process = subprocess.Popen(command, env=told, pass_fds=(descriptor,), preexec_fn=dies_with_us())
         self._answers = self._socket.makefile("r", encoding="ascii")
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
         """A worker with these arguments in this environment; None if there is none that is our child."""
+        return self._ask(ForkWord(arguments, environment))
+
+    def start_coordinator(self, order: int, memory: Sequence[int], listeners: Sequence[int]) -> ForkedProcess | None:
+        """As `polyrhythm.runtime.launch.rendezvous.CoordinatorStart.start`, with these descriptors; None as above."""
+        if len(memory) + len(listeners) >= MOST_DESCRIPTORS:
+            return None
+        names = [f"{{{number}}}" for number in range(1, 1 + len(memory) + len(listeners))]
+        arguments = [",".join(names[: len(memory)]), *names[len(memory) :]]
+        return self._ask(ForkWord(arguments, os.environ, COORDINATOR_PROGRAM), [order, *memory, *listeners])
+
+    def _ask(self, word: ForkWord, descriptors: Sequence[int] = ()) -> ForkedProcess | None:
         with contextlib.suppress(OSError):
-            self._socket.sendall(msgspec.json.encode((arguments, environment)) + b"\n")
+            told = msgspec.json.encode((word.arguments, {**word.environment}, word.program)) + b"\n"
+            sent = socket.send_fds(self._socket, [told], descriptors)
+            self._socket.sendall(told[sent:])
             if pid := int(self._answers.readline() or NOBODY):
-                return ForkedWorker(pid)
+                return ForkedProcess(pid)
         return None
 
     def close(self) -> None:
@@ -186,11 +222,11 @@ def fork_workers() -> None:
     if FORKS not in os.environ:
         return
     launcher, on_interrupt = os.getppid(), signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=int(os.environ.pop(FORKS))) as sock, sock.makefile("rb") as words:
+    with socket.socket(fileno=int(os.environ.pop(FORKS))) as sock:
         for module in PRELOADED:
             importlib.import_module(module)
         gc.freeze()
-        word = next((word for word in words if fork_twice()), None)
+        word, descriptors = next((word for word in words(sock) if fork_twice()), (None, []))
         if word is None:
             os._exit(0)
         if os.getppid() != launcher:  # a kernel, or a sandbox, that does not know of such parents
@@ -198,8 +234,24 @@ def fork_workers() -> None:
             os._exit(1)
         die_with(launcher)
         sock.sendall(b"%d\n" % os.getpid())  # not before: it is no child of the launcher until now
+    become(word, descriptors)
+    if word.program:
+        sys.exit(importlib.import_module(word.program).main())
     signal.signal(signal.SIGINT, on_interrupt)
-    become(*msgspec.json.decode(word, type=tuple[list[str], dict[str, str]]))
+
+
+def words(sock: socket.socket) -> Iterator[tuple[ForkWord, list[int]]]:
+    """What the launcher asks for, one after the other, each with its descriptors, which only a fork of us needs."""
+    while True:
+        told, descriptors = b"", list[int]()
+        while not told.endswith(b"\n"):
+            part, given, *_ = socket.recv_fds(sock, 2**16, MOST_DESCRIPTORS)
+            if not part:
+                return
+            told, descriptors = told + part, descriptors + given
+        yield ForkWord(*msgspec.json.decode(told, type=tuple[list[str], dict[str, str], str])), descriptors
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def fork_twice() -> bool:
@@ -216,14 +268,28 @@ def fork_twice() -> bool:
     return True
 
 
-def become(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """A worker of its own, also in its random numbers, as is a process that was started."""
-    sys.argv[1:] = arguments
+def become(word: ForkWord, descriptors: Sequence[int]) -> None:
+    """A process of its own, also in its random numbers, as is one that was started."""
+    sys.argv[1:] = [argument.format(*descriptors) if word.program else argument for argument in word.arguments]
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(word.environment)
     for drawing in ("torch", "numpy.random"):  # Python's own generator does so after each fork
         if drawing in sys.modules:
             sys.modules[drawing].seed()
+    if word.program:
+        os.dup2(descriptors[0], 0)
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, TRIMMED)
+        show_as(f"{sys.executable} -m {word.program}")
+
+
+def show_as(command: str) -> None:
+    """What lists of processes show of this one, in the place of the command line of whom it was forked from."""
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if room := end - start - 1:
+        shown = command.replace(" ", "\0").encode()[:room]
+        ctypes.memmove(start, shown.ljust(room, b"\0"), room)
 
 
 def end(process: RunningProcess, patience_s: float) -> bool:

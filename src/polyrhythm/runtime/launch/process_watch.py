@@ -48,7 +48,7 @@ class ProcessWatch:
     def __init__(
         self,
         address: Address,
-        coordinator: "subprocess.Popen[bytes] | None",
+        coordinator: RunningProcess | None,
         workers: dict[int, RunningProcess],
         hang_after: float,
         grace_s: float,
@@ -167,7 +167,7 @@ class ProcessWatch:
             say([f"rank {rank} was started again, and the job has ended before it joined"])
             self._workers[rank].kill()
 
-    def _await_others(self, coordinator: "subprocess.Popen[bytes]") -> None:
+    def _await_others(self, coordinator: RunningProcess) -> None:
         """Until the workers of other hosts are through, which the coordinator knows as long as it answers."""
         while self._elsewhere and coordinator.returncode is None:
             try:
@@ -180,7 +180,7 @@ class ProcessWatch:
                 if self._follow_coordinator(code):
                     coordinator = self._coordinator or coordinator
 
-    def _ask(self, question: Callable[[], object], asked: "subprocess.Popen[bytes] | None") -> bool:
+    def _ask(self, question: Callable[[], object], asked: RunningProcess | None) -> bool:
         """Talk to the coordinator, which may be about to end, until it has once not answered; whether it has heard."""
         try:
             question()

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from polyrhythm.errors import UnreachableError, UsageError
+from polyrhythm.runtime.launch.forked import COORDINATOR_PROGRAM, RunningProcess, WorkerFork
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.config_sources import handed_on, with_session
 from polyrhythm.runtime.wire.connection import ADDRESS, bind, listen, reach
@@ -131,9 +133,13 @@ class CoordinatorStart:
         config: of the job.
         bound: whether the coordinator ends with this process.
         first: the coordinator whose standby this one is.
+        fork: what it is forked from, if it is bound to this process.
     """
 
-    def __init__(self, config: JobConfig, bound: bool = False, first: Address | None = None) -> None:
+    def __init__(
+        self, config: JobConfig, bound: bool = False, first: Address | None = None, fork: WorkerFork | None = None
+    ) -> None:
+        self.fork = fork
         self.most, self.made = config.max_coordinator_restarts, 0
         self._order = {"config": config, "first": first}
         self._is_standby, self._bound, self._stack = first is not None, bound, ExitStack()
@@ -144,24 +150,24 @@ class CoordinatorStart:
         if self._memory is not None:
             self._stack.callback(self._memory.close)
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> RunningProcess:
         """A process; it ends by itself after the last worker."""
         memory = self._memory.descriptors if self._memory is not None else ()
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "polyrhythm.runtime.coordinator.process"),
-                *(",".join(map(str, memory)), *map(str, self._listeners)),
-            ],
-            stdin=subprocess.PIPE,
+        with TemporaryFile(buffering=0) as order:
+            order.write(msgspec.json.encode(self._order))
+            order.seek(0)
+            forked = self.fork and self.fork.start_coordinator(order.fileno(), memory, self._listeners)
+            return forked or self._start_by_itself(order, memory)
+
+    def _start_by_itself(self, order: IO[bytes], memory: Sequence[int]) -> RunningProcess:
+        return subprocess.Popen(
+            [sys.executable, "-m", COORDINATOR_PROGRAM, ",".join(map(str, memory)), *map(str, self._listeners)],
+            stdin=order,
             pass_fds=[*memory, *self._listeners],
             preexec_fn=aside(dies_with_us() if self._bound else ignore),
         )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._order))
-        process.stdin.close()
-        return process
 
-    def again(self) -> "subprocess.Popen[bytes] | None":
+    def again(self) -> RunningProcess | None:
         """Another one; none if too many have been killed."""
         if self.made >= self.most:
             return None
@@ -177,7 +183,7 @@ class CoordinatorStart:
         self._stack.close()
 
 
-def start_coordinator(config: JobConfig) -> "subprocess.Popen[bytes]":
+def start_coordinator(config: JobConfig) -> RunningProcess:
     """Start a coordinator that ends by itself after the last worker; nobody starts another one if it is killed."""
     start = CoordinatorStart(config)
     try:

@@ -171,7 +171,7 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     if fork is not None and not plan.forks:
         fork.close()
     fork = (fork or WorkerFork(plan.command[len(ADAPTED) :], os.environ)) if plan.forks else None
-    start = coordinator_start(plan._replace(config=config))
+    start = coordinator_start(plan._replace(config=config), fork)
     coordinator = start.start() if start is not None and not plan.node.rank else None
     watch = None if plan.node.rank else start_watch(config)
     announce(plan)
@@ -202,7 +202,7 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     return watched.wait()
 
 
-def coordinator_start(plan: LaunchOrder) -> CoordinatorStart | None:
+def coordinator_start(plan: LaunchOrder, fork: WorkerFork | None) -> CoordinatorStart | None:
     """What starts the coordinator of this host, or its standby; none if it has neither.
 
     Raises:
@@ -214,11 +214,11 @@ def coordinator_start(plan: LaunchOrder) -> CoordinatorStart | None:
             raise UsageError(
                 f"job {config.job} goes on at its standby, {node.standby}; end it before it is started anew"
             )
-        return CoordinatorStart(config, bound=True)
+        return CoordinatorStart(config, bound=True, fork=fork)
     if not node.is_standby:
         return None
     first = Address(node.coordinator, config.job, config.token)
-    return CoordinatorStart(msgspec.structs.replace(config, listen=(node.standby,)), bound=True, first=first)
+    return CoordinatorStart(msgspec.structs.replace(config, listen=(node.standby,)), True, first, fork)
 
 
 def run_number(plan: LaunchOrder) -> str:
