@@ -198,6 +198,23 @@ def markdown(rows: dict[str, Row], results: dict[str, dict[str, Outcome]]) -> st
     return "\n".join([*lines, "", *said])
 
 
+def counts(rows: dict[str, Row], results: dict[str, dict[str, Outcome]]) -> str:
+    """How many rows have all cells, and what those say.
+
+    >>> run = {"status": "0", "losses": [1.0], "switches": 2}
+    >>> counts({"a": {}, "b": {}}, {"a": dict.fromkeys(POLICIES, run), "b": {"bsp": run}})
+    '2 rows; 1 with all cells; 1 of them end under each policy, 1 also switched both ways, 1 also with a loss'
+    """
+    whole = [found for name in rows if len(found := results.get(name, {})) == len(POLICIES)]
+    end = [found for found in whole if all(found[policy]["status"] == "0" for policy in POLICIES[1:])]
+    switched = [found for found in end if found["switch"]["switches"] == 2]
+    logged = [found for found in switched if all(found[policy]["losses"] for policy in POLICIES)]
+    return (
+        f"{len(rows)} rows; {len(whole)} with all cells; {len(end)} of them end under each policy, "
+        f"{len(switched)} also switched both ways, {len(logged)} also with a loss"
+    )
+
+
 def kept(folder: Path) -> dict[str, dict[str, Outcome]]:
     """What came of each row under each policy."""
     found: dict[str, dict[str, Outcome]] = {}
@@ -224,6 +241,7 @@ def main() -> None:
     data = rows.pop("data")
     if args.markdown:
         print(markdown(rows, kept(args.folder)))
+        print("\n" + counts(rows, kept(args.folder)))
         return
     for name in args.names or rows:
         row = {**rows[name], "data": data.get(rows[name].get("data"), "")}
