@@ -83,7 +83,7 @@ def test_many_forward_passes_may_belong_to_a_step_and_each_worker_may_find_its_e
     assert [solved for _, solved in ends] == ["True", "True"]
 
 
-@pytest.mark.parametrize("what", ["tensors", "evaluating", "once"])
+@pytest.mark.parametrize("what", ["tensors", "evaluating", "once", "own parameters"])
 def test_no_model_need_be_called_in_training_mode_and_no_second_mini_batch_be_read(tmp_path: Path, what: str) -> None:
     run = adapted(tmp_path, "bare.py", what, stand_in=False)
     first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)

@@ -58,7 +58,7 @@ class WarmUpStep:
             return  # a look at each doubling will do
         if self.backwards > 1 and any(not torch.equal(part(p), before) for p, before in self._before.items()):
             raise refuse(f"parameters have changed {BY_HAND}")
-        self._before = {p: part(p).clone() for module in self._called for p in trainable(module.parameters(False))}
+        self._before = {p: part(p).clone() for module in self._called for p in trainable(own_of(module))}
 
     def step(self, optimizer: Optimizer, batches: int, beside: bool) -> None:
         """An optimizer is about to step, `batches` mini-batches after the step before, or `beside` another one."""
@@ -102,7 +102,7 @@ class WarmUpStep:
 
     def has_seen(self, optimizer: Optimizer) -> bool:
         """Whether all its parameters belong to modules that were called."""
-        seen = {p for module in self._called for p in module.parameters(False)}
+        seen = {p for module in self._called for p in own_of(module)}
         return all(p in seen for group in optimizer.param_groups for p in group["params"])
 
     def moving(self, model: nn.Module) -> dict[str, Tensor]:
@@ -267,6 +267,11 @@ class Computed:
 def check_step(optimizer: Optimizer) -> None:
     if getattr(optimizer, "grad_scale", None) is not None:
         raise refuse("a GradScaler with a fused optimizer hides the true gradients; make it with fused=False")
+
+
+def own_of(module: nn.Module) -> Iterable[Parameter]:
+    """Its parameters without those of modules in it; a script's own `parameters` may have no such argument."""
+    return (p for p in module._parameters.values() if p is not None)
 
 
 def trainable(parameters: Iterable[Parameter]) -> Iterable[Parameter]:
