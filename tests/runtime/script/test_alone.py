@@ -1,10 +1,13 @@
 """A script that was written for a single process runs on several."""
 
+import os
+import time
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
+from polyrhythm.runtime.script.data.alone import share_folders
 from tests.runtime.script.runs import adapted
 
 EVERY = list(range(96))
@@ -33,6 +36,23 @@ def test_it_reads_what_it_saves_and_a_mini_batch_may_be_larger_than_its_data(tmp
     first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
     assert first == second
     assert (tmp_path / "model.pt").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("alone", "passed", "made"), [(True, 0, True), (False, 0, False), (True, 60, False)])
+def test_a_folder_that_another_worker_has_just_made_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool, passed: int, made: bool
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    now = time.time() + passed
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(os, "mkdir", os.mkdir)
+    share_folders(lambda: alone)
+    if made:
+        folder.mkdir()
+    else:
+        with pytest.raises(FileExistsError):
+            folder.mkdir()
 
 
 def test_with_drop_last_all_mini_batches_are_whole(tmp_path: Path) -> None:

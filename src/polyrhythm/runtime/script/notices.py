@@ -75,8 +75,12 @@ def asked_by_us() -> bool:
 
 def called_by_script() -> bool:
     """Whether the script's own code has called what we stand in for, and not a library in its stead."""
-    path = next((path for path, _ in callers() if not path.startswith(ASIDE)), "")
-    return not is_foreign(path)
+    return not is_foreign(innermost_caller())
+
+
+def innermost_caller() -> str:
+    """The file of what has called our stand-in."""
+    return next((path for path, _ in callers() if not path.startswith(ASIDE)), "")
 
 
 def callers() -> Iterator[tuple[str, int]]:

@@ -20,7 +20,7 @@ from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
 from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.launch.restarts import asked_for
-from polyrhythm.runtime.script.data.alone import SharedStart
+from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
@@ -45,6 +45,7 @@ def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
     start = SharedStart("-".join(os.environ.get(name, "") for name in (*TORCHRUN_JOB[:2], RUN)), script.rank)
     patch_session(script, start)
+    share_folders(lambda: not (script.distributed or script.dormant))
     if GROUP in os.environ:
         script.dormant = True
         patch_group(script)

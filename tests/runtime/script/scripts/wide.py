@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A script for a single process whose mini-batch is larger than its data set, and that reads what it has saved."""
+"""A script for a single process whose mini-batch is larger than its data set, and that reads what it has saved, and removes it."""
 
 import os
 
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(24, 4) + 1)
 model = nn.Linear(4, 1)
+os.makedirs("kept/models")
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 for _ in range(3):
     for (x,) in DataLoader(data, 64, shuffle=True):
@@ -22,5 +23,8 @@ for _ in range(3):
         model.load_state_dict(torch.load(made, weights_only=False).state_dict())
     torch.save(model.state_dict(), "state.pt")
     model.load_state_dict(torch.load("state.pt"))
+    torch.save(model.state_dict(), "kept/models/best.pt")
+    model.load_state_dict(torch.load("kept/models/best.pt"))
+    os.remove("kept/models/best.pt")
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[x for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)

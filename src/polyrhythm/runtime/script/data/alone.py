@@ -5,10 +5,11 @@ import functools
 import os
 import random
 import sys
+import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
-from polyrhythm.runtime.script.notices import called_by_script
+from polyrhythm.runtime.script.notices import called_by_script, innermost_caller
 from polyrhythm.runtime.worker.loader import _Sampler
 
 
@@ -156,6 +157,30 @@ def called_by_torch() -> bool:
     return str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
+def share_folders(alone: Callable[[], bool]) -> None:
+    """Several workers make a folder that one process would make: who comes second finds it, and goes on.
+
+    Args:
+        alone: whether the script is one for a single process, as far as is known.
+    """
+    original, begun = os.mkdir, time.time()
+
+    @functools.wraps(original)
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(path, *args, **kwargs)
+        except FileExistsError:
+            if not (alone() and innermost_caller() != tempfile.__file__ and made_since(path, begun)):
+                raise  # tempfile looks for a name that nobody has
+
+    os.mkdir = mkdir
+
+
+def made_since(path: Any, moment: float) -> bool:
+    """Whether this is a folder that was not there at a moment; file systems round to 2 s at most."""
+    return os.path.isdir(path) and os.stat(path).st_ctime >= moment - 2.0
+
+
 class OwnFiles:
     """Binary files that a rank writes in the place of those that only the first rank may; it reads them again.
 
@@ -170,7 +195,7 @@ class OwnFiles:
     """
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="polyrhythm-")
+        self._folder = tempfile.TemporaryDirectory(prefix="polyrhythm-")
         self._places: dict[str, str] = {}
 
     def place(self, path: Any, mode: str) -> Any:
@@ -182,9 +207,16 @@ class OwnFiles:
             self._places.setdefault(known, f"{self._folder.name}/{len(self._places)}")
         return self._places.get(known, path)
 
+    def remove(self, path: Any) -> None:
+        """Remove what this rank has written; the first rank's files are not its own to remove."""
+        known = os.path.realpath(os.fspath(path))
+        if known in self._places:
+            os.unlink(self._places.pop(known))
+
     def patch(self) -> None:
-        """Have `open`, `torch.save` and `torch.load` go there."""
+        """Have `open`, `torch.save`, `torch.load` and `os.remove` go there."""
         open_original, save_original, load_original = builtins.open, torch.save, torch.load
+        unlink_original = os.remove
 
         @functools.wraps(open_original)
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -198,7 +230,14 @@ class OwnFiles:
         def load(f: Any, *args: Any, **kwargs: Any) -> Any:
             return load_original(self.place(f, "rb"), *args, **kwargs)
 
-        vars(builtins)["open"], torch.save, torch.load = open_, save, load
+        @functools.wraps(os.remove)
+        def remove(path: Any, **kwargs: Any) -> None:
+            if called_by_script() and not isinstance(path, int):
+                self.remove(path)
+            else:
+                unlink_original(path, **kwargs)
+
+        vars(builtins)["open"], torch.save, torch.load, os.remove = open_, save, load, remove
 
 
 def keep_quiet(rank: int) -> None:
