@@ -66,7 +66,10 @@ def test_a_script_that_cannot_be_adapted_is_refused_with_its_line(tmp_path: Path
 def test_dataparallel_over_several_devices_is_refused(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "odd.py", "DataParallel", policy="asp")
     assert run.codes == [2, 2]
-    assert "DataParallel has one process for all devices, but a policy needs one worker for each; leave it out" in run.stderr()
+    assert (
+        "DataParallel has one process for all devices, but a policy needs one worker for each; leave it out"
+        in run.stderr()
+    )
 
 
 def test_processes_of_all_groups_are_not_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

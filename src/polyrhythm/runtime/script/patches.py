@@ -358,8 +358,8 @@ def for_one_device(script: AdaptedScript, original: Any) -> Any:
         devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if min(devices, devices if device_ids is None else len(device_ids)) > 1 and not script.dormant:
             raise refuse(
-                "DataParallel has one process for all devices, but a policy needs one worker for each; leave it out, or "
-                "let each worker see one device (CUDA_VISIBLE_DEVICES)"
+                "DataParallel has one process for all devices, but a policy needs one worker for each; leave it out, "
+                "or let each worker see one device (CUDA_VISIBLE_DEVICES)"
             )
         original(self, module, device_ids, *args, **kwargs)
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A script for a single process whose mini-batch is larger than its data set, and that reads what it has saved, and removes it."""
+"""For one process: its mini-batch is larger than its data set; it reads what it has saved, and removes it."""
 
 import os
 

@@ -1,6 +1,8 @@
 """Connections with TLS between a server and who joins it, and what happens if only one of them has it."""
 
+import errno
 import random
+import select
 import socket
 import ssl
 import struct
@@ -20,6 +22,7 @@ from polyrhythm.runtime.wire.handshake import Acceptor, join
 from polyrhythm.runtime.wire.shard_protocol import Hello, Pull, PushGradient
 from polyrhythm.runtime.wire.tls.files import CA, CERT, KEY, TlsFiles
 from polyrhythm.runtime.wire.tls.sockets import TlsSocket
+from polyrhythm.runtime.wire.tls.wrapping import called
 from tests.runtime.wire.test_connection import DECODER, Log
 from tests.runtime.wire.tls.certificates import make_files
 
@@ -174,7 +177,7 @@ def test_a_channel_that_is_given_up_ends(server: Server, loop: Loop) -> None:
 def test_a_server_that_goes_in_the_middle_of_the_handshake_may_be_called_again(
     said: bytes, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a coordinator that is killed: its end is a reset, or the end of what it has said."""
+    """As a coordinator that is killed: its end is a reset, of which `connect` may hear, or that of its words."""
     carry(monkeypatch, files)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -189,10 +192,25 @@ def test_a_server_that_goes_in_the_middle_of_the_handshake_may_be_called_again(
 
     thread = threading.Thread(target=serve)
     thread.start()
-    with pytest.raises(UnreachableError, match=r"no TLS with tcp:"):
+    with pytest.raises(UnreachableError, match=r"no TLS with tcp:|cannot connect to tcp:.* reset by peer"):
         connect(address_of(listener), LIMIT_S)
     thread.join()
     listener.close()
+
+
+def test_a_connection_that_was_reset_before_the_handshake_is_no_connection(
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry(monkeypatch, files)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        calling = socket.create_connection(listener.getsockname())
+        sock, _ = listener.accept()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        select.select([calling], [], [])
+        assert calling.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+        with pytest.raises(UnreachableError, match="no TLS with the coordinator"):
+            called(calling, "the coordinator")
 
 
 def test_a_call_outside_of_a_loop(server: Server) -> None:

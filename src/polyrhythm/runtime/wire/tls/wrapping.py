@@ -19,7 +19,8 @@ def called(sock: socket.socket, address: str) -> socket.socket:
     if sock.family == socket.AF_UNIX or not files.ca:
         return sock
     try:
-        return files.client().wrap_socket(sock)
+        wrapped = files.client().wrap_socket(sock, do_handshake_on_connect=False)
+        wrapped.do_handshake()  # told so it also fails on a connection that is gone by now, which is wrapped as it is
     except OSError as error:
         sock.close()
         answered = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
@@ -27,6 +28,7 @@ def called(sock: socket.socket, address: str) -> socket.socket:
             f"no TLS with {address}: {reason_of(error)}; give every host of the job --tls-cert, --tls-key and --tls-ca "
             "of one authority"
         ) from None
+    return wrapped
 
 
 def accepted(sock: socket.socket) -> socket.socket:
