@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(24, 4) + 1)
 model = nn.Linear(4, 1)
-os.makedirs("kept/models")
+os.makedirs("kept/models")  # noqa: PTH103 (as scripts do)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 for _ in range(3):
     for (x,) in DataLoader(data, 64, shuffle=True):
@@ -25,6 +25,6 @@ for _ in range(3):
     model.load_state_dict(torch.load("state.pt"))
     torch.save(model.state_dict(), "kept/models/best.pt")
     model.load_state_dict(torch.load("kept/models/best.pt"))
-    os.remove("kept/models/best.pt")
+    os.remove("kept/models/best.pt")  # noqa: PTH107
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[x for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -178,7 +179,7 @@ def share_folders(alone: Callable[[], bool]) -> None:
 
 def made_since(path: Any, moment: float) -> bool:
     """Whether this is a folder that was not there at a moment; file systems round to 2 s at most."""
-    return os.path.isdir(path) and os.stat(path).st_ctime >= moment - 2.0
+    return Path(path).is_dir() and Path(path).stat().st_ctime >= moment - 2.0
 
 
 class OwnFiles:
@@ -211,7 +212,7 @@ class OwnFiles:
         """Remove what this rank has written; the first rank's files are not its own to remove."""
         known = os.path.realpath(os.fspath(path))
         if known in self._places:
-            os.unlink(self._places.pop(known))
+            Path(self._places.pop(known)).unlink()
 
     def patch(self) -> None:
         """Have `open`, `torch.save`, `torch.load` and `os.remove` go there."""
