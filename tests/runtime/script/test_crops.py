@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.runtime.script.data.reading import Reading
 from tests.runtime.script.runs import adapted, plain
 
 
-def test_under_bsp_they_are_those_of_torchrun(tmp_path: Path) -> None:
-    ours, theirs = adapted(tmp_path / "ours", "crops.py"), plain(tmp_path / "theirs", "crops.py")
+@pytest.mark.parametrize("script", ["crops.py", "crops_ahead.py"])
+def test_under_bsp_they_are_those_of_torchrun(tmp_path: Path, script: str) -> None:
+    ours, theirs = adapted(tmp_path / "ours", script), plain(tmp_path / "theirs", script)
     for rank in ours.ranks:
         names = [run.folder / f"weights.{rank}" for run in (ours, theirs)]
         assert names[0].read_text("utf-8") == names[1].read_text("utf-8")

@@ -45,7 +45,8 @@ class Dealing:
                 return self._read(loader, distributed, original)
             except UsageError:  # `dealt` says so if the script trains on this one
                 pass
-        if distributed and deals and loader.num_workers and self.partition == "shared":
+        goes_on = loader.num_workers and not loader.persistent_workers  # which would be another loader's
+        if distributed and deals and goes_on and self.partition == "shared":
             return Reading(loader, original)
         if distributed or isinstance(loader.dataset, IterableDataset):
             return original(loader)
