@@ -48,6 +48,10 @@ REFUSED = {
     "no group": ("DistributedDataParallel(model, process", "without init_process_group; call it first"),
     "Join": ("with Join([model])", "Join needs unequal numbers of steps in synchronous mode"),
     "fused": ("scaler.step(optimizer)", "a GradScaler with a fused optimizer hides the true gradients"),
+    "by its forward": (
+        "its.step()",
+        "its parameters are of no model that was called before, or another optimizer's; call",
+    ),
     "again": ("# of the same mini-batch", "optimizer.step without a mini-batch of the training loader"),
 }
 

@@ -22,7 +22,7 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.session_start import disjoint, open_session, renew
+from polyrhythm.runtime.script.session_start import MADE_LATE, NOT_FOUND, disjoint, open_session, renew
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -165,10 +165,7 @@ class AdaptedScript:
         if optimizer not in self._optimizers:
             return False
         if self.session is not None:
-            raise refuse(
-                "another optimizer steps for the first time; make all optimizers before the first step, each for "
-                "parameters of its own"
-            )
+            raise refuse(MADE_LATE if optimizer in self.session.later else NOT_FOUND)
         self._trained[optimizer] = None
         return True
 

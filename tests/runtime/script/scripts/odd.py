@@ -103,6 +103,8 @@ if WHAT == "partial":
 if WHAT in ("own optimizer", "one step of its own"):
     optimizer = Own(model.parameters())
 other = torch.optim.SGD(model.parameters(), lr=0.1)
+aside = nn.Linear(3, 1)
+its = torch.optim.SGD(aside.parameters(), lr=0.1)
 loader = DataLoader(data, 4, sampler=None if WHAT[:5] == "alone" else data_sampler)
 scheduler = torch.optim.lr_scheduler.StepLR(other, 3)
 for number, x in enumerate(loader):
@@ -131,6 +133,9 @@ for number, x in enumerate(loader):
     optimizer.step(*([loss.item] if WHAT in ("LBFGS", "Ascent") else []))
     if WHAT == "again" and number > 1:
         optimizer.step()  # of the same mini-batch
+    if WHAT == "by its forward" and number > 1:
+        aside.forward(x).sum().backward()
+        its.step()
     if WHAT == "scheduler" and number % 2:
         scheduler.step()
     if WHAT == "two optimizers":
