@@ -15,7 +15,7 @@ from polyrhythm.runtime.script.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
-MADE_LATE = "another optimizer steps for the first time; make all optimizers before the first step, each for parameters of its own"
+MADE_LATE = "another optimizer steps for the first time; make all before the first step, each for parameters of its own"
 NOT_FOUND = (
     "another optimizer steps for the first time, and its parameters are of no model that was called before, or another "
     "optimizer's; call models themselves, not their forward(), and give each parameter to one optimizer"
