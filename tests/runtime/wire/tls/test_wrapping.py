@@ -207,7 +207,9 @@ def test_a_connection_that_was_reset_before_the_handshake_is_no_connection(
         sock, _ = listener.accept()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-        select.select([calling], [], [])
+        reset = select.poll()
+        reset.register(calling, select.POLLIN)
+        assert reset.poll()
         assert calling.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
         with pytest.raises(UnreachableError, match="no TLS with the coordinator"):
             called(calling, "the coordinator")
