@@ -240,8 +240,8 @@ def main() -> None:
     rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     data = rows.pop("data")
     if args.markdown:
-        print(markdown(rows, kept(args.folder)))
-        print("\n" + counts(rows, kept(args.folder)))
+        found = kept(args.folder)
+        print(markdown(rows, found), counts(rows, found), sep="\n\n")
         return
     for name in args.names or rows:
         row = {**rows[name], "data": data.get(rows[name].get("data"), "")}

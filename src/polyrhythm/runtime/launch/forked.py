@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -91,7 +91,7 @@ class ForkWord(NamedTuple):
     """
 
     arguments: Sequence[str]
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     program: str = ""
 
 
@@ -153,7 +153,7 @@ class WorkerFork:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
         """A worker with these arguments in this environment; None if there is none that is our child."""
-        return self._ask(ForkWord(arguments, environment))
+        return self._ask(ForkWord(arguments, {**environment}))
 
     def start_coordinator(self, order: int, memory: Sequence[int], listeners: Sequence[int]) -> ForkedProcess | None:
         """As `polyrhythm.runtime.launch.rendezvous.CoordinatorStart.start`, with these descriptors; None as above."""
@@ -161,11 +161,11 @@ class WorkerFork:
             return None
         names = [f"{{{number}}}" for number in range(1, 1 + len(memory) + len(listeners))]
         arguments = [",".join(names[: len(memory)]), *names[len(memory) :]]
-        return self._ask(ForkWord(arguments, os.environ, COORDINATOR_PROGRAM), [order, *memory, *listeners])
+        return self._ask(ForkWord(arguments, {**os.environ}, COORDINATOR_PROGRAM), [order, *memory, *listeners])
 
     def _ask(self, word: ForkWord, descriptors: Sequence[int] = ()) -> ForkedProcess | None:
         with contextlib.suppress(OSError):
-            told = msgspec.json.encode((word.arguments, {**word.environment}, word.program)) + b"\n"
+            told = msgspec.json.encode(word) + b"\n"
             sent = socket.send_fds(self._socket, [told], descriptors)
             self._socket.sendall(told[sent:])
             if pid := int(self._answers.readline() or NOBODY):
@@ -234,9 +234,9 @@ def fork_workers() -> None:
             os._exit(1)
         die_with(launcher)
         sock.sendall(b"%d\n" % os.getpid())  # not before: it is no child of the launcher until now
-    become(word, descriptors)
+    become(word)
     if word.program:
-        sys.exit(importlib.import_module(word.program).main())
+        run_program(word, descriptors)
     signal.signal(signal.SIGINT, on_interrupt)
 
 
@@ -249,7 +249,7 @@ def words(sock: socket.socket) -> Iterator[tuple[ForkWord, list[int]]]:
             if not part:
                 return
             told, descriptors = told + part, descriptors + given
-        yield ForkWord(*msgspec.json.decode(told, type=tuple[list[str], dict[str, str], str])), descriptors
+        yield msgspec.json.decode(told, type=ForkWord), descriptors
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -268,19 +268,24 @@ def fork_twice() -> bool:
     return True
 
 
-def become(word: ForkWord, descriptors: Sequence[int]) -> None:
+def become(word: ForkWord) -> None:
     """A process of its own, also in its random numbers, as is one that was started."""
-    sys.argv[1:] = [argument.format(*descriptors) if word.program else argument for argument in word.arguments]
+    sys.argv[1:] = word.arguments
     os.environ.clear()
     os.environ.update(word.environment)
     for drawing in ("torch", "numpy.random"):  # Python's own generator does so after each fork
         if drawing in sys.modules:
             sys.modules[drawing].seed()
-    if word.program:
-        os.dup2(descriptors[0], 0)
-        with contextlib.suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, TRIMMED)
-        show_as(f"{sys.executable} -m {word.program}")
+
+
+def run_program(word: ForkWord, descriptors: Sequence[int]) -> NoReturn:
+    """Be the program that was asked for, to its end."""
+    sys.argv[1:] = [argument.format(*descriptors) for argument in word.arguments]
+    os.dup2(descriptors[0], 0)
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, TRIMMED)
+    show_as(f"{sys.executable} -m {word.program}")
+    sys.exit(importlib.import_module(word.program).main())
 
 
 def show_as(command: str) -> None:

@@ -139,7 +139,7 @@ class CoordinatorStart:
     def __init__(
         self, config: JobConfig, bound: bool = False, first: Address | None = None, fork: WorkerFork | None = None
     ) -> None:
-        self.fork = fork
+        self._fork = fork
         self.most, self.made = config.max_coordinator_restarts, 0
         self._order = {"config": config, "first": first}
         self._is_standby, self._bound, self._stack = first is not None, bound, ExitStack()
@@ -156,7 +156,7 @@ class CoordinatorStart:
         with TemporaryFile(buffering=0) as order:
             order.write(msgspec.json.encode(self._order))
             order.seek(0)
-            forked = self.fork and self.fork.start_coordinator(order.fileno(), memory, self._listeners)
+            forked = self._fork and self._fork.start_coordinator(order.fileno(), memory, self._listeners)
             return forked or self._start_by_itself(order, memory)
 
     def _start_by_itself(self, order: IO[bytes], memory: Sequence[int]) -> RunningProcess:

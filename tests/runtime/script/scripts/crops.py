@@ -1,7 +1,11 @@
 # mypy: ignore-errors
-"""A script with ranks whose loader processes draw random numbers, as for crops of images."""
+"""A script with ranks whose loader processes draw random numbers, as for crops of images.
+
+With an argument they stay, and a mini-batch is read ahead.
+"""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -9,7 +13,7 @@ from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-RANK = int(os.environ.get("RANK", 0))
+RANK, AHEAD = int(os.environ.get("RANK", 0)), len(sys.argv) > 1
 
 
 class Crops(Dataset):
@@ -21,18 +25,27 @@ class Crops(Dataset):
         return crop + index, crop.sum(0, keepdim=True), index
 
 
+def ahead(loader):
+    before = None
+    for batch in loader:
+        if before is not None:
+            yield before
+        before = batch
+    yield before
+
+
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     data = Crops()
     sampler = DistributedSampler(data)
-    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2, persistent_workers=AHEAD)
     model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = optim.SGD(model.parameters(), lr=1e-4)
     with open(f"seen.{RANK}", "w") as out:
         for epoch in range(2):
             sampler.set_epoch(epoch)
-            for x, y, index in loader:
+            for x, y, index in ahead(loader) if AHEAD else loader:
                 print(*index.tolist(), file=out, end=" ")
                 optimizer.zero_grad()
                 nn.functional.mse_loss(model(x), y).backward()
