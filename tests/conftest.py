@@ -4,6 +4,8 @@ from multiprocessing import forkserver
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from polyrhythm.emulation.local import PRELOADED
 from polyrhythm.testing.processes import PRELOAD
@@ -11,6 +13,9 @@ from polyrhythm.testing.processes import PRELOAD
 # The same examples in every run, however loaded the machine is.
 settings.register_profile("seeded", derandomize=True, deadline=None)
 settings.load_profile("seeded")
+# Else numbers of our modules are drawn, too: of those that are loaded, which tests before this one decide.
+assert hasattr(providers, "_get_local_constants")
+providers._get_local_constants = Constants
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tests.network.namespaces import Host, network, run
@@ -76,7 +77,14 @@ def part(one: Host, other: Host) -> None:
 def coordinators(host: Host) -> list[int]:
     """The process that forks coordinators on a host, and the coordinator, or the standby alone."""
     pids = run("ip", "netns", "pids", host.namespace).split()
-    return [int(pid) for pid in pids if b"coordinator.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in pids if b"coordinator.process" in command_line(pid)]
+
+
+def command_line(pid: str) -> bytes:
+    """Of a process; none once it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def stop(first: Host) -> None:

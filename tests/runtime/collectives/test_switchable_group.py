@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +175,14 @@ def two_groups_worker(rank: int, size: int, port: int) -> tuple[list[float], boo
 
 def gloo_threads() -> int:
     """Threads of gloo's devices in this process."""
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return threads.count("gloo_tcp_loop")
+    return [name_of(task) for task in Path("/proc/self/task").iterdir()].count("gloo_tcp_loop")
+
+
+def name_of(task: Path) -> str:
+    """The thread's name; none once it has ended, which others may do between the listing and this."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return (task / "comm").read_text().strip()
+    return ""
 
 
 def test_groups_share_a_device_and_fail_by_themselves(store: TCPStore) -> None:
