@@ -217,6 +217,7 @@ def test_steps_that_the_script_skips_are_counted(
 @settings(max_examples=150, derandomize=True, deadline=None)
 @example(1284, 4, 20, "asp", 0, 0.1, {}, {13: 1})  # all leave, and one dies as the others go on from the servers' state
 @example(5, 2, 20, "bsp", 0, 0.1, {}, {28: 1})  # one leaves, and the other, which has gone on, dies
+@example(3, 3, 31, "post-local:3,at=0.3", 0, 0.02, {}, {40: 1})  # one misses a sum that another steps on from alone
 def test_scripts_may_leave_their_loops_early(
     seed: int,
     workers: int,

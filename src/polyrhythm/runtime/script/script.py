@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from polyrhythm.runtime.script.children import Children
 from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.dealing import Dealing
-from polyrhythm.runtime.script.data.loaders import Loaders
+from polyrhythm.runtime.script.data.loaders import Loaders, length_of
 from polyrhythm.runtime.script.data.order import deals_out
-from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, length_of, promise_of
+from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.epochs import loop_number
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell

@@ -161,10 +161,13 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def apart(self) -> tuple[int, ...]:
-        """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree."""
+        """Live ranks whose replicas differ, so that the job's state is their mean; none if those of all sound agree.
+
+        Who has missed an exchange in which others have all that it had takes over what these have.
+        """
         replicas = "replicas" in self._driver.policy.traits.exchanges
-        equal = bool(self.newest) and self._exchanged >= self._furthest()
-        return self.live if replicas and not equal else ()
+        equal = bool(self._whole) and self._exchanged >= self._furthest()
+        return tuple(w for w, p in self._live() if p.exchanged == self._exchanged) if replicas and not equal else ()
 
     def may_end(self) -> bool:
         """The epoch may end once everyone stands at its end; what a lost rank had exchanged before counts."""
@@ -178,7 +181,12 @@ class SynchronousPhase(PhaseKind):
 
     @property
     def newest(self) -> tuple[int, ...]:
-        """Those; if there are none, whoever had exchanged all that it had completed before the next exchange failed.
+        """Those whose mean the job's state is, or each of whom has it."""
+        return self.apart or self._whole
+
+    @property
+    def _whole(self) -> tuple[int, ...]:
+        """Who is sound; if nobody is, whoever had exchanged all that it had completed before the next exchange failed.
 
         One exchange may succeed for some and fail for others, as when a rank leaves right after it.
         """
@@ -212,12 +220,12 @@ class SynchronousPhase(PhaseKind):
 
     def of_newest(self) -> tuple[SampleRange, ...]:
         """The others have what they had all exchanged, and each its own steps."""
-        others, furthest = {w: p for w, p in self._live() if w not in self.newest}, self._furthest()
-        if self.apart or not others:
+        others = {w: p for w, p in self._live() if w not in self.newest}
+        if not others:
             return ()
-        exchanged = max(p.exchanged for p in others.values())
+        exchanged, end = max(p.exchanged for p in others.values()), self._exchanged if self.apart else self._furthest()
         had = {worker: max(exchanged, p.completed) for worker, p in others.items()}
-        return tuple(r for w in self._members for r in self._batches(w, had.get(w, exchanged), furthest))
+        return tuple(r for w in self._members for r in self._batches(w, had.get(w, exchanged), end))
 
     def _batches(self, worker: int, first: int, end: int) -> tuple[SampleRange, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""

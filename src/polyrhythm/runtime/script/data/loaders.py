@@ -83,3 +83,11 @@ def lengths(loader: DataLoader[Any]) -> int:
         return len(loader.dataset)  # type: ignore[arg-type]
     except TypeError:
         return 0
+
+
+def length_of(loader: DataLoader[Any]) -> int | None:
+    """Mini-batches of an epoch, if the loader says so."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.runtime.script.data.alone import every_nth
+from polyrhythm.runtime.script.data.loaders import length_of
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.wire.protocol import Ready
@@ -241,14 +242,6 @@ def promise_of(run: Pass | None, split: int) -> str:
     if run is None:
         return DRAWN
     return AS_TORCHRUN if split == 1 else EVERY_NTH.format(split)
-
-
-def length_of(loader: DataLoader[Any]) -> int | None:
-    """Mini-batches of an epoch, if the loader says so."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 def rows(inputs: Any) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.core.workload import even_steps
+from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
 from polyrhythm.runtime.script.data.indexed import looked_up_at
 from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order
 from polyrhythm.runtime.script.data.reading import Reading
@@ -112,6 +113,7 @@ class Pass:
 class PassIterator:
     def __init__(self, run: Pass) -> None:
         self._run = run
+        self._engine: EngineEpochs | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -121,9 +123,19 @@ class PassIterator:
 
     def __next__(self) -> Any:
         if not self._run.batches:
-            self._run.counted = calls(sys._getframe(1))
-            self._run.looked_up = looked_up_at(sys._getframe(1))
-        return self._run.next_batch()
+            self._look_at(sys._getframe(1))
+        if self._engine is None:
+            return self._run.next_batch()
+        self._engine.before_batch(self._run.over)
+        batch = self._run.next_batch()
+        self._engine.given(self._run.batches)
+        return batch
+
+    def _look_at(self, frame: FrameType) -> None:
+        """How the script's own code, or a library's, asks for mini-batches."""
+        self._run.counted, self._run.looked_up = calls(frame), looked_up_at(frame)
+        if self._engine is None:
+            self._engine = engine_epochs(frame, self._run.loader)
 
 
 def calls(frame: FrameType) -> bool:
