@@ -65,7 +65,7 @@ def test_optimizers_of_two_kinds_stay_with_their_workers(tmp_path: Path) -> None
     assert "asp runs on parameter servers, but the optimizers AdamW and Muon are of several kinds" in refused.stderr()
 
 
-@pytest.mark.parametrize("what", ["gan", "critic"])
+@pytest.mark.parametrize("what", ["gan", "critic", "between"])
 def test_without_a_loader_each_optimizer_step_is_one_of_the_job(tmp_path: Path, what: str) -> None:
     """Workers that draw the same make the script's own steps."""
     alone = plain(tmp_path / "plain", "drawn_pair.py", what, "30", ranks=1, stand_in=False)
@@ -79,6 +79,12 @@ def test_without_a_loader_a_single_worker_under_asp_is_the_script(tmp_path: Path
     alone = plain(tmp_path / "plain", "drawn_pair.py", what, "30", ranks=1, stand_in=False)
     run = adapted(tmp_path / "asp", "drawn_pair.py", what, "30", policy="asp", ranks=1, stand_in=False)
     assert torch.allclose(weights(run), weights(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_policy_writes_between_two_passes_of_a_model_is_refused(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "drawn_pair.py", "between", "30", policy="asp", ranks=1, stand_in=False)
+    assert run.codes == [2]
+    assert ": asp has written these parameters since their model was called" in run.stderr()
 
 
 @pytest.mark.parametrize("what", ["gan", "critic"])

@@ -24,6 +24,7 @@ from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
+from polyrhythm.runtime.script.session import explained
 from polyrhythm.runtime.script.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
@@ -265,7 +266,8 @@ def patch_backward(script: AdaptedScript) -> None:
         script.backward([roots] if isinstance(roots, torch.Tensor) else roots)
         inside = True
         try:
-            original(*args, **kwargs)
+            with explained(script.session):
+                original(*args, **kwargs)
         finally:
             inside = False
 

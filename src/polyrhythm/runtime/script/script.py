@@ -135,8 +135,8 @@ class AdaptedScript:
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         self._used()
-        if optimizer in self._stepped:  # with the same mini-batch, or no model was called in training mode
-            self._begin_drawn()
+        if optimizer in self._stepped and not self._awaits_step():
+            self._begin_drawn()  # its second step with the same mini-batch, or no model was called in training mode
         if self.session is None:
             beside = bool(self._stepped) and optimizer not in self._stepped
             self.warm_up.step(optimizer, 0 if self._run is None else self._run.unstepped, beside)
@@ -359,10 +359,15 @@ class AdaptedScript:
         self.follows = True
         return session
 
-    def _called_again(self) -> None:
+    def _called_again(self, first: bool) -> None:
         """A model is called for another step: if its data come from no loader, the session takes over."""
-        if self._run is None or not self._run.inside or self.warm_up.ahead:
+        outside = self._run is None or not self._run.inside or self.warm_up.ahead
+        if outside and (first or not self._awaits_step()):
             self._begin_drawn()  # before what this pass computes: an epoch may begin with other values
+
+    def _awaits_step(self) -> bool:
+        """Whether another optimizer may be about to step: a session would write what its backward pass needs."""
+        return self._run is None and any(self.warm_up.has_seen(o) for o in self._optimizers if o not in self._trained)
 
     def _begin_drawn(self) -> None:
         if self.session is None and not self.dormant:

@@ -1,6 +1,7 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -370,3 +371,17 @@ class ScriptSession(Session):
             self.deferred.stepped()
         else:
             super()._after_step(optimizer, args, kwargs)
+
+
+@contextmanager
+def explained(session: ScriptSession | None) -> Iterator[None]:
+    """A backward pass; it fails if a policy has written the parameters since the forward pass."""
+    try:
+        yield
+    except RuntimeError as error:
+        if session is None or not session.joint or "modified by an inplace operation" not in str(error):
+            raise
+        raise refuse(
+            f"{session.policy} has written these parameters since their model was called, as other optimizers have "
+            "stepped in between; use bsp, or call the model after their steps"
+        ) from error

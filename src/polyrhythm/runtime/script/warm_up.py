@@ -37,13 +37,14 @@ class WarmUpStep:
         """Mini-batches of the first step, and their samples."""
         self.ahead = False
         """Whether mini-batches were read that no step has used yet."""
-        self.again: Callable[[], None] = lambda: None
-        """Called when a model is called for another step."""
+        self.again: Callable[[bool], None] = lambda _: None
+        """Called when a model is called after a step; whether it is the one that was called first of all."""
         self._fresh = self._has_read = True
         self.stepped_at = self._first_at = ""
         self._before: dict[Parameter, Tensor] = {}
         self._after: dict[Parameter, tuple[float, float]] = {}
         self._called: dict[nn.Module, None] = {}
+        self._first: nn.Module | None = None
         self._frozen: dict[Parameter, tuple[int, int, Tensor]] = {}
         # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
         warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
@@ -138,8 +139,10 @@ class WarmUpStep:
             return
         if self._fresh and (samples := rows(inputs)):
             self._given, self._fresh = self._given + samples, False
+        if self._first is None:
+            self._first = module
         if self.stepped_at:
-            self.again()
+            self.again(module is self._first)
 
 
 class Loose(nn.Module):

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Several optimizers and no loader: a GAN, and an actor and its critic with a temperature that is no module's."""
+"""Several optimizers and no loader: GANs, and an actor and its critic with a temperature that is no module's."""
 
 import os
 import sys
@@ -32,6 +32,24 @@ def gan():
     return [maker, critic], []
 
 
+def between():
+    """The critic steps three times between the forward and the backward pass of what it judges."""
+    maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        made = maker(draw())
+        for _ in range(3):
+            of_critic.zero_grad()
+            (critic(draw() + 1) - critic(made.detach())).sigmoid().mean().backward()
+            of_critic.step()
+        of_maker.zero_grad()
+        critic(made).square().mean().backward()
+        of_maker.step()
+    return [maker, critic], []
+
+
 def actor_and_critic():
     """The critic steps each time, the others every second time; the critic of the target follows slowly."""
     actor, critic, target = nn.Linear(4, 2), nn.Linear(6, 1), nn.Linear(6, 1)
@@ -61,7 +79,7 @@ def actor_and_critic():
     return [actor, critic], [temperature]
 
 
-modules, loose = {"gan": gan, "critic": actor_and_critic}[WHAT]()
+modules, loose = {"gan": gan, "between": between, "critic": actor_and_critic}[WHAT]()
 weights = [p for module in modules for p in module.parameters()] + loose
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[f"{x:.9g}" for p in weights for x in p.detach().flatten().tolist()], file=out)
