@@ -116,6 +116,18 @@ def test_two_groups_and_a_frozen_parameter() -> None:
     assert [group["weight_decay"] for group in replica.spec().groups] == [0, 0.1]
 
 
+def test_the_order_within_a_group_is_the_models() -> None:
+    """A script may make its groups of sets, which every process has in an order of its own."""
+    model = make_model()
+    first, *others = model.parameters()
+    replicas = [
+        ScriptReplica(model, torch.optim.SGD([{"params": rest}, {"params": [first]}], lr=0.1))
+        for rest in (others, others[::-1])
+    ]
+    assert replicas[0].wire_layout == replicas[1].wire_layout
+    assert [id(p) for p in replicas[1].parameters] == [*map(id, others), id(first)]
+
+
 def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -> None:
     replica = made("Adam")
     for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):

@@ -42,7 +42,8 @@ class ScriptReplica:
 
     Args:
         model: on one device. Parameters without an optimizer are left alone.
-        optimizer: of that model; its parameter groups give the order of the flat vector.
+        optimizer: of that model; its parameter groups give the order of the flat vector, and the model that within
+            each: a script may make them of sets, whose order every process has for itself.
         moving: parameters of the model that nobody trains but the script changes, by name, treated as buffers are;
             None: nobody has looked for them, and the optimizer must have all parameters that are trainable.
 
@@ -60,8 +61,9 @@ class ScriptReplica:
         named = {parameter: name for name, parameter in trainable_parameters(model).items()}
         pairs = [(type(part), group) for part in parts_of(optimizer) for group in part.param_groups]
         groups = [[p for p in group["params"] if p.requires_grad] for _, group in pairs]
+        check_parameters(named, [p for group in groups for p in group])
+        groups = [[p for p in named if p in members] for members in map(set, groups)]
         self.parameters: list[nn.Parameter] = [p for group in groups for p in group]
-        check_parameters(named, self.parameters)
         if moving is None:
             check_complete(named, self.parameters)
         self._kinds = [kind for kind, _ in pairs]
