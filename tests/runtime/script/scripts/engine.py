@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """A script for a single process that trains in an engine of ignite, and evaluates its training data in another.
 
-Argument: the length of an epoch, or 0 for the loader's.
+Argument: the length of an epoch, 0 for the loader's, or "resumed" for that and a run that goes on from the first epoch.
 """
 
 import json
@@ -13,7 +13,8 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS, LENGTH = 5, int(sys.argv[1]) or None
+EPOCHS, RESUMED = 5, sys.argv[1] == "resumed"
+LENGTH = None if RESUMED else int(sys.argv[1]) or None
 data = TensorDataset(torch.randn(96, 4, generator=torch.Generator().manual_seed(2)), torch.arange(96))
 loader = DataLoader(data, 4, shuffle=True)
 torch.manual_seed(0)
@@ -47,6 +48,8 @@ def completed(engine):
     evaluator.run(loader)
 
 
+if RESUMED:
+    trainer.run(loader, max_epochs=1)
 trainer.run(loader, max_epochs=EPOCHS, epoch_length=LENGTH)
 with open(f"told.{os.environ.get('RANK', '0')}", "w") as file:
     json.dump({"seen": seen, "epochs": trainer.state.epoch, "lengths": lengths, "looked": len(looked)}, file)

@@ -8,7 +8,21 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.loaders import length_of
 
-WITHOUT_END = sys.maxsize
+
+class ShownLength(int):
+    """A length that handlers may compute with, but that no count equals: an engine does not end its epoch by it."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)  # who loads a file with it need not have Polyrhythm
 
 
 class EngineEpochs:
@@ -26,23 +40,21 @@ class EngineEpochs:
     def __init__(self, engine: Any, length: int) -> None:
         from ignite.engine import Events
 
-        self._engine, self._state, self._length = engine, engine.state, length
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self._forget)
+        self._engine, self._state, self._length = engine, engine.state, ShownLength(length)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self._show)
 
-    def _forget(self) -> None:
+    def _show(self) -> None:
         """The engine would take this epoch's length for that of all, and perhaps the last one for over, too."""
         from ignite.engine import Events
 
-        self._state.epoch_length = None
-        self._engine.remove_event_handler(self._forget, Events.EPOCH_COMPLETED)
+        self._state.epoch_length = self._length
+        self._engine.remove_event_handler(self._show, Events.EPOCH_COMPLETED)
 
     def before_batch(self, used_up: bool) -> None:
-        self._state.epoch_length = WITHOUT_END if used_up else None
+        self._state.epoch_length = self._length if used_up else None
 
-    def given(self, batches: int) -> None:
-        """Let handlers see the length, as long as the engine would not end by it."""
-        if batches < self._length:
-            self._state.epoch_length = self._length
+    def given(self) -> None:
+        self._state.epoch_length = self._length
 
 
 def engine_epochs(frame: FrameType, loader: DataLoader[Any]) -> EngineEpochs | None:
@@ -51,7 +63,7 @@ def engine_epochs(frame: FrameType, loader: DataLoader[Any]) -> EngineEpochs | N
     engine = frame.f_locals.get("self")
     if ignite is None or not isinstance(engine, ignite.Engine):
         return None
-    length = length_of(loader)
-    if length is None or engine.state.epoch_length not in (length, None, WITHOUT_END):
+    known, length = engine.state.epoch_length, length_of(loader)
+    if length is None or not (known is None or isinstance(known, ShownLength) or known == length):
         return None
     return EngineEpochs(engine, length)

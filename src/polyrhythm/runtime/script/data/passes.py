@@ -128,7 +128,7 @@ class PassIterator:
             return self._run.next_batch()
         self._engine.before_batch(self._run.over)
         batch = self._run.next_batch()
-        self._engine.given(self._run.batches)
+        self._engine.given()
         return batch
 
     def _look_at(self, frame: FrameType) -> None:
