@@ -30,11 +30,14 @@ def test_an_engine_makes_as_many_epochs_as_it_says(tmp_path: Path, how: str, pol
     assert all(each["looked"] == EPOCHS * SAMPLES for each in ranks), "an evaluation has the whole data set"
 
 
-def test_a_shown_length_computes_and_equals_no_count() -> None:
-    shown = ShownLength(24)
+def test_a_shown_length_computes_and_equals_no_count_within_an_epoch() -> None:
+    within = True
+    shown = ShownLength(24, lambda: within)
     assert (shown * 2, 30 % shown, f"{shown}") == (48, 6, "24")
     assert not any(count == shown for count in range(30))
     assert type(pickle.loads(pickle.dumps(shown))) is int  # noqa: S301
+    within = False
+    assert [count for count in range(30) if count == shown] == [24]
 
 
 def test_a_length_that_the_user_gives_is_kept(tmp_path: Path) -> None:

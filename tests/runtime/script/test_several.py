@@ -81,6 +81,12 @@ def test_without_a_loader_a_single_worker_under_asp_is_the_script(tmp_path: Path
     assert torch.allclose(weights(run), weights(alone), rtol=1e-4, atol=1e-6)
 
 
+def test_an_optimizer_that_never_steps_does_not_keep_workers_alone(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "drawn_pair.py", "idle", "30", "apart", stand_in=False)
+    assert torch.equal(weights(run, 0), weights(run, 1))
+    assert "Adam.step and Adam.step follow the policy" in run.stderr()
+
+
 def test_what_a_policy_writes_between_two_passes_of_a_model_is_refused(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "drawn_pair.py", "between", "30", policy="asp", ranks=1, stand_in=False)
     assert run.codes == [2]

@@ -366,8 +366,7 @@ class AdaptedScript:
             self._begin_drawn()  # before what this pass computes: an epoch may begin with other values
 
     def _awaits_step(self) -> bool:
-        """Whether another optimizer may be about to step: a session would write what its backward pass needs."""
-        return self._run is None and any(self.warm_up.has_seen(o) for o in self._optimizers if o not in self._trained)
+        return self._run is None and self.warm_up.awaits(o for o in self._optimizers if o not in self._trained)
 
     def _begin_drawn(self) -> None:
         if self.session is None and not self.dormant:

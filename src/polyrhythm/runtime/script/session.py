@@ -30,6 +30,9 @@ from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
 CHANGED = "the script changes the parameters by itself after a step, such as to clip them, which servers do not see"
 
+INPLACE = "modified by an inplace operation"
+"""What torch says of a value that a backward pass needs."""
+
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
@@ -379,7 +382,7 @@ def explained(session: ScriptSession | None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if session is None or not session.joint or "modified by an inplace operation" not in str(error):
+        if session is None or not (session.joint and session.apart) or INPLACE not in str(error):
             raise
         raise refuse(
             f"{session.policy} has written these parameters since their model was called, as other optimizers have "

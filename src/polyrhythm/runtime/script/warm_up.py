@@ -19,6 +19,9 @@ from polyrhythm.runtime.script.notices import refuse, script_line, tell
 LOOKED_AT = 64
 """Elements of each parameter that are looked at, at most, to see whether it changes."""
 
+MOST_ALONE = 16
+"""Steps that a worker makes by itself while an optimizer that may never step has not stepped."""
+
 
 BY_HAND = (
     "without a step of an optimizer of torch.optim; what a script, or an optimizer that is none of torch's, changes by "
@@ -35,6 +38,7 @@ class WarmUpStep:
         self.parts = 1
         self.samples = 0
         """Mini-batches of the first step, and their samples."""
+        self._steps = 0
         self.ahead = False
         """Whether mini-batches were read that no step has used yet."""
         self.again: Callable[[bool], None] = lambda _: None
@@ -64,6 +68,7 @@ class WarmUpStep:
     def step(self, optimizer: Optimizer, batches: int, beside: bool) -> None:
         """An optimizer is about to step, `batches` mini-batches after the step before, or `beside` another one."""
         check_step(optimizer)
+        self._steps += 1
         if beside:
             self.backwards = 0
             return
@@ -105,6 +110,10 @@ class WarmUpStep:
         """Whether all its parameters belong to modules that were called."""
         seen = {p for module in self._called for p in own_of(module)}
         return all(p in seen for group in optimizer.param_groups for p in group["params"])
+
+    def awaits(self, optimizers: Iterable[Optimizer]) -> bool:
+        """Whether one of these, which have not stepped, may be about to: a session would write what its pass needs."""
+        return self._steps <= MOST_ALONE and any(self.has_seen(each) for each in optimizers)
 
     def moving(self, model: nn.Module) -> dict[str, Tensor]:
         """Floating-point parameters that nobody trains, but that the script has changed since they were first used."""

@@ -50,6 +50,18 @@ def between():
     return [maker, critic], []
 
 
+def idle():
+    """One optimizer never steps, and the module that is called first is another one each time."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 1)
+    of_first, of_second = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (first, second))
+    for _ in range(STEPS):
+        of_first.zero_grad()
+        nn.Sequential(first, second)(draw()).square().mean().backward()
+        of_first.step()
+        of_second.zero_grad()
+    return [first, second], []
+
+
 def actor_and_critic():
     """The critic steps each time, the others every second time; the critic of the target follows slowly."""
     actor, critic, target = nn.Linear(4, 2), nn.Linear(6, 1), nn.Linear(6, 1)
@@ -79,7 +91,7 @@ def actor_and_critic():
     return [actor, critic], [temperature]
 
 
-modules, loose = {"gan": gan, "between": between, "critic": actor_and_critic}[WHAT]()
+modules, loose = {"gan": gan, "between": between, "idle": idle, "critic": actor_and_critic}[WHAT]()
 weights = [p for module in modules for p in module.parameters()] + loose
 with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
     print(*[f"{x:.9g}" for p in weights for x in p.detach().flatten().tolist()], file=out)

@@ -1,8 +1,10 @@
 """Lets an engine of ignite end its epochs with the job's."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import DataLoader
 
@@ -10,13 +12,20 @@ from polyrhythm.runtime.script.data.loaders import length_of
 
 
 class ShownLength(int):
-    """A length that handlers may compute with, but that no count equals: an engine does not end its epoch by it."""
+    """A length that handlers may compute with; no count equals it, and ends an epoch, as long as `reading` says so."""
+
+    def __new__(cls, length: int, reading: Callable[[], bool]) -> Self:
+        made = super().__new__(cls, length)
+        made._reading = reading
+        return made
+
+    _reading: Callable[[], bool]
 
     def __eq__(self, other: object) -> bool:
-        return False
+        return not self._reading() and int(self) == other
 
     def __ne__(self, other: object) -> bool:
-        return True
+        return not self == other
 
     def __hash__(self) -> int:
         return super().__hash__()
@@ -35,29 +44,40 @@ class EngineEpochs:
     Args:
         engine: of ignite.
         length: that it has asked for; one that the user has given instead is left alone.
+        reading: whether it is within such an epoch.
     """
 
-    def __init__(self, engine: Any, length: int) -> None:
+    def __init__(self, engine: Any, length: int, reading: Callable[[], bool]) -> None:
+        self._engine, self._state, self._length = engine, engine.state, ShownLength(length, reading)
+
+    @contextmanager
+    def batch(self, used_up: bool) -> Iterator[None]:
+        """The engine asks for a mini-batch; the iterator that it asks may be `used_up`."""
+        self._state.epoch_length = self._length if used_up else None
+        try:
+            yield
+        except StopIteration:
+            if not used_up:
+                self._end()
+            raise
+        self._state.epoch_length = self._length
+
+    def _end(self) -> None:
         from ignite.engine import Events
 
-        self._engine, self._state, self._length = engine, engine.state, ShownLength(length)
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self._show)
+        self._engine.add_event_handler(Events.EPOCH_COMPLETED, self._show)
 
     def _show(self) -> None:
-        """The engine would take this epoch's length for that of all, and perhaps the last one for over, too."""
+        """The engine takes this epoch's length for that of all, and computes from it when its run is over."""
         from ignite.engine import Events
 
         self._state.epoch_length = self._length
+        if self._state.max_iters is not None:
+            self._state.max_epochs = None
         self._engine.remove_event_handler(self._show, Events.EPOCH_COMPLETED)
 
-    def before_batch(self, used_up: bool) -> None:
-        self._state.epoch_length = self._length if used_up else None
 
-    def given(self) -> None:
-        self._state.epoch_length = self._length
-
-
-def engine_epochs(frame: FrameType, loader: DataLoader[Any]) -> EngineEpochs | None:
+def engine_epochs(frame: FrameType, loader: DataLoader[Any], reading: Callable[[], bool]) -> EngineEpochs | None:
     """For the engine in whose code a frame is, if it is one that goes by the length of this loader."""
     ignite = sys.modules.get("ignite.engine")
     engine = frame.f_locals.get("self")
@@ -66,4 +86,4 @@ def engine_epochs(frame: FrameType, loader: DataLoader[Any]) -> EngineEpochs | N
     known, length = engine.state.epoch_length, length_of(loader)
     if length is None or not (known is None or isinstance(known, ShownLength) or known == length):
         return None
-    return EngineEpochs(engine, length)
+    return EngineEpochs(engine, length, reading)

@@ -126,16 +126,15 @@ class PassIterator:
             self._look_at(sys._getframe(1))
         if self._engine is None:
             return self._run.next_batch()
-        self._engine.before_batch(self._run.over)
-        batch = self._run.next_batch()
-        self._engine.given()
-        return batch
+        with self._engine.batch(used_up=self._run.over):
+            return self._run.next_batch()
 
     def _look_at(self, frame: FrameType) -> None:
         """How the script's own code, or a library's, asks for mini-batches."""
         self._run.counted, self._run.looked_up = calls(frame), looked_up_at(frame)
         if self._engine is None:
-            self._engine = engine_epochs(frame, self._run.loader)
+            run = self._run
+            self._engine = engine_epochs(frame, run.loader, lambda: run.inside)
 
 
 def calls(frame: FrameType) -> bool:
