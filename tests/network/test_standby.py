@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+from tests import proc
 from tests.network.namespaces import Host, network, run
 from tests.runtime.wire.tls.certificates import make_files
 
@@ -77,14 +77,7 @@ def part(one: Host, other: Host) -> None:
 def coordinators(host: Host) -> list[int]:
     """The process that forks coordinators on a host, and the coordinator, or the standby alone."""
     pids = run("ip", "netns", "pids", host.namespace).split()
-    return [int(pid) for pid in pids if b"coordinator.process" in command_line(pid)]
-
-
-def command_line(pid: str) -> bytes:
-    """Of a process; none once it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+    return [int(pid) for pid in pids if "coordinator.process" in proc.read(f"/proc/{pid}/cmdline")]
 
 
 def stop(first: Host) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import run_workers
+from tests import proc
 from tests.runtime.ddp_models import Branches, Trainer, digest, equal, network
 
 KINDS: dict[str, Callable[[dist.ProcessGroup | None, int], Trainer]] = {
@@ -175,14 +176,8 @@ def two_groups_worker(rank: int, size: int, port: int) -> tuple[list[float], boo
 
 def gloo_threads() -> int:
     """Threads of gloo's devices in this process."""
-    return [name_of(task) for task in Path("/proc/self/task").iterdir()].count("gloo_tcp_loop")
-
-
-def name_of(task: Path) -> str:
-    """The thread's name; none once it has ended, which others may do between the listing and this."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return (task / "comm").read_text().strip()
-    return ""
+    threads = [proc.read(task / "comm").strip() for task in Path("/proc/self/task").iterdir()]
+    return threads.count("gloo_tcp_loop")
 
 
 def test_groups_share_a_device_and_fail_by_themselves(store: TCPStore) -> None:

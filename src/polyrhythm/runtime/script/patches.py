@@ -24,7 +24,6 @@ from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup
-from polyrhythm.runtime.script.session import explained
 from polyrhythm.runtime.script.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
@@ -266,8 +265,11 @@ def patch_backward(script: AdaptedScript) -> None:
         script.backward([roots] if isinstance(roots, torch.Tensor) else roots)
         inside = True
         try:
-            with explained(script.session):
-                original(*args, **kwargs)
+            original(*args, **kwargs)
+        except RuntimeError as error:
+            if script.session is not None:
+                script.session.explain(error)
+            raise
         finally:
             inside = False
 

@@ -1,7 +1,6 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -327,6 +326,14 @@ class ScriptSession(Session):
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._worker.apart
 
+    def explain(self, error: RuntimeError) -> None:
+        """Refuse a backward pass that has failed because a policy has written the parameters since the forward pass."""
+        if self.joint and self.apart and INPLACE in str(error):
+            raise refuse(
+                f"{self.policy} has written these parameters since their model was called, as other optimizers have "
+                "stepped in between; use bsp, or call the model after their steps"
+            ) from error
+
     @property
     def aligned(self) -> bool:
         """Whether all workers have made the same steps since the job began, so that a step's collectives meet."""
@@ -374,17 +381,3 @@ class ScriptSession(Session):
             self.deferred.stepped()
         else:
             super()._after_step(optimizer, args, kwargs)
-
-
-@contextmanager
-def explained(session: ScriptSession | None) -> Iterator[None]:
-    """A backward pass; it fails if a policy has written the parameters since the forward pass."""
-    try:
-        yield
-    except RuntimeError as error:
-        if session is None or not (session.joint and session.apart) or INPLACE not in str(error):
-            raise
-        raise refuse(
-            f"{session.policy} has written these parameters since their model was called, as other optimizers have "
-            "stepped in between; use bsp, or call the model after their steps"
-        ) from error

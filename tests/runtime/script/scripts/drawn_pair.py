@@ -16,34 +16,35 @@ def draw():
     return torch.randn(8, 4, generator=own)
 
 
+def maker_and_critic():
+    models = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, width)) for width in (4, 1)]
+    return *models, *(torch.optim.Adam(each.parameters(), lr=0.01) for each in models)
+
+
+def judge(critic, of_critic, made):
+    of_critic.zero_grad()
+    (critic(draw() + 1) - critic(made.detach())).sigmoid().mean().backward()
+    of_critic.step()
+
+
 def gan():
-    maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
-    of_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+    maker, critic, of_maker, of_critic = maker_and_critic()
     for _ in range(STEPS):
         made = maker(draw())
         of_maker.zero_grad()
         critic(made).square().mean().backward()
         of_maker.step()
-        of_critic.zero_grad()
-        (critic(draw() + 1) - critic(made.detach())).sigmoid().mean().backward()
-        of_critic.step()
+        judge(critic, of_critic, made)
     return [maker, critic], []
 
 
 def between():
     """The critic steps three times between the forward and the backward pass of what it judges."""
-    maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
-    of_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+    maker, critic, of_maker, of_critic = maker_and_critic()
     for _ in range(STEPS):
         made = maker(draw())
         for _ in range(3):
-            of_critic.zero_grad()
-            (critic(draw() + 1) - critic(made.detach())).sigmoid().mean().backward()
-            of_critic.step()
+            judge(critic, of_critic, made)
         of_maker.zero_grad()
         critic(made).square().mean().backward()
         of_maker.step()

@@ -14,12 +14,12 @@ from polyrhythm.runtime.script.data.loaders import length_of
 class ShownLength(int):
     """A length that handlers may compute with; no count equals it, and ends an epoch, as long as `reading` says so."""
 
+    _reading: Callable[[], bool]
+
     def __new__(cls, length: int, reading: Callable[[], bool]) -> Self:
         made = super().__new__(cls, length)
         made._reading = reading
         return made
-
-    _reading: Callable[[], bool]
 
     def __eq__(self, other: object) -> bool:
         return not self._reading() and int(self) == other
@@ -48,7 +48,10 @@ class EngineEpochs:
     """
 
     def __init__(self, engine: Any, length: int, reading: Callable[[], bool]) -> None:
+        from ignite.engine import Events
+
         self._engine, self._state, self._length = engine, engine.state, ShownLength(length, reading)
+        self._completed = Events.EPOCH_COMPLETED
 
     @contextmanager
     def batch(self, used_up: bool) -> Iterator[None]:
@@ -58,23 +61,16 @@ class EngineEpochs:
             yield
         except StopIteration:
             if not used_up:
-                self._end()
+                self._engine.add_event_handler(self._completed, self._show)
             raise
         self._state.epoch_length = self._length
 
-    def _end(self) -> None:
-        from ignite.engine import Events
-
-        self._engine.add_event_handler(Events.EPOCH_COMPLETED, self._show)
-
     def _show(self) -> None:
         """The engine takes this epoch's length for that of all, and computes from it when its run is over."""
-        from ignite.engine import Events
-
         self._state.epoch_length = self._length
         if self._state.max_iters is not None:
             self._state.max_epochs = None
-        self._engine.remove_event_handler(self._show, Events.EPOCH_COMPLETED)
+        self._engine.remove_event_handler(self._show, self._completed)
 
 
 def engine_epochs(frame: FrameType, loader: DataLoader[Any], reading: Callable[[], bool]) -> EngineEpochs | None:

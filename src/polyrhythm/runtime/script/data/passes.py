@@ -131,10 +131,9 @@ class PassIterator:
 
     def _look_at(self, frame: FrameType) -> None:
         """How the script's own code, or a library's, asks for mini-batches."""
-        self._run.counted, self._run.looked_up = calls(frame), looked_up_at(frame)
-        if self._engine is None:
-            run = self._run
-            self._engine = engine_epochs(frame, run.loader, lambda: run.inside)
+        run = self._run  # who holds this iterator instead would keep the pass from being left
+        run.counted, run.looked_up = calls(frame), looked_up_at(frame)
+        self._engine = engine_epochs(frame, run.loader, lambda: run.inside)
 
 
 def calls(frame: FrameType) -> bool:
