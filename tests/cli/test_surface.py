@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import pytest
 import typer
 from torch.distributed.run import get_args_parser
 
 from polyrhythm import __version__
 from polyrhythm.cli.app import app
+from polyrhythm.cli.jobs import check_early
 from polyrhythm.runtime.launch.run_flags import make_parser
 
 SURFACE = {
@@ -155,3 +157,41 @@ def test_what_needs_no_model_loads_none() -> None:
     )
     done = python("-c", code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "answer"),
+    [
+        ("--nproc-per-node", "1000000", "--nproc-per-node 1000000 is more than"),
+        ("--nproc_per_node", "many", "--nproc-per-node must be a number of at least 1"),
+        ("--shards", "1000000", "--shards 1000000 is more than"),
+        ("--policy", "spp:3", "unknown policy 'spp': did you mean ssp?"),
+    ],
+)
+def test_what_is_often_wrong_is_told_before_torch_is_loaded(flag: str, value: str, answer: str) -> None:
+    code = (
+        "import sys\n"
+        "from polyrhythm.cli import main\n"
+        f"sys.argv = ['polyrhythm', 'run', {flag!r}, {value!r}, {__file__!r}, '--policy', 'not ours']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = python("-c", code)
+    assert done.stdout == "False\n"
+    assert answer in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "train", "--policy", "epsilon"),
+        (__file__, "--policy", "epsilon", "--shards", "1000000"),
+        ("--policy", "elastic:policy=(sync-switch)", __file__),
+        ("--policy",),
+        ("--shards", "x", __file__),
+    ],
+)
+def test_what_is_not_ours_or_cannot_be_told_yet_is_left_alone(words: tuple[str, ...]) -> None:
+    check_early(words)

@@ -3,7 +3,9 @@
 import getpass
 import os
 import socket
+from argparse import ArgumentError, ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +52,7 @@ def run(ctx: typer.Context) -> None:
     """
     from polyrhythm.runtime.launch.forked import begin_fork
 
-    check_named(ctx.args)
+    check_early(ctx.args)
     fork = begin_fork(ctx.args, os.environ)  # imports torch, as all that follows does here
 
     from polyrhythm.cli.pilot import resolved
@@ -67,21 +69,55 @@ NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config", "--sh
 """Flags after which a file need not be a script, or may not be needed."""
 
 
-def check_named(arguments: Sequence[str]) -> None:
-    """Answer at once, before torch is imported, if the first file of Python that is named is not there.
+FREE_FORM = ("sync-switch", ".py")
+"""Parts of a --policy that is no plain spec."""
 
-    >>> check_named(["--nproc-per-node", "2", "-m", "train", "other.py"])
-    >>> check_named(["--nproc-per-node", "2", "nowhere.py"])
+
+def check_early(arguments: Sequence[str]) -> None:
+    """Answer at once, before torch is imported for torchrun's flags, where the script, a count or the policy is wrong.
+
+    >>> check_early(["--nproc-per-node", "2", "-m", "train", "other.py"])
+    >>> check_early(["--nproc-per-node", "2", "nowhere.py"])
     Traceback (most recent call last):
     polyrhythm.errors.UsageError: cannot find the script nowhere.py
     """
-    for word in arguments:
-        if word.partition("=")[0] in NAMED_LATER:
-            return
-        if word.endswith(".py") and not word.startswith("-"):
-            if not Path(word).exists():
-                raise UsageError(f"cannot find the script {word}")
-            return
+    flags = up_to_script(arguments)
+    script = arguments[len(flags)] if len(flags) < len(arguments) else ""
+    if script.endswith(".py") and not Path(script).exists():
+        raise UsageError(f"cannot find the script {script}")
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name, default in (("nproc-per-node", "auto"), ("shards", "1"), ("policy", "bsp")):
+        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", default=default)
+    with suppress(ArgumentError):  # which is told later, with all that torchrun knows
+        check_values(parser.parse_known_args(flags)[0])
+
+
+def check_values(given: Namespace) -> None:
+    from polyrhythm.policies import parse_policy
+    from polyrhythm.runtime.launch.counts import check_room, read_processes
+
+    counted = given.nproc_per_node not in ("auto", "gpu", "cpu")
+    processes = read_processes(given.nproc_per_node) if counted else 1
+    check_room(processes, int(given.shards) if given.shards.isdecimal() else 1)
+    if not any(part in given.policy for part in FREE_FORM):
+        parse_policy(given.policy)
+
+
+def up_to_script(arguments: Sequence[str]) -> Sequence[str]:
+    """The flags before the script, or before one after which there need not be a script.
+
+    >>> up_to_script(["--standalone", "--nproc-per-node", "2", "train.py", "--policy", "epsilon"])
+    ['--standalone', '--nproc-per-node', '2']
+    >>> up_to_script(["--policy=asp", "./train", "--policy", "epsilon"]), up_to_script(["-m", "train"])
+    (['--policy=asp'], [])
+    """
+    before = ""
+    for index, word in enumerate(arguments):
+        is_value = before.startswith("-") and "=" not in before and not word.endswith(".py")
+        if word.partition("=")[0] in NAMED_LATER or not (word.startswith("-") or is_value):
+            return arguments[:index]
+        before = word
+    return arguments
 
 
 def ctl(

@@ -46,7 +46,8 @@ def flags_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[
 
 def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:
     """All settings; those that need no flag at the end."""
-    from polyrhythm.runtime.launch.nodes import TOKEN, read_count, read_processes
+    from polyrhythm.runtime.launch.counts import read_count, read_processes
+    from polyrhythm.runtime.launch.nodes import TOKEN
     from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, make_config
 
     searched = "policy" in chosen and bool(template_of(str(chosen["policy"].value)))

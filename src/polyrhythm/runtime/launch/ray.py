@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.runtime.launch.counts import read_hosts, read_processes
 from polyrhythm.runtime.launch.forked import WorkerFork
-from polyrhythm.runtime.launch.nodes import TOKEN, read_hosts, read_processes
+from polyrhythm.runtime.launch.nodes import TOKEN
 from polyrhythm.runtime.launch.process_watch import say
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without

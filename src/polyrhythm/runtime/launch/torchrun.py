@@ -16,11 +16,12 @@ import msgspec
 from polyrhythm.errors import REFUSED, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.counts import check_room, read_processes
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
-from polyrhythm.runtime.launch.nodes import ALONE, Node, check_room, read_node, read_processes
+from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
 from polyrhythm.runtime.launch.rendezvous import (

@@ -1,0 +1,51 @@
+"""How many hosts, workers and shards the command line asks for; read without torch, so that an answer is quick."""
+
+import os
+
+from polyrhythm.errors import UsageError
+
+MOST_A_CORE = 32
+"""Workers, or shards, for each core of a host; more are a mistake."""
+
+
+def read_count(value: str) -> int:
+    """Hosts of the job when all are there.
+
+    >>> read_count("1:2")
+    2
+    """
+    return read_hosts(value)[1]
+
+
+def read_hosts(value: str) -> tuple[int, int]:
+    """With how many hosts the job begins, and how many it may have: ``2`` or ``MIN:MAX``.
+
+    >>> read_hosts("2"), read_hosts("1:3")
+    ((2, 2), (1, 3))
+    """
+    least, colon, most = value.partition(":")
+    if not (least.isdecimal() and (most.isdecimal() or not colon)) or not 1 <= int(least) <= int(most or least):
+        raise UsageError(f"--nnodes must be a number of hosts of at least 1, or MIN:MAX, but got {value!r}")
+    return int(least), int(most or least)
+
+
+def read_processes(value: str) -> int:
+    if value in ("cpu", "auto", "gpu"):
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if value == "gpu" and not gpus:
+            raise UsageError("--nproc-per-node gpu finds no GPU on this host; give a number, or cpu")
+        return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
+    return int(value)
+
+
+def check_room(processes: int, shards: int) -> None:
+    cores = os.cpu_count() or 1
+    for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
+        if count > MOST_A_CORE * cores:
+            raise UsageError(
+                f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"
+            )
