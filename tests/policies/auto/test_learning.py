@@ -2,14 +2,15 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from polyrhythm.core import Trace
+from polyrhythm.core import Policy, Trace
 from polyrhythm.policies.asp import ASP
-from polyrhythm.policies.auto.learning import Rung, harsher, least_points, worth_a_trial
-from polyrhythm.policies.auto.outlook import StepView
+from polyrhythm.policies.auto.learning import Prospect, Rung, harsher, least_points, worth_a_trial
+from polyrhythm.policies.auto.outlook import StepView, bsp_s
 from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
 from polyrhythm.policies.diloco import DiLoCo
@@ -61,14 +62,14 @@ def test_a_kept_arm_goes_when_a_worker_becomes_so_slow_that_shares_are_better(tm
     assert "is given up, balanced is faster now" in said[2]
 
 
-def test_near_the_edge_it_is_hardly_behind_bsp() -> None:
+def test_near_the_edge_it_is_not_behind_bsp() -> None:
     scenario = thin(16, 1.0, exchange_s=3.0)
-    assert seconds(scenario, "auto:async") < 1.1 * seconds(scenario, "bsp")
+    assert seconds(scenario, "auto:async") < 1.02 * seconds(scenario, "bsp")
 
 
 def test_a_loss_that_rises_ends_a_trial_at_once_and_no_other_follows(tmp_path: Path) -> None:
     """Local SGD is judged after two averages, unless nobody needs to wait for them."""
-    simulate(thin(16, 1.0, exchange_s=3.0), "auto:async,risk=0.2", trace=tmp_path / "trace")
+    simulate(thin(16, 1.0, exchange_s=3.0), "auto:async,risk=0.4", trace=tmp_path / "trace")
     tried, given_up = [remark for _, remark in Trace.load(tmp_path / "trace").remarks]
     assert "on trial" in tried
     assert given_up.endswith("is given up, its loss rises; the job goes back to where it began")
@@ -77,7 +78,7 @@ def test_a_loss_that_rises_ends_a_trial_at_once_and_no_other_follows(tmp_path: P
 def test_a_trial_that_is_undone_costs_its_time_only() -> None:
     """As many samples bring BSP to the target as if there had been none."""
     scenario = thin(16, 1.0, exchange_s=3.0)
-    ours, bsp = simulate(scenario, "auto:async,risk=0.2"), simulate(scenario, "bsp")
+    ours, bsp = simulate(scenario, "auto:async,risk=0.4"), simulate(scenario, "bsp")
     assert ours.rolled_back_samples > 0
     assert ours.samples_to_target == bsp.samples_to_target
     assert ours.time_to_target_s is not None
@@ -100,13 +101,52 @@ def falling(points: int, slope: float, first: int = 0) -> tuple[LossPoint, ...]:
     )
 
 
-def test_a_trial_begins_once_it_can_show_something() -> None:
-    """That is, after enough points before it; of a policy whose speed nobody can tell, at once."""
-    view = StepView([[1.0], [4.0]], [], 8, exchange_s=0.0, message_s=0.0)
-    short, long = falling(6, -0.005), falling(24, -0.005)
-    found = [worth_a_trial(view, 4.0, 20.0, points, iter([Rung(ASP(), 1.0)])) for points in (short, long)]
-    assert [one and one[0].policy for one in found] == [None, ASP()]
-    assert worth_a_trial(view, 4.0, 40.0, short, iter([Rung(KGroup(2), 0.0)]))
+ASYNC = ASP()
+
+LATE = StepView([[1.0], [4.0]], [], 8, exchange_s=0.0, message_s=0.0)
+"""ASP is 2.5 times as fast as BSP, which takes 4 s for a round."""
+
+
+def tried(
+    reference: tuple[LossPoint, ...], limit_s: float, policy: Policy[Any] = ASYNC, view: StepView = LATE
+) -> Prospect | None:
+    return worth_a_trial(view, bsp_s(view), limit_s, reference, iter([Rung(policy, 1.0)]))
+
+
+def test_an_arm_that_is_surely_faster_is_tried_at_once_for_nothing() -> None:
+    found = tried(falling(6, -0.02), limit_s=0.0)
+    assert found
+    assert 0.7 < found.least < found.likely < 1
+
+
+def test_an_arm_whose_delay_may_cost_too_much_is_not_trusted() -> None:
+    assert not tried(falling(6, -0.2), limit_s=0.0)
+
+
+def test_an_arm_is_not_trusted_where_the_loss_does_not_visibly_fall() -> None:
+    assert not tried(falling(6, -0.0001), limit_s=0.0)
+
+
+def test_an_arm_whose_messages_nobody_knows_is_trusted_if_it_is_fast_though_they_are_slow() -> None:
+    """Servers take in and give out what all exchange."""
+    slow = LATE._replace(exchange_s=8.0, message_s=0.1)
+    assert not tried(falling(6, -0.02), limit_s=0.0, view=slow)
+    assert tried(falling(6, -0.02), limit_s=0.0, policy=LocalSGD(4), view=slow)
+
+
+def test_a_trial_that_has_to_be_paid_for_begins_once_it_can_show_something() -> None:
+    """Of a policy whose speed nobody can tell, at once."""
+    fast = LATE._replace(steps=[[1.0], [2.15]])
+    few, many = falling(6, -0.1), falling(24, -0.05)
+    found = [tried(many, limit_s, view=fast) for limit_s in (6.0, 40.0)]
+    assert [one and one.least for one in found] == [None, 0.0]
+    assert not tried(few, limit_s=40.0, view=LATE._replace(steps=[[1.0], [1.8]]))
+    assert worth_a_trial(LATE, 4.0, 40.0, few, iter([Rung(KGroup(2), 0.0)]))
+
+
+def test_nobody_trusts_what_the_user_has_added() -> None:
+    added = iter([Rung(LocalSGD(64), 0.0)])
+    assert not worth_a_trial(LATE._replace(exchange_s=8.0), 12.0, 0.0, falling(24, -0.001), added)
 
 
 def test_as_much_as_before_is_worth_its_speed() -> None:
@@ -147,7 +187,7 @@ def test_replicas_are_judged_after_two_averages() -> None:
 
 def test_what_a_trial_has_cost_unequal_shares_need_not_win_back_first(tmp_path: Path) -> None:
     """Else they could never be dealt again, and nothing else could win it back."""
-    policy = Auto("async", risk=0.2)
+    policy = Auto("async", risk=0.4)
     simulate(thin(16, 1.0, exchange_s=3.0), policy, trace=tmp_path / "trace")
     trace = Trace.load(tmp_path / "trace")
     state = policy.init(trace.header.cluster)
@@ -155,4 +195,4 @@ def test_what_a_trial_has_cost_unequal_shares_need_not_win_back_first(tmp_path: 
         state, _ = policy.decide(state, entry.event)
     guard = state.relay.inner.guard
     assert state.mind.saved_s < 0
-    assert guard.spare_s >= 0.2 * guard.bsp_s > 0
+    assert guard.spare_s >= 0.4 * guard.bsp_s > 0

@@ -1,21 +1,17 @@
 """Arms that change the gradients: which are worth a trial, and what one may cost."""
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from polyrhythm.core import Policy
 from polyrhythm.policies.asp import ASP
-from polyrhythm.policies.auto.arms import ArmOutlook
 from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
 from polyrhythm.policies.auto.progress import (
     LEAST_TRIAL,
-    MOST_REFERENCE,
     MOST_TRIAL,
     LossLine,
     LossPoint,
-    LossPoints,
-    TrialProgress,
     foreseen,
 )
 from polyrhythm.policies.diloco import DiLoCo
@@ -27,12 +23,18 @@ from polyrhythm.policies.ssp import SSP
 WORTH = 1.15
 """How many times as fast an arm must be expected to learn, to be tried."""
 
+CAUTION = 8.0
+"""How many times what is expected the delay of gradients may cost, where an arm is trusted to be faster."""
+
+SERVED = 2.0
+"""Exchanges of all that the transfers of a step may take as long as none is known: servers take in and give out."""
+
 OUTER_STEPS = 3
 """Steps of an outer optimizer by which a trial is expected to be over: its momentum is not yet what it will be."""
 
 
 class Rung(NamedTuple):
-    """An arm, and by how many rounds those who learn under it are apart, on average.
+    """An arm, and by how many rounds those who learn under it are apart, on average; 0 if nobody knows.
 
     A gradient that comes so many rounds late, or from a replica that has gone so far by itself, is taken to bring less
     by as much as the loss falls meanwhile.
@@ -51,6 +53,35 @@ class Rung(NamedTuple):
         gain = outer_gain(self.policy) if isinstance(self.policy, DiLoCo) else 1.0
         return gain / (1 + gain * self.apart * max(0.0, fall))
 
+    def least(self, fall: float) -> float:
+        """Progress that a sample surely brings: what is late costs `CAUTION` times as much as is likely; 0 if nobody
+        knows how far workers are apart.
+
+        >>> round(Rung(LocalSGD(8), 4.0).least(0.05), 2)
+        0.38
+        """
+        return self.likely(CAUTION * fall) if self.apart else 0.0
+
+
+class Prospect(NamedTuple):
+    """An arm that may be tried.
+
+    Args:
+        round_s: seconds in which n * B samples count.
+        likely: the progress that is expected of a sample.
+        least: the progress by which it is trusted; 0 if its trial has to be paid for.
+    """
+
+    policy: Policy[Any]
+    round_s: float
+    likely: float
+    least: float = 0.0
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds in which it is expected to bring what n * B samples bring under BSP."""
+        return self.round_s / self.likely
+
 
 def outer_gain(policy: DiLoCo) -> float:
     """How many times the mean delta the first outer steps are, as long as deltas point the same way.
@@ -64,8 +95,6 @@ def outer_gain(policy: DiLoCo) -> float:
         moved += policy.lr * (1 + policy.momentum * velocity if policy.nesterov else velocity)
     return moved / OUTER_STEPS
 
-
-NO_POINTS = LossPoints()
 
 LOCAL = (
     *(Rung(LocalSGD(h), h / 2) for h in (2, 4, 8, 16, 32)),
@@ -97,25 +126,37 @@ def least_points(policy: Policy[Any]) -> int:
 
 def worth_a_trial(
     view: StepView, best_s: float, limit_s: float, reference: tuple[LossPoint, ...], choices: Iterator[Rung]
-) -> tuple[ArmOutlook, float] | None:
-    """The arm that is expected to learn fastest of those whose trial is affordable and would show it, if it is fast
-    enough beside the best exact arm, and the progress that is expected of it.
+) -> Prospect | None:
+    """The arm that is expected to learn fastest of those that can be trusted, or whose trial is affordable and would
+    show it, if it is fast enough beside the best exact arm.
+    """
+    if not seen_fall(reference):
+        return None
+    each = (prospect(rung, view, best_s, limit_s, reference) for rung in choices)
+    first = min((one for one in each if one), key=lambda one: one.pace_s, default=None)
+    return first if first and best_s >= WORTH * first.pace_s else None
+
+
+def prospect(
+    rung: Rung, view: StepView, best_s: float, limit_s: float, reference: tuple[LossPoint, ...]
+) -> Prospect | None:
+    """What may be expected of an arm; None if it is neither trusted nor affordable.
 
     One whose speed nobody can tell is taken to be just fast enough, and tried for it.
     """
-    fall, slowest_s = seen_fall(reference), bsp_s(view)
-    found: list[tuple[ArmOutlook, float]] = []
-    for rung in choices:
-        known_s, likely = seconds(rung.policy, view), rung.likely(fall)
-        round_s = known_s or best_s / WORTH / 1.01
-        points = min(MOST_TRIAL, int(limit_s / round_s))
-        if points < least_points(rung.policy):
-            continue
-        shown = foreseen(reference, points, likely)
-        if known_s is None or shown.verdict(slowest_s / round_s, slowest_s / best_s) == "better":
-            found.append((ArmOutlook(rung.policy, round_s, 0.0), likely))
-    first = min(found, key=lambda one: one[0].round_s / one[1], default=None)
-    return first if first and best_s >= WORTH * first[0].round_s / first[1] else None
+    known_s, likely = seconds(rung.policy, view), rung.likely(seen_fall(reference))
+    if known_s is None:
+        round_s = best_s / WORTH / 1.01
+        return Prospect(rung.policy, round_s, likely) if limit_s >= least_points(rung.policy) * round_s else None
+    served = view._replace(message_s=max(view.message_s, SERVED * view.exchange_s))
+    least = rung.least(most_fall(reference))
+    if best_s * least >= WORTH * (seconds(rung.policy, served) or known_s):
+        return Prospect(rung.policy, known_s, likely, least)
+    points, slowest_s = min(MOST_TRIAL, int(limit_s / known_s)), bsp_s(view)
+    if points < least_points(rung.policy):
+        return None
+    shown = foreseen(reference, points, likely).verdict(slowest_s / known_s, slowest_s / best_s)
+    return Prospect(rung.policy, known_s, likely) if shown == "better" else None
 
 
 def harsher(policy: Policy[Any]) -> set[str]:
@@ -129,49 +170,21 @@ def harsher(policy: Policy[Any]) -> set[str]:
     return further | {policy.spec}
 
 
-@dataclass(frozen=True, slots=True)
-class ArmTrial:
-    """An arm on trial, or kept.
-
-    Args:
-        speed: samples a second over those of BSP, as expected.
-        likely: the progress that was expected.
-        exact: samples a second of the best exact arm over BSP's.
-        limit_s: time that it may cost.
-        reference: points of the exact policies before it.
-        losses: its own.
-        begun_s, begun: seconds of the job and samples at its beginning; the former None until it is in force.
-        bsp_s: what BSP would have taken for its samples.
-        kept: whether it has passed.
-        credit: progress that its samples are booked with.
-        undoable: whether it took over where all workers had the parameters, which can be kept there.
-    """
-
-    speed: float
-    likely: float
-    exact: float
-    limit_s: float
-    reference: tuple[LossPoint, ...]
-    losses: LossPoints = NO_POINTS
-    begun_s: float | None = None
-    begun: int = 0
-    bsp_s: float = 0.0
-    kept: bool = False
-    credit: float = 0.0
-    undoable: bool = False
-
-    def add(self, loss: float, samples: int, size: int) -> "ArmTrial":
-        return replace(self, losses=self.losses.add(loss, samples, size, MOST_REFERENCE if self.kept else MOST_TRIAL))
-
-    def passed(self, shown: TrialProgress) -> "ArmTrial":
-        """What a sample surely brings beyond one of BSP counts, too."""
-        return replace(self, kept=True, credit=max(0.0, min(max(1.0, shown.least), shown.likely)))
-
-
 def seen_fall(reference: tuple[LossPoint, ...]) -> float:
     """By how much the logarithm of the loss falls in a round; 0 if not so surely that a trial of `LEAST_TRIAL` points
     can show something.
     """
     line = LossLine.through(reference)
-    fall = -line.slope * (reference[-1].samples - reference[0].samples) / (len(reference) - 1)
+    fall = -line.slope * samples_apart(reference)
     return fall if fall * LEAST_TRIAL > line.spread else 0.0
+
+
+def most_fall(reference: tuple[LossPoint, ...]) -> float:
+    """By how much it may fall: a standard error more."""
+    line = LossLine.through(reference)
+    return (line.spread / math.sqrt(line.weight) - line.slope) * samples_apart(reference)
+
+
+def samples_apart(reference: tuple[LossPoint, ...]) -> float:
+    """Between two points."""
+    return (reference[-1].samples - reference[0].samples) / (len(reference) - 1)

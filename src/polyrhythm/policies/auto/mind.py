@@ -15,9 +15,7 @@ from polyrhythm.policies.auto.arms import (
 )
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
-    NO_POINTS,
     WORTH,
-    ArmTrial,
     harsher,
     least_points,
     rungs,
@@ -25,17 +23,9 @@ from polyrhythm.policies.auto.learning import (
     worth_a_trial,
 )
 from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
-from polyrhythm.policies.auto.progress import (
-    KEPT_TRIAL,
-    LEAST_REFERENCE,
-    MOST_REFERENCE,
-    MOST_TRIAL,
-    UNKNOWN,
-    LossPoints,
-    TrialProgress,
-    progress,
-)
+from polyrhythm.policies.auto.progress import LEAST_REFERENCE, MOST_REFERENCE, LossPoints, TrialProgress
 from polyrhythm.policies.auto.saved_time import NOTHING_SAVED, SavedTime, TimeStretch
+from polyrhythm.policies.auto.trial import NO_POINTS, ArmTrial, TrialPace, why_not
 from polyrhythm.policies.balanced import Balanced
 
 EQUAL_AGAIN = "balanced: shares are equal again, as unequal ones no longer pay"
@@ -56,15 +46,6 @@ MANY = 16
 
 FALLS = 3.0
 """Fall of the logarithm of the loss, as fast as it falls now, in which a job has most of what there is to be won."""
-
-TIMED_ROUNDS = 4
-"""Rounds of a trial after which its speed is known, but for `SETTLING`."""
-
-SETTLING = 2.0
-"""Rounds by which a trial may be late because its workers start anew."""
-
-PATIENCE = 2.0
-"""How many times its limit a trial may take while it looks better than not."""
 
 
 class Permits(NamedTuple):
@@ -295,52 +276,45 @@ class Mind:
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
         limit_s = self._limit_s(permits, round_s, fall)
         choices = (rung for rung in rungs(permits.allow, len(view.steps), permits.also) if rung.policy.spec not in shut)
-        found = worth_a_trial(view, best_s, PATIENCE * limit_s, points, choices)
-        if found is None or not self._pays(found[0].round_s / found[1], round_s):
+        found = worth_a_trial(view, best_s, limit_s, points, choices)
+        if found is None or not self._pays(found.pace_s, round_s):
             return self
-        arm, likely = found
-        speed, over_bsp = bsp_s(view) / arm.round_s, bsp_s(view) / best_s
-        line = f"{arm.policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
-        trial = ArmTrial(speed, likely, over_bsp, limit_s, points, undoable=self.arm.name in EXACT)
-        return replace(self, wanted=arm.policy, remark=line, changes=self.changes + 1, trial=trial)
+        policy, undoable = found.policy, self.arm.name in EXACT
+        speed, over_bsp, ripe = bsp_s(view) / found.round_s, bsp_s(view) / best_s, least_points(policy)
+        line = f"{policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
+        trial = ArmTrial(speed, found.likely, found.least, over_bsp, limit_s, points, ripe, undoable=undoable)
+        return replace(self, wanted=policy, remark=line, changes=self.changes + 1, trial=trial)
 
     def _judged(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
         """Keep an arm, or go back to BSP."""
         if trial.begun_s is None:
             return self
-        behind_s = max(permits.risk * self.account.elapsed_s, round_s)
         if trial.kept:
-            if trial.losses.rises:
-                return self._given_up(permits, "its loss rises")
-            if self.account.saved_s < -behind_s:
-                return self._given_up(permits, "it is slower")
-            better = self._outdone(permits, trial, view)
-            return self._given_up(permits, f"{better} is faster now") if better else self
-        ripe = trial.losses.broken or len(trial.losses.points) >= least_points(self.arm)
-        shown = progress(trial.reference, trial.losses)
-        if not ripe and shown.most > 0:  # only a loss that rises is told so early
-            shown = UNKNOWN
-        spent_s = self.account.elapsed_s - trial.begun_s
-        made = self.evidence.processed - trial.begun
-        width = self.evidence.batch_size * len(view.steps)
+            return self._watched(permits, trial, view, round_s)
+        spent_s, known_s = self.account.elapsed_s - trial.begun_s, seconds(self.arm, view)
         # Of steps that are under way about half is made.
         speed = (trial.bsp_s + bsp_s(view) / 2) / spent_s if spent_s else trial.speed
-        verdict = shown.verdict(speed, trial.exact)
-        if verdict == "better" and (len(trial.losses.points) >= KEPT_TRIAL or spent_s > trial.limit_s):
-            return self._kept(trial, shown, speed, spent_s)
-        if verdict == "worse" and shown.most <= 0:
+        rounds = (self.evidence.processed - trial.begun) / (self.evidence.batch_size * len(view.steps))
+        pace = TrialPace(speed, bsp_s(view) / known_s if known_s else None, rounds, spent_s)
+        shown = trial.shown
+        outcome = trial.outcome(shown, pace)
+        if outcome == "open":
+            return self
+        if outcome == "kept":
+            return self._kept(trial, shown, pace)
+        if outcome == "rises":
             return self._given_up(permits, "its loss rises", every=True)
         credited = replace(self, account=self.account.credited(shown.least * speed * spent_s))
-        if verdict == "worse":
-            brings = f"{max(0.0, shown.likely):.2f}"
-            return credited._given_up(permits, f"a sample brings {brings} of what it brings under bsp")
-        timed = made >= TIMED_ROUNDS * width
-        if timed and speed * max(1.0, trial.likely) * (1 + SETTLING * width / made) < trial.exact:
-            return credited._given_up(permits, f"it has {speed:.1f}x the throughput of bsp, and not {trial.speed:.1f}x")
-        patience = PATIENCE if shown.likely * speed > trial.exact or not ripe else 1.0
-        if spent_s > patience * trial.limit_s or len(trial.losses.points) >= MOST_TRIAL:
-            return credited._given_up(permits, f"{spent_s:.3g} s have not shown that it is better")
-        return self
+        return credited._given_up(permits, why_not(outcome, shown, pace, trial.speed))
+
+    def _watched(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
+        """Whether a kept arm goes."""
+        if trial.losses.rises:
+            return self._given_up(permits, "its loss rises")
+        if self.account.saved_s < -max(permits.risk * self.account.elapsed_s, round_s):
+            return self._given_up(permits, "it is slower")
+        better = self._outdone(permits, trial, view)
+        return self._given_up(permits, f"{better} is faster now") if better else self
 
     def _outdone(self, permits: Permits, trial: ArmTrial, view: StepView) -> str:
         """The exact arm that is clearly faster by now than a kept one, as when a worker has become slow."""
@@ -351,11 +325,11 @@ class Mind:
             return ""
         return best.policy.spec
 
-    def _kept(self, trial: ArmTrial, shown: TrialProgress, speed: float, spent_s: float) -> "Mind":
+    def _kept(self, trial: ArmTrial, shown: TrialProgress, pace: TrialPace) -> "Mind":
         passed = trial.passed(shown)
-        account = self.account.credited(passed.credit * speed * spent_s)
+        account = self.account.credited(passed.credit * pace.speed * pace.spent_s)
         line = (
-            f"{self.arm.spec}: kept; {speed:.1f}x the throughput of bsp, and a sample brings "
+            f"{self.arm.spec}: kept; {pace.speed:.1f}x the throughput of bsp, and a sample brings "
             f"{max(0.0, shown.least):.2f} to {shown.most:.2f} of what it brings there"
         )
         return replace(self, trial=passed, account=account, remark=line)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
-LEAST_REFERENCE, MOST_REFERENCE = 6, 24
+LEAST_REFERENCE, MOST_REFERENCE = 5, 24
 """Points of the reference."""
 
 LEAST_TRIAL, KEPT_TRIAL, MOST_TRIAL = 6, 12, 72
@@ -130,6 +130,20 @@ class TrialProgress(NamedTuple):
         if self.least * speed > 1 and (self.likely - (self.likely - self.least) * LIKELY / SURE) * speed > exact:
             return "better"
         return "worse" if self.most * speed < exact else "open"
+
+    def beside(self, known: "TrialProgress") -> "TrialProgress":
+        """With what was known before, each weighed by its precision.
+
+        >>> TrialProgress(1.0, 0.5, 1.5).beside(TrialProgress(0.5, 0.0, 1.0)).likely
+        0.75
+        >>> UNKNOWN.beside(TrialProgress(0.5, 0.0, 1.0))
+        TrialProgress(likely=0.5, least=0.0, most=1.0)
+        """
+        precision, weight = (self.most - self.least) ** -2, (known.most - known.least) ** -2
+        whole = precision + weight
+        likely = (self.likely * precision + known.likely * weight) / whole
+        doubt = whole**-0.5 / 2
+        return TrialProgress(likely, likely - doubt, likely + doubt)
 
 
 UNKNOWN = TrialProgress(0.0, -math.inf, math.inf)
