@@ -93,7 +93,8 @@ def simulated(way: Way, run: Run, costs: Costs, batch_size: int, first: int, las
     if policy.startswith("selsync"):
         share = min(0.99, max(0.01, run.between(first + 1, last + 1)[1] / (4.0 * run.parameters)))
         policy, first, last = f"selsync:lssr={1 - share:.4f}", LONG_RUN // 2, LONG_RUN
-    steps = max(run.steps - 1, last + 1)
+    # With a quorum others may make some of the first worker's steps.
+    steps = 2 * max(run.steps - 1, last + 1)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
         result = simulate(scenario_of(way, run, costs, batch_size, steps), policy, trace=path)

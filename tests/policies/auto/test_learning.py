@@ -9,7 +9,7 @@ import pytest
 
 from polyrhythm.core import Policy, Trace
 from polyrhythm.policies.asp import ASP
-from polyrhythm.policies.auto.learning import Prospect, Rung, harsher, least_points, worth_a_trial
+from polyrhythm.policies.auto.learning import Prospect, Rung, TrialLimits, harsher, least_points, worth_a_trial
 from polyrhythm.policies.auto.outlook import StepView, bsp_s
 from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
@@ -110,7 +110,7 @@ LATE = StepView([[1.0], [4.0]], [], 8, exchange_s=0.0, message_s=0.0)
 def tried(
     reference: tuple[LossPoint, ...], limit_s: float, policy: Policy[Any] = ASYNC, view: StepView = LATE
 ) -> Prospect | None:
-    return worth_a_trial(view, bsp_s(view), limit_s, reference, iter([Rung(policy, 1.0)]))
+    return worth_a_trial(view, bsp_s(view), TrialLimits(limit_s), reference, iter([Rung(policy, 1.0)]))
 
 
 def test_an_arm_that_is_surely_faster_is_tried_at_once_for_nothing() -> None:
@@ -134,6 +134,24 @@ def test_an_arm_whose_messages_nobody_knows_is_trusted_if_it_is_fast_though_they
     assert tried(falling(6, -0.02), limit_s=0.0, policy=LocalSGD(4), view=slow)
 
 
+def test_an_outer_optimizer_is_no_reason_for_trust() -> None:
+    """Nothing is faster here but what its momentum may bring."""
+    equal = LATE._replace(steps=[[1.0], [1.0]])
+    assert not tried(falling(24, -0.02), limit_s=0.0, policy=DiLoCo(16), view=equal)
+
+
+def test_an_arm_is_trusted_only_if_it_is_judged_early_enough() -> None:
+    far = LATE._replace(exchange_s=20.0, exchanged=True)
+    points, choices = falling(24, -0.01), [Rung(LocalSGD(32), 16.0)]
+    found = [worth_a_trial(far, 24.0, TrialLimits(0.0, rounds), points, iter(choices)) for rounds in (63.0, 64.0)]
+    assert [bool(one) for one in found] == [False, True]
+
+
+def test_without_risk_nothing_is_tried(tmp_path: Path) -> None:
+    simulate(thin(4, 0.06, exchange_s=4.0), "auto:async,risk=0", trace=tmp_path / "trace")
+    assert not [remark for _, remark in Trace.load(tmp_path / "trace").remarks if "on trial" in remark]
+
+
 def test_a_trial_that_has_to_be_paid_for_begins_once_it_can_show_something() -> None:
     """Of a policy whose speed nobody can tell, at once."""
     fast = LATE._replace(steps=[[1.0], [2.15]])
@@ -141,12 +159,12 @@ def test_a_trial_that_has_to_be_paid_for_begins_once_it_can_show_something() -> 
     found = [tried(many, limit_s, view=fast) for limit_s in (6.0, 40.0)]
     assert [one and one.least for one in found] == [None, 0.0]
     assert not tried(few, limit_s=40.0, view=LATE._replace(steps=[[1.0], [1.8]]))
-    assert worth_a_trial(LATE, 4.0, 40.0, few, iter([Rung(KGroup(2), 0.0)]))
+    assert worth_a_trial(LATE, 4.0, TrialLimits(40.0), few, iter([Rung(KGroup(2), 0.0)]))
 
 
 def test_nobody_trusts_what_the_user_has_added() -> None:
     added = iter([Rung(LocalSGD(64), 0.0)])
-    assert not worth_a_trial(LATE._replace(exchange_s=8.0), 12.0, 0.0, falling(24, -0.001), added)
+    assert not worth_a_trial(LATE._replace(exchange_s=8.0), 12.0, TrialLimits(0.0), falling(24, -0.001), added)
 
 
 def test_as_much_as_before_is_worth_its_speed() -> None:
@@ -174,6 +192,13 @@ def test_few_points_say_nothing() -> None:
 def test_a_kept_arm_is_seen_to_rise() -> None:
     assert LossPoints(falling(12, -0.1) + falling(12, 0.2, first=12)).rises
     assert not LossPoints(falling(24, -0.1)).rises
+
+
+def test_a_kept_arm_is_seen_to_stand_still() -> None:
+    """As it may near the end, where averages and late gradients are noise."""
+    assert LossPoints(falling(24, -0.01) + tuple(LossPoint(8.0 * step, -0.11) for step in range(24, 48))).stands
+    assert not LossPoints(falling(48, -0.005)).stands
+    assert not LossPoints(falling(47, 0.0)).stands
 
 
 def test_longer_rounds_are_not_tried_where_short_ones_have_failed() -> None:

@@ -64,3 +64,27 @@ def test_a_trusted_arm_is_kept_at_the_end_if_it_is_likely_better() -> None:
 def test_an_arm_that_is_not_fast_after_all_goes(trial: ArmTrial) -> None:
     assert outcome(trial, PACE._replace(foretold=1.05, rounds=2.0)) == "slow"
     assert outcome(trial, PACE._replace(foretold=None, speed=0.6, rounds=4.0)) == "slow"
+
+
+def test_expectations_alone_pass_no_trial() -> None:
+    """The reference does not surely fall, and the trial's losses stand still."""
+    wavering = tuple(LossPoint(8.0 * step, -0.02 * step + (0.05 if step % 2 else -0.05)) for step in range(5))
+    flat = LossPoints(tuple(LossPoint(8.0 * step, -0.1) for step in range(5, 5 + KEPT_TRIAL)))
+    assert outcome(replace(TRUSTED, reference=wavering, losses=flat), PACE._replace(speed=3.0)) != "kept"
+
+
+def test_losses_that_break_out_end_a_trial_before_it_is_ripe() -> None:
+    high = tuple(LossPoint(8.0 * step, 0.3) for step in (12, 13))
+    trials = [replace(TRUSTED, ripe=32, losses=LossPoints(high[:count])) for count in (1, 2)]
+    assert [outcome(trial) for trial in trials] == ["open", "rises"]
+
+
+def test_a_slow_beginning_is_no_verdict_on_what_samples_bring() -> None:
+    """Workers start anew; nothing has been learned of the losses yet."""
+    assert outcome(after(TRUSTED, 3, brings=0.9), PACE._replace(speed=0.7, rounds=3.0)) == "open"
+
+
+def test_an_arm_is_kept_with_no_more_than_theory_lets_its_samples_bring() -> None:
+    trial = after(TRUSTED, KEPT_TRIAL, brings=2.0)
+    assert trial.seen.least > 1
+    assert trial.shown.least <= trial.shown.likely == 1.0 < trial.shown.most

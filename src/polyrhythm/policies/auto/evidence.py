@@ -170,7 +170,7 @@ class JobTimes:
         steps = [one.steps[-count:] for one in each]
         exchange_s = self.exchange_s
         times, message_s = [one.time for one in each], self.message_s or self._likely_message_s(steps)
-        return StepView(steps, times, self.batch_size, exchange_s, message_s, self.least)
+        return StepView(steps, times, self.batch_size, exchange_s, message_s, self.least, self.message_s > 0)
 
     def _likely_message_s(self, steps: list[tuple[float, ...]]) -> float:
         """As long as nobody has exchanged alone: a part of the exchange of all, as far as links are not busy with the

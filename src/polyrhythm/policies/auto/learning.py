@@ -10,6 +10,7 @@ from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
 from polyrhythm.policies.auto.progress import (
     LEAST_TRIAL,
     MOST_TRIAL,
+    SURE,
     LossLine,
     LossPoint,
     foreseen,
@@ -54,13 +55,13 @@ class Rung(NamedTuple):
         return gain / (1 + gain * self.apart * max(0.0, fall))
 
     def least(self, fall: float) -> float:
-        """Progress that a sample surely brings: what is late costs `CAUTION` times as much as is likely; 0 if nobody
-        knows how far workers are apart.
+        """Progress that a sample surely brings: what is late costs `CAUTION` times as much as is likely, and an outer
+        optimizer brings nothing; 0 if nobody knows how far workers are apart.
 
         >>> round(Rung(LocalSGD(8), 4.0).least(0.05), 2)
         0.38
         """
-        return self.likely(CAUTION * fall) if self.apart else 0.0
+        return min(1.0, self.likely(CAUTION * fall)) if self.apart else 0.0
 
 
 class Prospect(NamedTuple):
@@ -81,6 +82,18 @@ class Prospect(NamedTuple):
     def pace_s(self) -> float:
         """Seconds in which it is expected to bring what n * B samples bring under BSP."""
         return self.round_s / self.likely
+
+
+class TrialLimits(NamedTuple):
+    """What a trial may cost.
+
+    Args:
+        paid_s: time for one that has to be paid for.
+        trusted_rounds: points until one of an arm that is trusted has to be ripe.
+    """
+
+    paid_s: float
+    trusted_rounds: float = math.inf
 
 
 def outer_gain(policy: DiLoCo) -> float:
@@ -125,35 +138,36 @@ def least_points(policy: Policy[Any]) -> int:
 
 
 def worth_a_trial(
-    view: StepView, best_s: float, limit_s: float, reference: tuple[LossPoint, ...], choices: Iterator[Rung]
+    view: StepView, best_s: float, limits: TrialLimits, reference: tuple[LossPoint, ...], choices: Iterator[Rung]
 ) -> Prospect | None:
     """The arm that is expected to learn fastest of those that can be trusted, or whose trial is affordable and would
     show it, if it is fast enough beside the best exact arm.
     """
     if not seen_fall(reference):
         return None
-    each = (prospect(rung, view, best_s, limit_s, reference) for rung in choices)
+    each = (prospect(rung, view, best_s, limits, reference) for rung in choices)
     first = min((one for one in each if one), key=lambda one: one.pace_s, default=None)
     return first if first and best_s >= WORTH * first.pace_s else None
 
 
 def prospect(
-    rung: Rung, view: StepView, best_s: float, limit_s: float, reference: tuple[LossPoint, ...]
+    rung: Rung, view: StepView, best_s: float, limits: TrialLimits, reference: tuple[LossPoint, ...]
 ) -> Prospect | None:
     """What may be expected of an arm; None if it is neither trusted nor affordable.
 
     One whose speed nobody can tell is taken to be just fast enough, and tried for it.
     """
-    known_s, likely = seconds(rung.policy, view), rung.likely(seen_fall(reference))
+    known_s, likely, ripe = seconds(rung.policy, view), rung.likely(seen_fall(reference)), least_points(rung.policy)
     if known_s is None:
         round_s = best_s / WORTH / 1.01
-        return Prospect(rung.policy, round_s, likely) if limit_s >= least_points(rung.policy) * round_s else None
-    served = view._replace(message_s=max(view.message_s, SERVED * view.exchange_s))
+        return Prospect(rung.policy, round_s, likely) if limits.paid_s >= ripe * round_s else None
+    served = view if view.exchanged else view._replace(message_s=SERVED * view.exchange_s)
     least = rung.least(most_fall(reference))
-    if best_s * least >= WORTH * (seconds(rung.policy, served) or known_s):
+    sure = best_s * least >= WORTH * (seconds(rung.policy, served) or known_s) and surely_falls(reference)
+    if sure and ripe <= limits.trusted_rounds:
         return Prospect(rung.policy, known_s, likely, least)
-    points, slowest_s = min(MOST_TRIAL, int(limit_s / known_s)), bsp_s(view)
-    if points < least_points(rung.policy):
+    points, slowest_s = min(MOST_TRIAL, int(limits.paid_s / known_s)), bsp_s(view)
+    if points < ripe:
         return None
     shown = foreseen(reference, points, likely).verdict(slowest_s / known_s, slowest_s / best_s)
     return Prospect(rung.policy, known_s, likely) if shown == "better" else None
@@ -177,6 +191,12 @@ def seen_fall(reference: tuple[LossPoint, ...]) -> float:
     line = LossLine.through(reference)
     fall = -line.slope * samples_apart(reference)
     return fall if fall * LEAST_TRIAL > line.spread else 0.0
+
+
+def surely_falls(reference: tuple[LossPoint, ...]) -> bool:
+    """Whether the slope is surely more than nothing."""
+    line = LossLine.through(reference)
+    return -line.slope * math.sqrt(line.weight) > SURE * line.spread
 
 
 def most_fall(reference: tuple[LossPoint, ...]) -> float:

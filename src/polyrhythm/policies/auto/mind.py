@@ -16,6 +16,7 @@ from polyrhythm.policies.auto.arms import (
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
     WORTH,
+    TrialLimits,
     harsher,
     least_points,
     rungs,
@@ -43,6 +44,9 @@ OFTEN, SELDOM = 1, 2
 """Rounds between two reviews, at first and later; half as often on more than `MANY` workers."""
 
 MANY = 16
+
+TRUSTED_PART = 4
+"""Part of the rounds that are left in which an arm that is trusted has to be judged."""
 
 FALLS = 3.0
 """Fall of the logarithm of the loss, as fast as it falls now, in which a job has most of what there is to be won."""
@@ -197,8 +201,10 @@ class Mind:
         pause = OFTEN if self.evidence.reports < (UNTIMED + LEAST_ROWS + 8) * workers else SELDOM
         pause *= 2 if workers > MANY and pause == SELDOM else 1
         mind = replace(self, due=self.evidence.reports + pause * workers)
-        if view is None or self.wanted != self.arm or workers < 2:
+        if view is None or self.wanted != self.arm:
             return mind
+        if workers < 2:
+            return mind._given_up(permits, "one worker is left") if mind.trial else mind
         round_s = bsp_s(view) * self.account.bias
         if mind.trial is not None:
             return mind._judged(permits, mind.trial, view, round_s)
@@ -255,14 +261,20 @@ class Mind:
         bsp_s = account.elapsed_s + account.saved_s
         return ShareLimits(permits.most, permits.risk, bsp_s, account.ahead_s, self.dealt)
 
-    def _limit_s(self, permits: Permits, round_s: float, fall: float) -> float:
-        """Time that a trial may cost: what is saved, and the risk, of the time so far or of half of what is planned, or
-        of that in which the logarithm of the loss falls by `FALLS` if that is less: then little is left to be won.
+    def _limits_of_trials(self, permits: Permits, round_s: float, fall: float) -> TrialLimits:
+        """What is saved, and the risk, of the time so far or of half of what is planned, or of that in which the
+        logarithm of the loss falls by `FALLS` if that is less: then little is left to be won. What is trusted has to
+        show itself in a part of what is planned.
         """
-        planned = self.cluster.workload_samples - self.cluster.processed_samples
-        rounds = planned / (self.evidence.batch_size * max(1, len(self.evidence.workers)))
+        rounds = self._rounds_left
         ahead_s = min(rounds / 2, FALLS / fall) * round_s
-        return self.account.saved_s + permits.risk * max(self.account.elapsed_s, ahead_s)
+        paid_s = self.account.saved_s + permits.risk * max(self.account.elapsed_s, ahead_s)
+        return TrialLimits(paid_s, rounds / TRUSTED_PART if permits.risk else 0.0)
+
+    @property
+    def _rounds_left(self) -> float:
+        left = self.cluster.workload_samples - self.cluster.processed_samples - self.evidence.processed
+        return left / (self.evidence.batch_size * max(1, len(self.evidence.workers)))
 
     def _ventured(self, permits: Permits, view: StepView, round_s: float) -> "Mind":
         """Try an arm that changes the gradients, if one is worth it, affordable, and can be judged."""
@@ -274,15 +286,15 @@ class Mind:
         exact = [arm.round_s for arm in exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)]
         best_s = min([bsp_s(view), *exact])
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
-        limit_s = self._limit_s(permits, round_s, fall)
+        limits = self._limits_of_trials(permits, round_s, fall)
         choices = (rung for rung in rungs(permits.allow, len(view.steps), permits.also) if rung.policy.spec not in shut)
-        found = worth_a_trial(view, best_s, limit_s, points, choices)
+        found = worth_a_trial(view, best_s, limits, points, choices)
         if found is None or not self._pays(found.pace_s, round_s):
             return self
         policy, undoable = found.policy, self.arm.name in EXACT
         speed, over_bsp, ripe = bsp_s(view) / found.round_s, bsp_s(view) / best_s, least_points(policy)
         line = f"{policy.spec}: on trial; {speed:.1f}x the throughput of bsp is expected"
-        trial = ArmTrial(speed, found.likely, found.least, over_bsp, limit_s, points, ripe, undoable=undoable)
+        trial = ArmTrial(speed, found.likely, found.least, over_bsp, limits.paid_s, points, ripe, undoable=undoable)
         return replace(self, wanted=policy, remark=line, changes=self.changes + 1, trial=trial)
 
     def _judged(self, permits: Permits, trial: ArmTrial, view: StepView, round_s: float) -> "Mind":
@@ -311,6 +323,8 @@ class Mind:
         """Whether a kept arm goes."""
         if trial.losses.rises:
             return self._given_up(permits, "its loss rises")
+        if trial.losses.stands:
+            return self._given_up(permits, "its loss does not fall any more")
         if self.account.saved_s < -max(permits.risk * self.account.elapsed_s, round_s):
             return self._given_up(permits, "it is slower")
         better = self._outdone(permits, trial, view)
@@ -354,6 +368,4 @@ class Mind:
 
     def _pays(self, arm_s: float, round_s: float) -> bool:
         """Whether what is left of the job brings in more than changing there and back may cost."""
-        left = self.cluster.workload_samples - self.cluster.processed_samples - self.evidence.processed
-        rounds = left / (self.evidence.batch_size * len(self.evidence.workers))
-        return rounds * (1 - min(1.0, arm_s / round_s)) >= PAYBACK_ROUNDS
+        return self._rounds_left * (1 - min(1.0, arm_s / round_s)) >= PAYBACK_ROUNDS

@@ -37,6 +37,7 @@ class StepView(NamedTuple):
         exchange_s: of a round that ends in an exchange among all.
         message_s: there and back of a worker that exchanges alone; unknown, it is taken to be as long as an exchange.
         least: smallest share that may be dealt.
+        exchanged: whether a worker has exchanged alone, so that `message_s` is known.
     """
 
     steps: Sequence[Sequence[float]]
@@ -45,6 +46,7 @@ class StepView(NamedTuple):
     exchange_s: float
     message_s: float
     least: int = 1
+    exchanged: bool = False
 
     @property
     def rounds(self) -> list[tuple[float, ...]]:

@@ -35,8 +35,8 @@ class Auto(Supervisor[AutoState]):
         allow: what the others may do to the gradients. exact: nothing, which leaves `balanced`; local: steps on
             replicas, too (`local`, `selsync`, `diloco`); async: also stale gradients (`asp`, `ssp`, `k-async`).
         risk: share of its time by which the job may be behind BSP before an exact arm goes, one round at least; a trial
-            of another arm may cost as large a share of half the time that the job is planned to take, and twice that
-            while it looks good.
+            of another arm may cost as large a share of half the time that the job is planned to take, unless it is
+            surely faster. 0: there is no trial.
         drop: whether the slowest steps may be dropped (`k-sync`).
         most: largest share of a worker under `balanced`; inf: no limit.
         also: one more policy to be tried, such as a switch or a learned one.

@@ -30,6 +30,9 @@ UNLIKE = 0.2
 WATCHED = 12
 """Points that are compared with as many before, of an arm that is kept."""
 
+MOST_KEPT = 2 * MOST_REFERENCE
+"""Points that are kept of an arm that is kept."""
+
 TrialVerdict: TypeAlias = Literal["better", "worse", "open"]
 
 
@@ -83,6 +86,14 @@ class LossPoints:
         apart = fmean(p.log_loss for p in now) - fmean(p.log_loss for p in before)
         noise = math.hypot(*(stdev(p.log_loss for p in part) / math.sqrt(WATCHED) for part in (before, now)))
         return apart > 2 * SURE * noise
+
+    @property
+    def stands(self) -> bool:
+        """Whether as many points as a reference has are no lower than as many before."""
+        if len(self.points) < MOST_KEPT:
+            return False
+        before, now = self.points[-MOST_KEPT:-MOST_REFERENCE], self.points[-MOST_REFERENCE:]
+        return fmean(p.log_loss for p in now) >= fmean(p.log_loss for p in before)
 
 
 class LossLine(NamedTuple):
@@ -144,6 +155,10 @@ class TrialProgress(NamedTuple):
         likely = (self.likely * precision + known.likely * weight) / whole
         doubt = whole**-0.5 / 2
         return TrialProgress(likely, likely - doubt, likely + doubt)
+
+    def up_to(self, bound: float) -> "TrialProgress":
+        """Where no sample is believed to bring more."""
+        return TrialProgress(min(bound, self.likely), min(bound, self.least), self.most)
 
 
 UNKNOWN = TrialProgress(0.0, -math.inf, math.inf)

@@ -6,9 +6,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from polyrhythm.policies.auto.progress import (
     KEPT_TRIAL,
     LEAST_TRIAL,
-    MOST_REFERENCE,
+    MOST_KEPT,
     MOST_TRIAL,
     UNKNOWN,
+    LossLine,
     LossPoint,
     LossPoints,
     TrialProgress,
@@ -97,7 +98,7 @@ class ArmTrial:
     undoable: bool = False
 
     def add(self, loss: float, samples: int, size: int) -> "ArmTrial":
-        return replace(self, losses=self.losses.add(loss, samples, size, MOST_REFERENCE if self.kept else MOST_TRIAL))
+        return replace(self, losses=self.losses.add(loss, samples, size, MOST_KEPT if self.kept else MOST_TRIAL))
 
     def passed(self, shown: TrialProgress) -> "ArmTrial":
         """What a sample surely brings beyond one of BSP counts, too."""
@@ -115,27 +116,35 @@ class ArmTrial:
 
     @property
     def shown(self) -> TrialProgress:
-        """The same beside what is expected if it is trusted."""
+        """The same beside what is expected if it is trusted, and no more than theory lets a sample bring."""
         shown = self.seen
         if shown.most <= 0 or not self.trusted:
             return shown
         doubt = max(self.likely - self.least, DOUBT * self.likely)
         expected = TrialProgress(self.likely, self.likely - doubt, self.likely + doubt)
-        return shown.beside(expected)
+        return shown.beside(expected).up_to(max(1.0, self.likely))
+
+    @property
+    def breaks_out(self) -> bool:
+        """Whether the last two points are above all before the trial, by more than single ones are off the line."""
+        bound = max(point.log_loss for point in self.reference) + LossLine.through(self.reference).spread
+        return len(self.losses.points) > 1 and all(point.log_loss > bound for point in self.losses.points[-2:])
 
     def outcome(self, shown: TrialProgress, pace: TrialPace) -> TrialOutcome:
+        """What was expected may lengthen a trial; its losses have to pass it."""
         points = len(self.losses.points)
         over, spent = points >= MOST_TRIAL, not self.trusted and pace.spent_s > self.limit_s
-        verdicts = [known.verdict(pace.speed, self.exact) for known in (self.seen, shown)]
-        if shown.most <= 0:
+        seen = self.seen
+        if shown.most <= 0 or self.breaks_out:
             return "rises"
-        if verdicts[1] == "better" and (spent or points >= max(self.ripe, KEPT_TRIAL)):
-            return "kept"
         if pace.slow(self.likely, self.exact):
             return "slow"
-        if "worse" in verdicts:
+        verdict = shown.verdict(pace.speed, self.exact)
+        if seen.verdict(pace.speed, self.exact) == "worse" or (verdict == "worse" and seen != UNKNOWN):
             return "worse"
-        if over and self.trusted and shown.likely * pace.speed > self.exact:
+        better = verdict == "better" and (spent or points >= max(self.ripe, KEPT_TRIAL))
+        likely = over and self.trusted and shown.likely * pace.speed > self.exact
+        if (better or likely) and seen.least > 0 and seen.likely * pace.speed > self.exact:
             return "kept"
         return "spent" if spent or over else "open"
 
@@ -146,6 +155,7 @@ def why_not(outcome: TrialOutcome, shown: TrialProgress, pace: TrialPace, expect
         case "worse":
             return f"a sample brings {max(0.0, shown.likely):.2f} of what it brings under bsp"
         case "slow":
-            return f"it has {pace.foretold or pace.speed:.1f}x the throughput of bsp, and not {expected:.1f}x"
+            speed = min(pace.speed, pace.foretold or pace.speed)
+            return f"it has {speed:.1f}x the throughput of bsp, and not {expected:.1f}x"
         case _:
             return f"{pace.spent_s:.3g} s have not shown that it is better"
