@@ -9,7 +9,7 @@ import pytest
 
 from polyrhythm.core import Policy, Trace
 from polyrhythm.policies.asp import ASP
-from polyrhythm.policies.auto.learning import Prospect, Rung, TrialLimits, harsher, least_points, worth_a_trial
+from polyrhythm.policies.auto.learning import Rung, TrialChoice, TrialLimits, harsher, least_points, worth_a_trial
 from polyrhythm.policies.auto.outlook import StepView, bsp_s
 from polyrhythm.policies.auto.policy import Auto
 from polyrhythm.policies.auto.progress import LEAST_REFERENCE, LossPoint, LossPoints, progress
@@ -109,7 +109,7 @@ LATE = StepView([[1.0], [4.0]], [], 8, exchange_s=0.0, message_s=0.0)
 
 def tried(
     reference: tuple[LossPoint, ...], limit_s: float, policy: Policy[Any] = ASYNC, view: StepView = LATE
-) -> Prospect | None:
+) -> TrialChoice | None:
     return worth_a_trial(view, bsp_s(view), TrialLimits(limit_s), reference, iter([Rung(policy, 1.0)]))
 
 

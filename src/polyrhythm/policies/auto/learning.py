@@ -64,7 +64,7 @@ class Rung(NamedTuple):
         return min(1.0, self.likely(CAUTION * fall)) if self.apart else 0.0
 
 
-class Prospect(NamedTuple):
+class TrialChoice(NamedTuple):
     """An arm that may be tried.
 
     Args:
@@ -139,20 +139,20 @@ def least_points(policy: Policy[Any]) -> int:
 
 def worth_a_trial(
     view: StepView, best_s: float, limits: TrialLimits, reference: tuple[LossPoint, ...], choices: Iterator[Rung]
-) -> Prospect | None:
+) -> TrialChoice | None:
     """The arm that is expected to learn fastest of those that can be trusted, or whose trial is affordable and would
     show it, if it is fast enough beside the best exact arm.
     """
     if not seen_fall(reference):
         return None
-    each = (prospect(rung, view, best_s, limits, reference) for rung in choices)
+    each = (choice_of(rung, view, best_s, limits, reference) for rung in choices)
     first = min((one for one in each if one), key=lambda one: one.pace_s, default=None)
     return first if first and best_s >= WORTH * first.pace_s else None
 
 
-def prospect(
+def choice_of(
     rung: Rung, view: StepView, best_s: float, limits: TrialLimits, reference: tuple[LossPoint, ...]
-) -> Prospect | None:
+) -> TrialChoice | None:
     """What may be expected of an arm; None if it is neither trusted nor affordable.
 
     One whose speed nobody can tell is taken to be just fast enough, and tried for it.
@@ -160,17 +160,17 @@ def prospect(
     known_s, likely, ripe = seconds(rung.policy, view), rung.likely(seen_fall(reference)), least_points(rung.policy)
     if known_s is None:
         round_s = best_s / WORTH / 1.01
-        return Prospect(rung.policy, round_s, likely) if limits.paid_s >= ripe * round_s else None
+        return TrialChoice(rung.policy, round_s, likely) if limits.paid_s >= ripe * round_s else None
     served = view if view.exchanged else view._replace(message_s=SERVED * view.exchange_s)
     least = rung.least(most_fall(reference))
     sure = best_s * least >= WORTH * (seconds(rung.policy, served) or known_s) and surely_falls(reference)
     if sure and ripe <= limits.trusted_rounds:
-        return Prospect(rung.policy, known_s, likely, least)
+        return TrialChoice(rung.policy, known_s, likely, least)
     points, slowest_s = min(MOST_TRIAL, int(limits.paid_s / known_s)), bsp_s(view)
     if points < ripe:
         return None
     shown = foreseen(reference, points, likely).verdict(slowest_s / known_s, slowest_s / best_s)
-    return Prospect(rung.policy, known_s, likely) if shown == "better" else None
+    return TrialChoice(rung.policy, known_s, likely) if shown == "better" else None
 
 
 def harsher(policy: Policy[Any]) -> set[str]:

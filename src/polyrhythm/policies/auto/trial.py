@@ -28,7 +28,7 @@ TIMED_ROUNDS = 4
 SETTLING = 2.0
 """Rounds by which a trial may be late because its workers start anew."""
 
-TrialOutcome: TypeAlias = Literal["open", "kept", "rises", "worse", "slow", "spent"]
+TrialState: TypeAlias = Literal["open", "kept", "rises", "worse", "slow", "spent"]
 
 NO_POINTS = LossPoints()
 
@@ -130,7 +130,7 @@ class ArmTrial:
         bound = max(point.log_loss for point in self.reference) + LossLine.through(self.reference).spread
         return len(self.losses.points) > 1 and all(point.log_loss > bound for point in self.losses.points[-2:])
 
-    def outcome(self, shown: TrialProgress, pace: TrialPace) -> TrialOutcome:
+    def outcome(self, shown: TrialProgress, pace: TrialPace) -> TrialState:
         """What was expected may lengthen a trial; its losses have to pass it."""
         points = len(self.losses.points)
         over, spent = points >= MOST_TRIAL, not self.trusted and pace.spent_s > self.limit_s
@@ -149,7 +149,7 @@ class ArmTrial:
         return "spent" if spent or over else "open"
 
 
-def why_not(outcome: TrialOutcome, shown: TrialProgress, pace: TrialPace, expected: float) -> str:
+def why_not(outcome: TrialState, shown: TrialProgress, pace: TrialPace, expected: float) -> str:
     """Why an arm is given up, in words."""
     match outcome:
         case "worse":
