@@ -114,8 +114,8 @@ class StateHolders:
             return
         if mode.on_workers:
             mode.take_back(self._early)
-            self._holders, self._others = mode.newest, tuple(w for w in mode.live if w not in mode.newest)
-            self._contributors = mode.newest if "replicas" in policy.traits.exchanges else mode.newest[:1]
+            self._holders = mode.newest
+            self._contributors = mode.live if "replicas" in policy.traits.exchanges else mode.newest[:1]
             self.unsynchronised.note(mode.unsynchronised())
             self.unsynchronised.note_of_all(mode.newest, mode.of_newest())
         mode.finish()
