@@ -68,7 +68,6 @@ def run(ctx: typer.Context) -> None:
 NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config", "--show-config", "--show_config")
 """Flags after which a file need not be a script, or may not be needed."""
 
-
 FREE_FORM = ("sync-switch", ".py")
 """Parts of a --policy that is no plain spec."""
 
@@ -94,10 +93,9 @@ def check_early(arguments: Sequence[str]) -> None:
 
 def check_values(given: Namespace) -> None:
     from polyrhythm.policies import parse_policy
-    from polyrhythm.runtime.launch.counts import check_room, read_processes
+    from polyrhythm.runtime.launch.counts import BY_HOST, check_room, read_processes
 
-    counted = given.nproc_per_node not in ("auto", "gpu", "cpu")
-    processes = read_processes(given.nproc_per_node) if counted else 1
+    processes = 1 if given.nproc_per_node in BY_HOST else read_processes(given.nproc_per_node)
     check_room(processes, int(given.shards) if given.shards.isdecimal() else 1)
     if not any(part in given.policy for part in FREE_FORM):
         parse_policy(given.policy)

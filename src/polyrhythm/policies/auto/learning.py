@@ -84,6 +84,29 @@ class TrialChoice(NamedTuple):
         return self.round_s / self.likely
 
 
+class LossFall(NamedTuple):
+    """By how much the logarithm of the loss falls in a round.
+
+    Args:
+        likely: as it seems.
+        most: a standard error more.
+        sure: whether the slope is surely more than nothing.
+        shows: whether a trial of `LEAST_TRIAL` points can show something.
+    """
+
+    likely: float
+    most: float
+    sure: bool
+    shows: bool
+
+    @classmethod
+    def of(cls, reference: tuple[LossPoint, ...]) -> "LossFall":
+        line = LossLine.through(reference)
+        apart, error = (reference[-1].samples - reference[0].samples) / (len(reference) - 1), math.sqrt(line.weight)
+        likely, most = -line.slope * apart, (line.spread / error - line.slope) * apart
+        return cls(likely, most, -line.slope * error > SURE * line.spread, likely * LEAST_TRIAL > line.spread)
+
+
 class TrialLimits(NamedTuple):
     """What a trial may cost.
 
@@ -143,27 +166,33 @@ def worth_a_trial(
     """The arm that is expected to learn fastest of those that can be trusted, or whose trial is affordable and would
     show it, if it is fast enough beside the best exact arm.
     """
-    if not seen_fall(reference):
+    fall = LossFall.of(reference)
+    if not fall.shows:
         return None
-    each = (choice_of(rung, view, best_s, limits, reference) for rung in choices)
+    each = (choice_of(rung, view, best_s, limits, reference, fall) for rung in choices)
     first = min((one for one in each if one), key=lambda one: one.pace_s, default=None)
     return first if first and best_s >= WORTH * first.pace_s else None
 
 
 def choice_of(
-    rung: Rung, view: StepView, best_s: float, limits: TrialLimits, reference: tuple[LossPoint, ...]
+    rung: Rung,
+    view: StepView,
+    best_s: float,
+    limits: TrialLimits,
+    reference: tuple[LossPoint, ...],
+    fall: LossFall,
 ) -> TrialChoice | None:
     """What may be expected of an arm; None if it is neither trusted nor affordable.
 
     One whose speed nobody can tell is taken to be just fast enough, and tried for it.
     """
-    known_s, likely, ripe = seconds(rung.policy, view), rung.likely(seen_fall(reference)), least_points(rung.policy)
+    known_s, likely, ripe = seconds(rung.policy, view), rung.likely(fall.likely), least_points(rung.policy)
     if known_s is None:
         round_s = best_s / WORTH / 1.01
         return TrialChoice(rung.policy, round_s, likely) if limits.paid_s >= ripe * round_s else None
     served = view if view.exchanged else view._replace(message_s=SERVED * view.exchange_s)
-    least = rung.least(most_fall(reference))
-    sure = best_s * least >= WORTH * (seconds(rung.policy, served) or known_s) and surely_falls(reference)
+    least = rung.least(fall.most)
+    sure = best_s * least >= WORTH * (seconds(rung.policy, served) or known_s) and fall.sure
     if sure and ripe <= limits.trusted_rounds:
         return TrialChoice(rung.policy, known_s, likely, least)
     points, slowest_s = min(MOST_TRIAL, int(limits.paid_s / known_s)), bsp_s(view)
@@ -182,29 +211,3 @@ def harsher(policy: Policy[Any]) -> set[str]:
     if isinstance(policy, SSP | KAsync):
         further |= {ASP().spec}
     return further | {policy.spec}
-
-
-def seen_fall(reference: tuple[LossPoint, ...]) -> float:
-    """By how much the logarithm of the loss falls in a round; 0 if not so surely that a trial of `LEAST_TRIAL` points
-    can show something.
-    """
-    line = LossLine.through(reference)
-    fall = -line.slope * samples_apart(reference)
-    return fall if fall * LEAST_TRIAL > line.spread else 0.0
-
-
-def surely_falls(reference: tuple[LossPoint, ...]) -> bool:
-    """Whether the slope is surely more than nothing."""
-    line = LossLine.through(reference)
-    return -line.slope * math.sqrt(line.weight) > SURE * line.spread
-
-
-def most_fall(reference: tuple[LossPoint, ...]) -> float:
-    """By how much it may fall: a standard error more."""
-    line = LossLine.through(reference)
-    return (line.spread / math.sqrt(line.weight) - line.slope) * samples_apart(reference)
-
-
-def samples_apart(reference: tuple[LossPoint, ...]) -> float:
-    """Between two points."""
-    return (reference[-1].samples - reference[0].samples) / (len(reference) - 1)

@@ -16,11 +16,11 @@ from polyrhythm.policies.auto.arms import (
 from polyrhythm.policies.auto.evidence import LEAST_ROWS, UNTIMED, JobTimes
 from polyrhythm.policies.auto.learning import (
     WORTH,
+    LossFall,
     TrialLimits,
     harsher,
     least_points,
     rungs,
-    seen_fall,
     worth_a_trial,
 )
 from polyrhythm.policies.auto.outlook import StepView, bsp_s, seconds
@@ -281,12 +281,12 @@ class Mind:
         points = self.losses.points
         if permits.allow == "exact" and permits.also is None:
             return self
-        if len(points) < LEAST_REFERENCE or not (fall := seen_fall(points)):
+        if len(points) < LEAST_REFERENCE or not (fall := LossFall.of(points)).shows:
             return self
         exact = [arm.round_s for arm in exact_arms(self.evidence, view, self._limits(permits), drop=permits.drop)]
         best_s = min([bsp_s(view), *exact])
         shut = {bar.name for bar in self.barred if bar.until > self.evidence.reports}
-        limits = self._limits_of_trials(permits, round_s, fall)
+        limits = self._limits_of_trials(permits, round_s, fall.likely)
         choices = (rung for rung in rungs(permits.allow, len(view.steps), permits.also) if rung.policy.spec not in shut)
         found = worth_a_trial(view, best_s, limits, points, choices)
         if found is None or not self._pays(found.pace_s, round_s):

@@ -7,6 +7,9 @@ from polyrhythm.errors import UsageError
 MOST_A_CORE = 32
 """Workers, or shards, for each core of a host; more are a mistake."""
 
+BY_HOST = ("auto", "cpu", "gpu")
+"""Values of --nproc-per-node that the host decides, for which torch has to be asked."""
+
 
 def read_count(value: str) -> int:
     """Hosts of the job when all are there.
@@ -30,7 +33,7 @@ def read_hosts(value: str) -> tuple[int, int]:
 
 
 def read_processes(value: str) -> int:
-    if value in ("cpu", "auto", "gpu"):
+    if value in BY_HOST:
         import torch
 
         gpus = torch.cuda.device_count()
