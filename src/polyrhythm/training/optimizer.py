@@ -41,10 +41,14 @@ class StateVector:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """State of an optimizer: vectors, and Python numbers with one value for each of its tensors. Empty when new."""
+    """State of an optimizer: vectors, and Python numbers with one value for each of its tensors. Empty when new.
+
+    `absent` are the places of tensors that have none yet; where it is known, their entries are zeros without a meaning.
+    """
 
     vectors: dict[str, StateVector]
     numbers: dict[str, tuple[float, ...]]
+    absent: frozenset[int] = frozenset()
 
 
 class FlatOptimizer:

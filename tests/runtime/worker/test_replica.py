@@ -140,6 +140,17 @@ def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -
     assert not replica.optimizer.state[last]["exp_avg"].any()
 
 
+def test_by_parameters_one_without_a_gradient_keeps_no_state() -> None:
+    replica = made("NAdam")
+    for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):
+        parameter.grad = gradient
+    replica.optimizer.step()
+    state = replica.export_state(grouped=False)
+    assert state.absent == {len(replica.parameters) - 1}
+    replica.import_state(state, grouped=False)
+    assert list(replica.optimizer.state) == replica.parameters[:-1]
+
+
 def test_gradients_are_hidden_from_one_step_only() -> None:
     replica = made("SGD momentum")
     make_steps(replica, range(1))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,11 +24,11 @@ from polyrhythm.runtime.collectives.model_averaging import Averager, Contributio
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.collectives.replica_check import check_equal
 from polyrhythm.runtime.collectives.scaling import unscale
-from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors, share_bytes
+from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
 from polyrhythm.runtime.wire.protocol import MeasuredStep
-from polyrhythm.runtime.wire.segments import pack_state, packed, packed_elements, unpack_state
-from polyrhythm.runtime.wire.shard_protocol import StateShape
+from polyrhythm.runtime.wire.segments import packed
+from polyrhythm.runtime.worker.mean_state import mean_state
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.compression import NOTHING, Compression
@@ -313,15 +312,7 @@ class DDPExchange:
         replica.set_state(hand_over_states(self.generation, own, source))
 
     def _mean_state(self, share: float, source: int) -> OptimizerState:
-        """Mean of the optimizers' states in the shape of that of the member of rank `source`; others count as zero."""
-        shape, vectors = pack_state(torch.empty(0), self._replica.export_state(grouped=False))
-        encoded = share_bytes(self.generation, msgspec.msgpack.encode(shape), source)
-        agreed = msgspec.msgpack.decode(encoded, type=StateShape)
-        kind = self._replica.layout.dtype
-        flat = vectors.to(kind) if share and shape == agreed else torch.zeros(packed_elements(agreed, 0), dtype=kind)
-        if flat.numel():
-            self.launch(self.generation, flat.mul_(share), not share).wait()
-        return unpack_state(agreed, flat, 0)[1]
+        return mean_state(self.generation, self._replica, self.launch, share, source)
 
     def _shared_velocity(self, source: int) -> torch.Tensor | None:
         velocity = self.velocity

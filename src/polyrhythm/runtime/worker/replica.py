@@ -212,7 +212,13 @@ class ScriptReplica:
                 vectors[key] = StateVector(joint, tuple(tensor.shape for tensor in tensors))
             else:
                 numbers[key] = tuple(float(piece) for piece in pieces)
-        return OptimizerState(vectors, numbers)
+        return OptimizerState(vectors, numbers, frozenset() if grouped else self._stateless)
+
+    @property
+    def _stateless(self) -> frozenset[int]:
+        """Places in `parameters` of those that no step has changed yet."""
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        return frozenset(place for place, state in enumerate(states) if all(value is None for value in state.values()))
 
     def import_state(self, state: OptimizerState, grouped: bool = True) -> None:
         self._types = {
@@ -222,13 +228,16 @@ class ScriptReplica:
             if isinstance(value, Tensor)
         }
         self.optimizer.state.clear()
+        absent = {self.parameters[place] for place in state.absent}
         for key, vector in state.vectors.items():
             for parameter, piece in self._spread(vector.pieces(), grouped):
                 kind = parameter.dtype if piece.dim() else torch.float32
-                self.optimizer.state[parameter][key] = piece.to(self._types.get((parameter, key), kind))
+                if parameter not in absent:
+                    self.optimizer.state[parameter][key] = piece.to(self._types.get((parameter, key), kind))
         for key, values in state.numbers.items():
             for parameter, value in self._spread(list(values), grouped):
-                self.optimizer.state[parameter][key] = value
+                if parameter not in absent:
+                    self.optimizer.state[parameter][key] = value
 
     def _state_keys(self) -> list[str]:
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
