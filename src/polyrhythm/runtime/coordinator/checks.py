@@ -82,8 +82,10 @@ def refusal(
             return f"for epoch {epoch} a second time"
         case Diverged() if member.ready is None or job.epoch < 0:
             return "before it has made a step"
-        case AtEnd(early=True) if member.ready is None or not member.ready.own:
-            return "early, but has no data of its own"
+        case AtEnd(away=True):
+            return ""
+        case AtEnd(early=True) if member.ready is None:
+            return "early, but has not begun an epoch"
         case AtEnd(early=True, phase=number) if number == mode.number and (entering or worker not in job.present):
             return f"early, but makes no steps in phase {number}"
         case CollectiveFailed(phase=number) if number == mode.number and worker not in members:

@@ -106,16 +106,8 @@ class Coordinator:
         if not counts(worker, message, self.job, self._mode, self._phase_members, self.entry is not None):
             return
         match message:
-            case Pushed():
-                self._mode.pushed(worker, message)
-            case Stepped():
-                self._mode.stepped(worker, message)
-            case LocalStepDone():
-                self._mode.moved(worker, message)
-            case Skipped():
-                self._mode.skipped(worker, message)
-            case Halted():
-                self._mode.halted(worker, message)
+            case Pushed() | Stepped() | LocalStepDone() | Skipped() | Halted():
+                self._mode.heard(worker, message)
             case TookPart():
                 self._mode.merged(worker, message)
                 if self.job.members[worker].at_end:  # all others may be, too
@@ -126,8 +118,8 @@ class Coordinator:
                 self._go_on_if_entered()
             case CollectiveFailed() if message.phase == self.phase:
                 self._collective_failed(worker, message)
-            case AtEnd() if message.phase == self.phase:
-                self._at_end(worker, message.early)
+            case AtEnd() if message.away or message.phase == self.phase:
+                self._at_end(worker, message)
             case Ready():
                 self._ready(worker, message)
             case SwitchTo():
@@ -196,12 +188,16 @@ class Coordinator:
     def _steps(self, worker: int) -> bool:
         return self._stepping and worker in self.job.present and not self.job.members[worker].at_end
 
-    def _at_end(self, worker: int, early: bool) -> None:
-        if early and self._mode.together:
+    def _at_end(self, worker: int, message: AtEnd) -> None:
+        if message.away and self._steps(worker):
+            self._withdraw(worker)
+        elif message.away:
+            self.job.leave_out(worker)
+        elif message.early and self._mode.together:
             self._withdraw(worker, out=True)
         else:
             self._mode.exhausted(worker)
-            self.job.members[worker].at_end = True
+            self.job.members[worker].stand_at_end(message.early)
         self._meet()
 
     def _withdraw(self, worker: int, out: bool = False) -> None:
@@ -247,7 +243,7 @@ class Coordinator:
 
     def _end_epoch(self) -> None:
         """All stand at the end; if a worker died with positions in hand, the others process those first."""
-        self.job.skip_own()
+        self.job.skip_unwanted()
         if self._mode.may_end():
             goes_on = self._start_steps if self.job.workload.left else self._finish_epoch
             (self._start_phase if self._rollback.goes_back or self.job.readmit() else goes_on)()

@@ -129,8 +129,13 @@ class Member:
     sample_ranges: deque[SampleRange] = field(default_factory=deque)
     read_version: int = 0
     at_end: bool = False
+    early: bool = False
     batch_size: int | None = None
     out: bool = False
+
+    def stand_at_end(self, early: bool) -> None:
+        """No step is to come in this epoch; `early`, the script wants none of those that it could make."""
+        self.at_end, self.early = True, early
 
 
 @dataclass(slots=True)
@@ -265,6 +270,13 @@ class Job:
         waiting = self.epoch < 0 and (self.awaited or len(started) < len(self.members))
         return bool(started) and not waiting and all(ready.epoch > self.epoch for ready in started)
 
+    def leave_out(self, worker: int) -> None:
+        """Whoever stands before the next epoch begins it without this worker, if anybody does."""
+        readies = [member.ready for member in self.members.values() if member.ready]
+        if self.members[worker].ready is not None and any(ready.epoch > self.epoch for ready in readies):
+            log.warning("rank %d stays outside after epoch %d, with its parameters; others go on", worker, self.epoch)
+            self.members[worker].ready = None
+
     def begin_epoch(self, resumed: Position | None = None) -> Resumption | None:
         """All are ready, with different numbers of data of their own; the first may go on from where a job stood.
 
@@ -348,9 +360,13 @@ class Job:
         if not self.workload.left:
             self.workload.extend(ready.batch_size)
 
-    def skip_own(self) -> None:
-        """What is left of an epoch nobody can process, if the workers read data of their own."""
-        if self.own_data:
+    def skip_unwanted(self) -> None:
+        """Where workers read data of their own nobody else can process what is left of an epoch.
+
+        Where one has left it early that is what it had been granted: all others have run out of data before it came
+        back.
+        """
+        if self.own_data or any(self.members[worker].early for worker in self.present):
             self.skip_rest()
 
     def take_back(self, member: Member) -> None:

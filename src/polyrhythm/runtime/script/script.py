@@ -44,8 +44,7 @@ class AdaptedScript:
         self.distributed = False
         """Whether the script knows of its ranks; otherwise it was written for a single process."""
         self.lanes: list[Lane] = []
-        self.trainings = 0
-        """That are over."""
+        self.trainings = 0  # that are over
         self.schedules = Schedules(self._apart, self._reached)
         self.children = Children()
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
@@ -70,11 +69,9 @@ class AdaptedScript:
         """In place of a loader, if the job does not deal out the data."""
         self._passes: list[Pass] = []
         """Those that give mini-batches for the warm-up step."""
-        self._parts = 1
+        self._parts, self._opened_at = 1, 0
         self._deals = True
-        self._opened_at = 0
-        self._unused = False
-        """Whether the job's epoch under way has begun, but the script has not trained on any of it."""
+        self._unused = False  # whether the job's epoch has begun, but the script has not trained on any of it
         self._epoch = 0
 
     # -- what the script makes -----------------------------------------------------------------------------------------
@@ -187,7 +184,7 @@ class AdaptedScript:
 
     def collective(self, name: str, outputs: list[Tensor]) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
-        if self.session is None or self.session.aligned or not self._inside():
+        if self.session is None or not self._inside() or self.session.aligned:
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
@@ -307,7 +304,11 @@ class AdaptedScript:
         return self.session is not None and self.session.apart and self._inside()
 
     def _inside(self) -> bool:
-        return self._own.is_open() if self._own is not None else self._run is not None and self._run.inside
+        if self._own is not None or self._run is None:
+            return self._own is not None and self._own.is_open()
+        if self._loader is not None and self.session is not None and self.session.differs:
+            self._loader.end_if_left(self._run)
+        return self._run.inside
 
     def _reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""

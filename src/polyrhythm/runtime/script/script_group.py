@@ -4,6 +4,7 @@ Inside the loop workers may make steps of their own, and stand at different ones
 each its own value, as if all had the same, unless a gradient depends on it.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 
 from polyrhythm.errors import RefusalError
-from polyrhythm.runtime.collectives.nonraising_work import FinishedWork
+from polyrhythm.runtime.collectives.nonraising_work import FinishedWork, GuardedWork
+from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
@@ -26,23 +28,46 @@ OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_ba
 """Collectives that have a meaning for one worker by itself."""
 
 
+SHORTEST_S, LONGEST_S = 5e-5, 0.01
+"""Pauses between two looks whether a collective is over; each is twice as long as that before."""
+
+REMIND_S = 1.0
+
+
 class ScriptGroup(SwitchGroup):
     """All ranks of the job, or some of them.
 
     Attributes:
         alone: told the name of each collective and what it writes into; whether this worker is to make it by itself.
+        launched: given the handle of each that all make.
     """
 
     alone: Callable[[str, list[Tensor]], bool] = staticmethod(lambda *_: False)
+    launched: Callable[[dist.Work], None] = staticmethod(lambda _: None)
 
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
         if not ScriptGroup.alone(name, outputs):
-            return super()._run(name, outputs, fill, *args, opts=opts)
+            work = super()._run(name, outputs, fill, *args, opts=opts)
+            ScriptGroup.launched(work)
+            return work
         if fill is not None:
             fill()
         elif hasattr(opts, "reduceOp"):
             reduce_alone(outputs, opts.reduceOp, self.size())
         return FinishedWork(outputs)
+
+
+def await_others(work: dist.Work, remind: Callable[[], None]) -> None:
+    """Wait until a collective on the CPU is over; `remind` is called each second until then."""
+    if not isinstance(work, GuardedWork | SharedWork):
+        return
+    pause_s, reminded_s = SHORTEST_S, time.monotonic()
+    while not work.is_completed():
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_S)
+        if time.monotonic() - reminded_s > REMIND_S:
+            reminded_s = time.monotonic()
+            remind()
 
 
 def reduce_alone(tensors: Iterable[Tensor], op: Any, size: int) -> None:

@@ -250,12 +250,12 @@ class ScriptSession(Session):
         """
         if self.later or any(self._trains_more(part) for part in parts_of(self._optimizer)):
             return True
-        return not self._follows_ranks and self.loaded.since_epoch
+        return self.differs and self.loaded.since_epoch
 
     @property
-    def _follows_ranks(self) -> bool:
-        """Whether an epoch begins with the script's own parameters, whatever it has made of them."""
-        return self._exchange.reduces or self._exchange.by_hand
+    def differs(self) -> bool:
+        """Whether ranks have other parameters than one another after a step; else an epoch begins with the script's."""
+        return not (self._exchange.reduces or self._exchange.by_hand)
 
     def _trains_more(self, optimizer: Optimizer) -> bool:
         return not self._known.issuperset(map(id, trained_by(optimizer)))
@@ -326,6 +326,10 @@ class ScriptSession(Session):
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._worker.apart
 
+    def wait_outside(self) -> None:
+        """The script stands in a collective outside of its loop."""
+        self._worker.wait_outside()
+
     def explain(self, error: RuntimeError) -> None:
         """Refuse a backward pass that has failed because a policy has written the parameters since the forward pass."""
         if self.joint and self.apart and INPLACE in str(error):
@@ -344,7 +348,7 @@ class ScriptSession(Session):
         if not self.apart:
             self._exchange.share_buffers()
         self.at_end()
-        self.loaded.end_epoch(measured=not self._follows_ranks)
+        self.loaded.end_epoch(measured=self.differs)
 
     def _make_exchange(self) -> DDPExchange:
         if not self._lanes:
@@ -359,7 +363,7 @@ class ScriptSession(Session):
             return
         if self._trains_more(optimizer):
             raise refuse("the optimizer has got parameters to train within the loop; give it these between two epochs")
-        if self.loaded.take() and not self._follows_ranks:
+        if self.loaded.take() and self.differs:
             raise refuse(LOADED)
         if self._joint is not None:
             if not self._accumulation.due:

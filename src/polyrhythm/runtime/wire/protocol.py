@@ -66,10 +66,8 @@ class Heartbeat(ControlMessage):
 
 
 class Cut(ControlMessage):
-    """The coordinator's word on the heartbeat's connection: end the collectives of this phase, someone in them is gone.
-
-    Whoever is gone has taken part in the collectives of the first `after` steps.
-    """
+    """The coordinator's word on the heartbeat's connection: end the collectives of this phase, someone in them is gone,
+    who has taken part in those of the first `after` steps."""
 
     phase: int
     reason: str
@@ -220,11 +218,13 @@ class CollectiveFailed(ControlMessage):
 
 
 class AtEnd(ControlMessage):
-    """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data."""
+    """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data.
+    `away`: the script waits for the others outside of its loop, so nobody is to wait for it."""
 
     epoch: Natural
     phase: Natural
     early: bool = False
+    away: bool = False
 
 
 class Entered(ControlMessage):

@@ -9,7 +9,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.wire.protocol import CollectiveFailed, Phase, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Phase, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses import Losses, ScriptFigures
@@ -162,6 +162,10 @@ class WorkerContext:
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
 
+    def tell_end(self, epoch: int, early: bool = False, away: bool = False) -> None:
+        """Tell the coordinator how this worker has come to the end of its loop; see `AtEnd`."""
+        self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, early, away))
+
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""
         if self.anyone(self.leaving):
@@ -195,6 +199,9 @@ class StepMode(Protocol):
 
     def draw(self) -> DrawnBatch | None:
         """The next mini-batch that may be fetched; None when there is none for now."""
+
+    def drop_drawn(self) -> None:
+        """The script has left its loop: what was granted and drawn for its next steps is for others."""
 
     def follow(self, message: ToWorker) -> None: ...
 

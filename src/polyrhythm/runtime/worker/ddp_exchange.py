@@ -19,6 +19,7 @@ from polyrhythm.core import Outer
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.attendance import Attended, attend, is_nothing
 from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
+from polyrhythm.runtime.collectives.mean_state import mean_state
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
@@ -28,7 +29,6 @@ from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand
 from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.wire.segments import packed
-from polyrhythm.runtime.worker.mean_state import mean_state
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.compression import NOTHING, Compression
@@ -312,7 +312,8 @@ class DDPExchange:
         replica.set_state(hand_over_states(self.generation, own, source))
 
     def _mean_state(self, share: float, source: int) -> OptimizerState:
-        return mean_state(self.generation, self._replica, self.launch, share, source)
+        own, kind = self._replica.export_state(grouped=False), self._replica.layout.dtype
+        return mean_state(self.generation, own, len(self._replica.parameters), kind, share, source, self.launch)
 
     def _shared_velocity(self, source: int) -> torch.Tensor | None:
         velocity = self.velocity

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core import Policy
+from polyrhythm.core import Cluster, Policy
+from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import CoordinatorLostError, GroupError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
@@ -26,9 +27,10 @@ from polyrhythm.runtime.wire.protocol import (
     TookPart,
     ToWorker,
 )
-from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
+from polyrhythm.runtime.worker.context import DrawnBatch, StepMode, WorkerContext
 from polyrhythm.runtime.worker.parameter_server import Granted
 from polyrhythm.runtime.worker.presence.seen import SeenRanges
+from polyrhythm.runtime.worker.synchronous import SynchronousMode
 
 
 class LocalStepMode(Granted):
@@ -243,3 +245,12 @@ class AheadMode(LocalStepMode):
         self._drawn.clear()
         self._seen.halt()
         self._context.generation += 1
+
+
+def mode_on_workers(context: WorkerContext, policy: Policy[Any], phase: Phase) -> StepMode:
+    """How steps are made where the parameters are on the workers."""
+    if runtime_placement(policy) == "coordinator":
+        return (LocalStepMode if policy.traits.waits else AheadMode)(context, policy)
+    counts = phase.batch_size, phase.workload_samples, phase.processed_samples
+    cluster = Cluster(len(phase.members), *counts, dataset_samples=phase.dataset_samples)
+    return SynchronousMode(context, policy, cluster, phase)

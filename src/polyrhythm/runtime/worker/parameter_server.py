@@ -49,6 +49,11 @@ class Granted:
         self._drawn.append(drawn)
         return drawn
 
+    def drop_drawn(self) -> None:
+        self._go = None
+        self._sample_ranges.clear()
+        self._drawn.clear()
+
     def follow(self, message: ToWorker) -> None:
         match message:
             case Go():

@@ -105,6 +105,9 @@ class SynchronousMode:
         batch, largest, weight = schedule.draw(step)
         return DrawnBatch(batch, before, plan.members, largest, weight=weight)
 
+    def drop_drawn(self) -> None:
+        """What is left of the plan everybody knows."""
+
     def follow(self, message: ToWorker) -> None:
         match message:
             case SynchronousSteps():

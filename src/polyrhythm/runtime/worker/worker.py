@@ -9,15 +9,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
-from polyrhythm.core import Cluster, Policy, Settings
+from polyrhythm.core import Settings
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import CoordinatorLostError, DivergedError, GroupError, PolicyError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import (
-    AtEnd,
     Bye,
     CollectiveFailed,
     Diverged,
@@ -35,7 +33,7 @@ from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
+from polyrhythm.runtime.worker.local_steps import mode_on_workers
 from polyrhythm.runtime.worker.losses import SHOWN_S, FiniteWatch, Guard
 from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
@@ -43,7 +41,6 @@ from polyrhythm.runtime.worker.presence.comeback import come_back
 from polyrhythm.runtime.worker.presence.position import EpochPosition
 from polyrhythm.runtime.worker.presence.state_now import fetch
 from polyrhythm.runtime.worker.replica import ScriptReplica
-from polyrhythm.runtime.worker.synchronous import SynchronousMode
 from polyrhythm.telemetry.stragglers import Lateness
 
 log = logging.getLogger(__name__)
@@ -157,11 +154,17 @@ class Worker:
         if context.done:
             return True
         early = out_of_data and context.may_step
+        if early:
+            self._side.drop_drawn()
         if early or not context.may_step:
             context.exchange.out = early and self._side.together
-            context.client.send(AtEnd(self._position.epoch, context.phase.number if context.phase else 0, early))
+            context.tell_end(self._position.epoch, early)
             context.wait()
         return context.done
+
+    def wait_outside(self) -> None:
+        """The script waits for the others outside of its loop, so that they must not wait for it."""
+        self._context.tell_end(self._position.epoch, away=True)
 
     def _leave_early(self) -> None:
         # The script has left its loop before the end: until the next phase nothing here concerns this worker.
@@ -338,7 +341,7 @@ class Worker:
             self._side = ParameterServerMode(context, policy.traits)
         else:
             try:
-                self._side = self._side_of(policy, phase)
+                self._side = mode_on_workers(context, policy, phase)
             except PolicyError as error:
                 context.report_failed_collective(0, str(error), broken=True)
                 return
@@ -363,13 +366,6 @@ class Worker:
         self._guard.start_again()
         if self.rank in phase.contributors:
             self._guard.go_back(phase.back_to)
-
-    def _side_of(self, policy: Policy[Any], phase: Phase) -> StepMode:
-        if runtime_placement(policy) == "coordinator":
-            return (LocalStepMode if policy.traits.waits else AheadMode)(self._context, policy)
-        counts = phase.batch_size, phase.workload_samples, phase.processed_samples
-        cluster = Cluster(len(phase.members), *counts, dataset_samples=phase.dataset_samples)
-        return SynchronousMode(self._context, policy, cluster, phase)
 
     def _meet(self, phase: Phase, measures: bool) -> None:
         context = self._context

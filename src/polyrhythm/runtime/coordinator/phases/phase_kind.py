@@ -103,6 +103,20 @@ class PhaseKind:
 
     # -- what workers send -----------------------------------------------------------------------------------------
 
+    def heard(self, worker: int, message: Pushed | Stepped | LocalStepDone | Skipped | Halted) -> None:
+        """A worker tells of a step."""
+        match message:
+            case Pushed():
+                self.pushed(worker, message)
+            case Stepped():
+                self.stepped(worker, message)
+            case LocalStepDone():
+                self.moved(worker, message)
+            case Skipped():
+                self.skipped(worker, message)
+            case Halted():
+                self.halted(worker, message)
+
     def pushed(self, worker: int, message: Pushed) -> None:
         """A gradient has arrived at the servers."""
         self._refuse(worker, message)

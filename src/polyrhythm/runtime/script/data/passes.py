@@ -175,6 +175,11 @@ class Draws:
     def end_epoch(self) -> bool:
         return self.worker.end_epoch()
 
+    def leave(self) -> None:
+        """Others process what the script has not."""
+        while not (self.worker.left or self.worker.end_epoch(out_of_data=True)):
+            pass
+
     def used(self) -> None:
         """What the script got in this epoch, and gets from now on, is not dealt out again."""
         self._in_use = True
@@ -238,7 +243,7 @@ class ScriptLoader(SessionLoader[Any]):
         self._counted_from = counted_from
         self._first_epoch = first_epoch
         self._at_end = at_end
-        self._ended = False
+        self._ended = self._left = False
         self.reading: Iterator[Any] | None = None
         """That of the warm-up step; one by processes may go on."""
         self._draws_seed = False
@@ -327,11 +332,20 @@ class ScriptLoader(SessionLoader[Any]):
 
     def _rest(self) -> Iterator[Any]:
         order = self._order(self.epoch)
-        self._ended = finished = False
+        self._ended = self._left = finished = False
         while not finished:
             yield from self._batches(order)
             finished = self._source.end_epoch()
         self._ended = True
+        self._at_end()
+
+    def end_if_left(self, run: Pass) -> None:
+        """If the script has left its loop over the epoch, stand at its end until all do: they get equal parameters."""
+        if self._ended or self._left or not (run.used and run.left):
+            return
+        self._left = True
+        self._accumulation.start()
+        self._draws.leave()
         self._at_end()
 
     def _divisor(self, parts: int) -> int:

@@ -11,7 +11,6 @@ from polyrhythm.runtime.collectives.ops import LaunchSum
 from polyrhythm.runtime.collectives.state_transfer import share_bytes
 from polyrhythm.runtime.wire.segments import pack_state, packed_elements, unpack_state
 from polyrhythm.runtime.wire.shard_protocol import StateShape
-from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.optimizer import OptimizerState
 
 WHOLE = 0.9999
@@ -19,7 +18,13 @@ WHOLE = 0.9999
 
 
 def mean_state(
-    generation: Generation, replica: ScriptReplica, launch: LaunchSum, share: float, source: int
+    generation: Generation,
+    own: OptimizerState,
+    parameters: int,
+    kind: torch.dtype,
+    share: float,
+    source: int,
+    launch: LaunchSum,
 ) -> OptimizerState:
     """Mean state, by parameters, in the shape of that of the member of rank `source`.
 
@@ -28,22 +33,22 @@ def mean_state(
 
     Args:
         generation: the members.
-        replica: this member's.
-        launch: starts a sum over the members.
+        own: this member's state, by parameters.
+        parameters: how many there are.
+        kind: what their states travel as.
         share: weight of this member; the shares of all sum up to 1.
         source: rank of a member.
+        launch: starts a sum over the members.
 
     Raises:
         GroupError: when a member is lost.
     """
-    own = replica.export_state(grouped=False)
     shape, vectors = pack_state(torch.empty(0), own)
     agreed = msgspec.msgpack.decode(share_bytes(generation, msgspec.msgpack.encode(shape), source), type=StateShape)
     elements, counted = packed_elements(agreed, 0), share if shape == agreed else 0.0
-    flat = torch.zeros(elements + len(replica.parameters), dtype=replica.layout.dtype)
+    flat = torch.zeros(elements + parameters, dtype=kind)
     if counted:
-        flat[:elements] = vectors
-        flat[elements:] = presence(own, len(replica.parameters))
+        flat[:elements], flat[elements:] = vectors, presence(own, parameters)
         flat.mul_(counted)
     if elements or agreed.numbers:
         launch(generation, flat, not counted).wait()
