@@ -1,4 +1,4 @@
-"""Which calls of a scheduler follow the job, by fakes of the job."""
+"""Which calls of a scheduler follow the job, and which are refused, by fakes of the job."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,15 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
     ExponentialLR,
     LinearLR,
     LRScheduler,
+    ReduceLROnPlateau,
     SequentialLR,
 )
 
+from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.schedulers import Schedules
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")  # no optimizer makes a step here
@@ -89,3 +92,55 @@ def test_a_scheduler_of_several_follows_the_job_as_one(job: Job, schedules: Sche
     job.reached = 10
     schedules.follow()
     assert [*rates, rate(steps)] == expected
+
+
+def fraction(steps: Optimizer) -> LRScheduler:
+    return CosineAnnealingWarmRestarts(steps, 2)
+
+
+STEPPED_BY = {ReduceLROnPlateau: "Step it once an epoch", fraction: "Step it once a step without arguments"}
+
+
+@pytest.mark.parametrize(("make", "remedy"), STEPPED_BY.items())
+def test_a_call_by_an_argument_is_refused_where_workers_step_apart(
+    job: Job, schedules: Schedules, make: Make, remedy: str
+) -> None:
+    scheduler = make(optimizer())
+    scheduler.step(0.5)  # type: ignore[arg-type]
+    schedules.settle(stretched=False)
+    scheduler.step(0.75)  # type: ignore[arg-type]
+    job.apart = True
+    with pytest.raises(RefusalError, match=rf"\.step with an argument inside the step loop; .*{remedy}"):
+        scheduler.step(1)
+    job.apart = False
+    scheduler.step(1)
+    assert isinstance(scheduler, ReduceLROnPlateau) or scheduler.last_epoch == 1
+
+
+def test_a_call_by_none_is_one_without_an_argument(job: Job, schedules: Schedules) -> None:
+    scheduler = fraction(optimizer())
+    scheduler.step(None)
+    schedules.settle(stretched=False)
+    job.apart, job.reached = True, 5
+    schedules.stepped()
+    scheduler.step(epoch=None)
+    assert scheduler.last_epoch == 6
+
+
+def test_what_a_scheduler_calls_within_its_own_step_is_not_judged(job: Job, schedules: Schedules) -> None:
+    class Outer(LRScheduler):
+        def __init__(self, steps: Optimizer) -> None:
+            self.inner = fraction(steps)
+            super().__init__(steps)
+
+        def step(self, epoch: int | None = None) -> None:
+            self.last_epoch += 1
+            self.inner.step(self.last_epoch)
+
+    outer = Outer(optimizer())
+    outer.step()
+    schedules.settle(stretched=False)
+    job.apart, job.reached = True, 3
+    schedules.stepped()
+    outer.step()
+    assert outer.last_epoch == outer.inner.last_epoch == 4

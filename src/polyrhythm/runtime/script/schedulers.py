@@ -4,7 +4,7 @@ A fast worker makes more steps than its share, and in a script for a single proc
 mini-batches as there are workers. So a call of such a scheduler steps it as often as the script alone would have
 stepped it since the last step of this worker: not at all, once, or several times. At the end of an epoch it is brought
 to the same count on all workers, unless the script has ceased to step it. A scheduler that is made of others is one:
-it steps its parts itself.
+it steps its parts itself. A call with an argument cannot follow, since only the script knows what comes next.
 """
 
 import functools
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
-MADE_APART = (SequentialLR, ChainedScheduler)
+MADE_APART = (SequentialLR, ChainedScheduler, ReduceLROnPlateau)
 """Those of torch that are made without `LRScheduler.__init__`."""
 
 
@@ -122,10 +122,12 @@ class Schedules:
         @functools.wraps(original)
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             call = functools.partial(original, scheduler, *args, **kwargs)
-            if self._inside or self.left_alone or scheduler not in self._known or args or kwargs:
+            if self._inside or self.left_alone or scheduler not in self._known:
                 call()
-            else:
+            elif all(value is None for value in (*args, *kwargs.values())):
                 self._step(scheduler, call)
+            else:
+                self._step_by_argument(scheduler, call)
 
         step.polyrhythm = True  # type: ignore[attr-defined]
         owner.step = step
@@ -143,6 +145,16 @@ class Schedules:
             )
         self._calls[scheduler] += 1
         self._places.setdefault(scheduler, script_line())
+        self._run(call)
+
+    def _step_by_argument(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
+        if self._apart():
+            each_step = "once a step without arguments, with its lengths in steps, or "
+            remedy = "" if isinstance(scheduler, ReduceLROnPlateau) else each_step
+            raise refuse(
+                f"{type(scheduler).__name__}.step with an argument inside the step loop; workers that make steps of "
+                f"their own would each give another. Step it {remedy}once an epoch, after the loop, or use bsp"
+            )
         self._run(call)
 
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:

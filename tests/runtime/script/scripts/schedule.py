@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import (
     LambdaLR,
     LinearLR,
     OneCycleLR,
+    ReduceLROnPlateau,
     SequentialLR,
     StepLR,
 )
@@ -38,6 +39,7 @@ def main(ranks, how):
     if how == "sequence":
         parts = [LinearLR(optimizer, 0.1, 1, 4), CosineAnnealingLR(optimizer, 40)]
         scheduler = SequentialLR(optimizer, parts, [4])
+    plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     rates = []
     for epoch in range(EPOCHS):
         if sampler is not None:
@@ -54,6 +56,8 @@ def main(ranks, how):
                 warm_up.step()
         if how == "warm-up":
             scheduler.step()
+        elif how == "plateau":
+            plateau.step(1.0)
         rates.append(optimizer.param_groups[0]["lr"])
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
     with open(f"end.{RANK}", "w") as out:
