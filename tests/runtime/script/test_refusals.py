@@ -36,6 +36,8 @@ REFUSED = {
     "contrast": ("dist.all_gather([out", "allgather inside the step loop has no common value under asp"),
     "broadcast": ("dist.broadcast(", "broadcast inside the step loop has no common value under asp"),
     "scheduler": ("    scheduler.step()", "StepLR.step inside the step loop, but not with every step"),
+    "fraction": ("restarts.step(", "CosineAnnealingWarmRestarts.step with an argument inside the step loop"),
+    "plateau": ("plateau.step(", "ReduceLROnPlateau.step with an argument inside the step loop"),
     "LBFGS": ("optimizer.step(*", "LBFGS calls its closure several times a step"),
     "Ascent": ("loss = closure()", "Ascent calls its closure in the middle of its step"),
     "ZeRO": ("ZeroRedundancyOptimizer(", "ZeroRedundancyOptimizer shards"),

@@ -28,3 +28,9 @@ def test_one_of_another_length_is_refused_for_what_it_is(tmp_path: Path) -> None
     assert run.codes == [2, 2]
     assert "the data set of another epoch must be as long as the first" in run.stderr()
     assert "40 samples and 48" in run.stderr()
+
+
+def test_one_of_another_batch_size_is_refused_for_that(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "renewed.py", "wider", stand_in=False)
+    assert run.codes == [2, 2]
+    assert "must have the batch size of the first, so that the job can deal it out: 8 and 4; keep" in run.stderr()

@@ -33,6 +33,20 @@ def test_a_warm_up_ends_with_its_epoch(tmp_path: Path, policy: str) -> None:
     assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asp", "switch:bsp@0.5,asp"])
+def test_a_scheduler_made_of_others_is_one(tmp_path: Path, policy: str) -> None:
+    theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "sequence")
+    run = adapted(tmp_path / "ours", "schedule.py", "ddp", "sequence", policy=policy, epochs=4)
+    assert rates(run, 0) == rates(run, 1) == rates(theirs, 0)
+    assert ends(run, 0)[-1] == ends(run, 1)[-1] == ends(theirs, 0)[-1] == "24"
+
+
+@pytest.mark.parametrize("ranks", ["ddp", "alone"])
+def test_one_that_steps_by_a_value_after_the_loop_is_untouched(tmp_path: Path, ranks: str) -> None:
+    run = adapted(tmp_path, "schedule.py", ranks, "plateau", policy="asp")
+    assert rates(run, 0) == rates(run, 1) == [0.4 * 0.1 * 0.5**epoch for epoch in range(4)]
+
+
 def test_replicas_that_are_no_longer_equal_end_the_job(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "schedule.py", "ddp", "apart")
     assert all(run.codes)

@@ -3,7 +3,8 @@
 A fast worker makes more steps than its share, and in a script for a single process a step of all workers takes as many
 mini-batches as there are workers. So a call of such a scheduler steps it as often as the script alone would have
 stepped it since the last step of this worker: not at all, once, or several times. At the end of an epoch it is brought
-to the same count on all workers, unless the script has ceased to step it.
+to the same count on all workers, unless the script has ceased to step it. A scheduler that is made of others is one:
+it steps its parts itself. A call with an argument cannot follow, since only the script knows what comes next.
 """
 
 import functools
@@ -12,9 +13,12 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
+
+MADE_APART = (SequentialLR, ChainedScheduler, ReduceLROnPlateau)
+"""Those of torch that are made without `LRScheduler.__init__`."""
 
 
 class Schedules:
@@ -48,15 +52,8 @@ class Schedules:
         self._were_apart = self.follows = self.left_alone = False
 
     def patch(self) -> None:
-        original = LRScheduler.__init__
-
-        @functools.wraps(original)
-        def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            original(scheduler, *args, **kwargs)
-            self._patch_class(type(scheduler))
-            self._known.add(scheduler)
-
-        LRScheduler.__init__ = init  # type: ignore[method-assign, assignment]
+        for kind in (LRScheduler, *MADE_APART):
+            self._patch_init(kind)
 
     def settle(self, stretched: bool, steps: int = 1) -> None:
         """The warm-up step is over: those that were stepped once with each step follow the job from now on.
@@ -105,6 +102,17 @@ class Schedules:
         if reached != self._now:
             self._before, self._now = self._now, reached
 
+    def _patch_init(self, kind: Any) -> None:
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            self._run(functools.partial(original, scheduler, *args, **kwargs))  # which may step others
+            self._patch_class(type(scheduler))
+            self._known.add(scheduler)
+
+        kind.__init__ = init
+
     def _patch_class(self, kind: type[LRScheduler]) -> None:
         owner: Any = next(base for base in kind.__mro__ if "step" in vars(base))
         if hasattr(owner.step, "polyrhythm"):
@@ -114,10 +122,12 @@ class Schedules:
         @functools.wraps(original)
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             call = functools.partial(original, scheduler, *args, **kwargs)
-            if self._inside or self.left_alone or scheduler not in self._known or args or kwargs:
+            if self._inside or self.left_alone or scheduler not in self._known:
                 call()
-            else:
+            elif all(value is None for value in (*args, *kwargs.values())):
                 self._step(scheduler, call)
+            else:
+                self._step_by_argument(scheduler, call)
 
         step.polyrhythm = True  # type: ignore[attr-defined]
         owner.step = step
@@ -137,14 +147,24 @@ class Schedules:
         self._places.setdefault(scheduler, script_line())
         self._run(call)
 
+    def _step_by_argument(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
+        if self._apart():
+            each_step = "once a step without arguments, with its lengths in steps, or "
+            remedy = "" if isinstance(scheduler, ReduceLROnPlateau) else each_step
+            raise refuse(
+                f"{type(scheduler).__name__}.step with an argument inside the step loop; workers that make steps of "
+                f"their own would each give another. Step it {remedy}once an epoch, after the loop, or use bsp"
+            )
+        self._run(call)
+
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
         for _ in range(start, reached):
             self._run(scheduler.step)
         self._made[scheduler] = max(reached, self._made[scheduler])
 
     def _run(self, call: Callable[[], None]) -> None:
-        self._inside = True
+        before, self._inside = self._inside, True
         try:
             call()
         finally:
-            self._inside = False
+            self._inside = before

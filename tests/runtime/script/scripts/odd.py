@@ -107,6 +107,8 @@ aside = nn.Linear(3, 1)
 its = torch.optim.SGD(aside.parameters(), lr=0.1)
 loader = DataLoader(data, 4, sampler=None if WHAT[:5] == "alone" else data_sampler)
 scheduler = torch.optim.lr_scheduler.StepLR(other, 3)
+restarts = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(other, 1)
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(other)
 for number, x in enumerate(loader):
     x = x[0] if isinstance(x, list) else x
     x = x.double() if WHAT == "float64" else x.abs().long().clamp(max=3)[:, 0] if WHAT == "sparse" else x
@@ -138,6 +140,10 @@ for number, x in enumerate(loader):
         its.step()
     if WHAT == "scheduler" and number % 2:
         scheduler.step()
+    if WHAT == "fraction":
+        restarts.step(number / len(loader))
+    if WHAT == "plateau":
+        plateau.step(loss.detach())
     if WHAT == "two optimizers":
         other.step()
     if WHAT == "one step of its own":

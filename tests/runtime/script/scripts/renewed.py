@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 WHAT, RANK = sys.argv[1], os.environ.get("RANK", 0)
 
 
-def make(first, samples):
+def make(first, samples, size=4):
     indices = torch.arange(first, first + samples)
     data = TensorDataset(torch.stack([indices / 100, torch.ones(samples)], 1), indices)
-    return DataLoader(data, 4, sampler=DistributedSampler(data, shuffle=False) if WHAT == "ddp" else None)
+    return DataLoader(data, size, sampler=DistributedSampler(data, shuffle=False) if WHAT == "ddp" else None)
 
 
 torch.manual_seed(0)
@@ -27,7 +27,8 @@ if WHAT == "ddp":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 with open(f"seen.{RANK}", "w") as seen:
     for epoch in range(3):
-        train = make(100 * epoch, 48 - 8 * epoch if WHAT == "shorter" else 48)
+        size = 4 * (1 + epoch) if WHAT == "wider" else 4
+        train = make(100 * epoch, 48 - 8 * epoch if WHAT == "shorter" else 48, size)
         held_out = make(1000, 48)
         for x, index in train:
             optimizer.zero_grad()

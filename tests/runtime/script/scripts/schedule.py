@@ -8,7 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SAMPLES, EPOCHS, BATCH = 96, 4, 8
@@ -28,6 +36,10 @@ def main(ranks, how):
     scheduler = StepLR(optimizer, 1, 0.5)
     if how == "cycle":
         scheduler = OneCycleLR(optimizer, 0.4, total_steps=EPOCHS * len(loader))
+    if how == "sequence":
+        parts = [LinearLR(optimizer, 0.1, 1, 4), CosineAnnealingLR(optimizer, 40)]
+        scheduler = SequentialLR(optimizer, parts, [4])
+    plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     rates = []
     for epoch in range(EPOCHS):
         if sampler is not None:
@@ -38,17 +50,20 @@ def main(ranks, how):
             if how == "apart":
                 optimizer.param_groups[0]["lr"] = 0.01 * (1 + RANK)
             optimizer.step()
-            if how == "cycle":
+            if how in ("cycle", "sequence"):
                 scheduler.step()
             elif how == "warm-up" and epoch == 0:
                 warm_up.step()
         if how == "warm-up":
             scheduler.step()
+        elif how == "plateau":
+            plateau.step(1.0)
         rates.append(optimizer.param_groups[0]["lr"])
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
     with open(f"end.{RANK}", "w") as out:
         print(*rates, file=out)
         print(*weights, file=out)
+        print(scheduler.last_epoch, file=out)
     if ranks == "ddp":
         dist.destroy_process_group()
 

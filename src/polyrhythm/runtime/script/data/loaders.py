@@ -71,6 +71,11 @@ class Loaders:
         loader = self._other
         if loader is None or self.training is None or not self._renews(loader):
             return ""
+        if loader.batch_size != self.training.batch_size:
+            return (
+                "the loader of another epoch must have the batch size of the first, so that the job can deal it out: "
+                f"{loader.batch_size} and {self.training.batch_size}; keep one batch size in all epochs"
+            )
         return (
             "the data set of another epoch must be as long as the first, so that the job can deal it out: "
             f"{lengths(loader)} samples and {lengths(self.training)}"

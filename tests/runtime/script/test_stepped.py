@@ -1,0 +1,146 @@
+"""Which calls of a scheduler follow the job, and which are refused, by fakes of the job."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LinearLR,
+    LRScheduler,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
+
+from polyrhythm.errors import RefusalError
+from polyrhythm.runtime.script.schedulers import Schedules
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")  # no optimizer makes a step here
+
+Make = Callable[[Optimizer], LRScheduler]
+
+
+@dataclass
+class Job:
+    """What a job tells of its progress."""
+
+    apart: bool = False
+    reached: int = 0
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job()
+
+
+@pytest.fixture
+def schedules(job: Job, monkeypatch: pytest.MonkeyPatch) -> Schedules:
+    for kind in (LRScheduler, *LRScheduler.__subclasses__()):
+        for name in {"__init__", "step"} & set(vars(kind)):
+            monkeypatch.setattr(kind, name, vars(kind)[name])
+    made = Schedules(lambda: job.apart, lambda: job.reached)
+    made.patch()
+    return made
+
+
+def optimizer() -> Optimizer:
+    return SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.4)
+
+
+def sequence(steps: Optimizer) -> SequentialLR:
+    return SequentialLR(steps, [LinearLR(steps, 0.1, 1, 4), CosineAnnealingLR(steps, 20, 0.01)], [4])
+
+
+def chain(steps: Optimizer) -> ChainedScheduler:
+    return ChainedScheduler([CosineAnnealingLR(steps, 20, 0.01), ExponentialLR(steps, 0.9)])
+
+
+def nested(steps: Optimizer) -> ChainedScheduler:
+    return ChainedScheduler([sequence(steps), ExponentialLR(steps, 0.9)])
+
+
+def by_itself(make: Make, calls: int) -> float:
+    """The rate of a scheduler after so many calls without a job."""
+    alone = make(steps := optimizer())
+    for _ in range(calls):
+        alone.step()
+    return rate(steps)
+
+
+def rate(steps: Optimizer) -> float:
+    return float(steps.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("make", [sequence, nested, chain])
+def test_a_scheduler_of_several_follows_the_job_as_one(job: Job, schedules: Schedules, make: Make) -> None:
+    schedules.left_alone = True
+    expected = [by_itself(make, calls) for calls in (1, 3, 4, 9, 11)]
+    schedules.left_alone = False
+    composite = make(steps := optimizer())
+    composite.step()
+    schedules.settle(stretched=False)
+    job.apart, rates = True, [rate(steps)]
+    for job.reached in (2, 3, 8):
+        schedules.stepped()
+        composite.step()
+        rates.append(rate(steps))
+    job.reached = 10
+    schedules.follow()
+    assert [*rates, rate(steps)] == expected
+
+
+def fraction(steps: Optimizer) -> LRScheduler:
+    return CosineAnnealingWarmRestarts(steps, 2)
+
+
+STEPPED_BY = {ReduceLROnPlateau: "Step it once an epoch", fraction: "Step it once a step without arguments"}
+
+
+@pytest.mark.parametrize(("make", "remedy"), STEPPED_BY.items())
+def test_a_call_by_an_argument_is_refused_where_workers_step_apart(
+    job: Job, schedules: Schedules, make: Make, remedy: str
+) -> None:
+    scheduler = make(optimizer())
+    scheduler.step(0.5)  # type: ignore[arg-type]
+    schedules.settle(stretched=False)
+    scheduler.step(0.75)  # type: ignore[arg-type]
+    job.apart = True
+    with pytest.raises(RefusalError, match=rf"\.step with an argument inside the step loop; .*{remedy}"):
+        scheduler.step(1)
+    job.apart = False
+    scheduler.step(1)
+    assert isinstance(scheduler, ReduceLROnPlateau) or scheduler.last_epoch == 1
+
+
+def test_a_call_by_none_is_one_without_an_argument(job: Job, schedules: Schedules) -> None:
+    scheduler = fraction(optimizer())
+    scheduler.step(None)
+    schedules.settle(stretched=False)
+    job.apart, job.reached = True, 5
+    schedules.stepped()
+    scheduler.step(epoch=None)
+    assert scheduler.last_epoch == 6
+
+
+def test_what_a_scheduler_calls_within_its_own_step_is_not_judged(job: Job, schedules: Schedules) -> None:
+    class Outer(LRScheduler):
+        def __init__(self, steps: Optimizer) -> None:
+            self.inner = fraction(steps)
+            super().__init__(steps)
+
+        def step(self, epoch: int | None = None) -> None:
+            self.last_epoch += 1
+            self.inner.step(self.last_epoch)
+
+    outer = Outer(optimizer())
+    outer.step()
+    schedules.settle(stretched=False)
+    job.apart, job.reached = True, 3
+    schedules.stepped()
+    outer.step()
+    assert outer.last_epoch == outer.inner.last_epoch == 4
