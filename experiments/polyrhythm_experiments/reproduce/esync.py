@@ -287,7 +287,7 @@ def skew(runs: Results) -> DocumentSection:
             "section 5, fig. 3",
             "no loss",
             difference(late(runs[f"accuracy/{title}/ESync"]), late(runs[f"accuracy/{title}/SSGD"])),
-            alike_note(title, late(runs[f"accuracy/{title}/SSGD"]), late(runs[f"alike/{title}"])),
+            alike_note(late(runs[f"accuracy/{title}/SSGD"]), late(runs[f"alike/{title}"])),
         )
         for title in APART
     ]

@@ -189,9 +189,10 @@ def steps_note(runs: Results) -> str:
     return f"The local steps of a round: {', '.join(texts)} at rate {RATES[1]:g} (table by local steps)."
 
 
-def alike_note(title: str, ssgd: Sequence[float | None], esync: Sequence[float | None]) -> str:
+def alike_note(ssgd: Sequence[float | None], equal: Sequence[float | None]) -> str:
     """Accuracy less SSGD's where all devices make the steps of a fast one."""
-    return f"Six fast devices, {ALIKE_STEPS} local steps each, {title}: {mean_text(difference(esync, ssgd))}."
+    without = mean_text(difference(equal, ssgd))
+    return f"Unequal steps: six fast devices that make {ALIKE_STEPS} local steps each come to {without}."
 
 
 def over(runs: Results, place: str, under: str) -> Measured:
@@ -203,4 +204,5 @@ def played_note(runs: Results, under: str, titles: Sequence[str]) -> str:
     """ESync over another policy in the simulated job."""
     texts = {"thin": "with these links", "free": "with links that take no time"}
     found = [over(runs, f"played/{title}", under) for title in titles]
-    return f"The simulator gives {', '.join(f'{mean_text(one)} {texts[t]}' for one, t in zip(found, titles, strict=True))}."
+    said = [f"{mean_text(one)} {texts[title]}" for one, title in zip(found, titles, strict=True)]
+    return f"The simulator gives {', '.join(said)}."

@@ -104,9 +104,10 @@ def less_row(groups: Results, name: str, other: str) -> ClaimRow:
 
 CAPTION = f"Test accuracy against virtual time at rate {LAST_RATE:g} unless it says otherwise, first seed."
 CONVERGED_TEXT = (
-    f"Rate {LAST_RATE:g} unless a line says otherwise, all 10,000 test images. A run has converged when the mean of {PATIENCE} evaluations, one in "
-    f"some 15 s, is less than {100 * GAIN:g} pt above the mean of the {PATIENCE} before; its accuracy is the mean of "
-    f"the last {PATIENCE}. Each is given {LAST_S:,.0f} s, the lower rate twice that. The target of {percent(NEAR)} is on 2,000 test images."
+    f"Rate {LAST_RATE:g} unless a line says otherwise, all 10,000 test images. A run has converged when the mean of "
+    f"{PATIENCE} evaluations, one in some 15 s, is less than {100 * GAIN:g} pt above that of the {PATIENCE} before; "
+    f"its accuracy is the mean of the last {PATIENCE}. Each is given {LAST_S:,.0f} s, the lower rate twice that. The "
+    f"target of {percent(NEAR)} is on 2,000 test images."
 )
 
 

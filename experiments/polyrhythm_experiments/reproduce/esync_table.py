@@ -111,12 +111,12 @@ def table_section(runs: Results, devices: list[Device]) -> DocumentSection:
 
 
 TABLE_TEXT = (
-    "The rows differ in bytes and times alone: task, model and the rate of "
-    f"{TABLE_RATE:g} are those of this page. Assumptions: a message is the parameters of MXNet's model for 1000 classes "
-    "(Gluon model zoo) in fp32. A step is the paper's 3.5 s or 0.03 s, taken for ResNet-18, times the multiply-adds of "
-    "a forward pass (MXOP) over those of ResNet-18, so a slow device is 117 times as slow in each row. With these, "
-    "bytes and compute do not bring the paper's figures, nor their order; neither do a query of 40 ms or a link of "
-    "1 Gbit/s. Fewer local steps bring figures as low (table above)."
+    f"The rows differ in bytes and times alone: task, model and the rate of {TABLE_RATE:g} are those of this page. "
+    "Assumptions: a message is the parameters of MXNet's model for 1000 classes (Gluon model zoo) in fp32. A step is "
+    "the paper's 3.5 s or 0.03 s, taken for ResNet-18, times the multiply-adds of a forward pass (MXOP) over those of "
+    "ResNet-18, so a slow device is 117 times as slow in each row. With these, bytes and compute do not bring the "
+    "paper's figures, nor their order; neither do a query of 40 ms or a link of 1 Gbit/s. Fewer local steps bring "
+    "figures as low (table by local steps)."
 )
 
 
@@ -159,9 +159,12 @@ def rounds_note(ssgd: Runs, esync: Runs) -> str:
     rounds = [over_seeds(list(rounds_to_target(group))) for group in (ssgd, esync)]
     lengths = [over_seeds([run.duration_s / run.updates for run in group], seconds) for group in (ssgd, esync)]
     steps = over_seeds([local_steps(run) for run in esync])
+    ssgd_takes, esync_takes = (
+        f"{mean_text(count)} rounds of {mean_text(length)}" for count, length in zip(rounds, lengths, strict=True)
+    )
     return (
-        f"Not known. Here SSGD takes {mean_text(rounds[0])} rounds of {mean_text(lengths[0])} and ESync {mean_text(rounds[1])} of "
-        f"{mean_text(lengths[1])}, with {mean_text(steps)} steps of a fast device in each."
+        f"Not known. Here SSGD takes {ssgd_takes}, ESync {esync_takes} with {mean_text(steps)} steps of a fast device "
+        "in each."
     )
 
 
