@@ -210,7 +210,7 @@ def speed(runs: Results) -> DocumentSection:
     """Table 1 and the text of section 5: time to 80 %."""
     rates = [rate for rate in RATES if f"speed/{rate:g}/ESync" in runs]
     places = [f"speed/{name}" for name in (*(f"{rate:g}" for rate in rates), "cnn") if f"speed/{name}/ESync" in runs]
-    cells = [[place.removeprefix("speed/"), *speed_cells(runs, place)] for place in places]
+    cells = [[place.removeprefix("speed/").replace("cnn", "0.05, CNN"), *speed_cells(runs, place)] for place in places]
     rows = [
         ClaimRow(
             f"time to 80 %, SSGD over ESync, rate {rate:g}",

@@ -202,7 +202,7 @@ def over(runs: Results, place: str, under: str) -> Measured:
 
 def played_note(runs: Results, under: str, titles: Sequence[str]) -> str:
     """ESync over another policy in the simulated job."""
-    texts = {"thin": "with these links", "free": "with links that take no time"}
+    texts = {"thin": "with these devices and links", "free": "with links that take no time"}
     found = [over(runs, f"played/{title}", under) for title in titles]
     said = [f"{mean_text(one)} {texts[title]}" for one, title in zip(found, titles, strict=True)]
     return f"The simulator gives {', '.join(said)}."
