@@ -1,10 +1,8 @@
 """What is run for the page on ESync: the paper's cluster, with a small model on Fashion-MNIST."""
 
-import math
-
 import msgspec
 
-from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario
+from polyrhythm.sim import Limits, Scenario, TimingWorkload, load_scenario
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm_experiments.reproduce.lab import Lab, Trial
 
@@ -82,7 +80,7 @@ def speed(lab: Lab) -> dict[str, Trial]:
 
 
 def accuracy(lab: Lab) -> dict[str, Trial]:
-    """Accuracy after equal times, i.i.d. and not, and of one device alone."""
+    """Accuracy after equal times, i.i.d. and not."""
     found: dict[str, Trial] = {}
     for title, partition in PARTITIONS.items():
         for name in ("ESync", "ASGD"):
@@ -92,12 +90,7 @@ def accuracy(lab: Lab) -> dict[str, Trial]:
             )
         slow = trained(lab, seconds=LONG_S, every=3_840, partition=partition)
         found |= {f"accuracy/{title}/{name}": Trial(slow, POLICIES[name]) for name in ("SSGD", "SSP(3)")}
-    alone = msgspec.structs.replace(
-        trained(lab, seconds=math.inf, every=32_000, samples=640_000),
-        name="standalone",
-        devices=[Device(compute_s=0.03)],
-    )
-    return found | {"accuracy/standalone": Trial(alone, "bsp")}
+    return found
 
 
 def remedies(lab: Lab) -> dict[str, Trial]:

@@ -1,7 +1,7 @@
 """Numbers with their spread over seeds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 Text = Callable[[float], str]
@@ -76,6 +76,15 @@ class Measured:
             return ("diverged" if self.text in (percent, points) else "never") + some
         spread = f" ({self.text(min(there))} to {self.text(max(there))})" if len(there) > 1 else ""
         return self.text(self.value) + spread
+
+
+def mean_text(measured: Measured) -> str:
+    """The headline without its spread.
+
+    >>> mean_text(Measured(2.0, (1.0, 3.0), times)), mean_text(Measured(None, (None, 12.0), seconds))
+    ('2x', 'never')
+    """
+    return str(replace(measured, seeds=()))
 
 
 def over_seeds(values: Sequence[float | None], text: Text = plain) -> Measured:

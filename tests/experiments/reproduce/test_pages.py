@@ -70,6 +70,21 @@ def test_esync_is_raced_on_data_that_differ_too(esync: Document) -> None:
     assert [row[0] for row in table.rows] == ["i.i.d.", "Dirichlet(0.3)", "2 shards a device", "sorted"]
 
 
+def test_esync_has_six_networks_in_both_modes(esync: Document) -> None:
+    names = ["AlexNet", "Inception-v3", "ResNet-18-v1", "ResNet-50-v1", "ResNet-50-v2", "MobileNet-v1"]
+    for mode in ("blocking", "non-blocking"):
+        found = [row for row in rows(esync) if row.what.startswith(f"time to 80.0 %, SSGD over ESync, {mode}, ")]
+        assert [row.what.rsplit(", ", 1)[1] for row in found] == names
+        assert [row.paper for row in found] == ["27x", "7x", "7x", "4x", "6x", "2x"]
+        assert all(value(esync, row.what) > 2 for row in found)
+
+
+def test_esync_is_compared_at_its_convergence(esync: Document) -> None:
+    what = {row.what for row in rows(esync)}
+    assert "accuracy, ESync, blocking, less standalone, each at its convergence" in what
+    assert {"time to convergence, ESync, blocking", "time to convergence, standalone"} <= what
+
+
 def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
 
