@@ -18,7 +18,7 @@ def test_a_rank_that_is_through_does_not_hold_up_the_others(tmp_path: Path) -> N
     assert [line.split()[-1] for line in results(run)] == ["24", "24"]
 
 
-@pytest.mark.parametrize("policy", ["local:4", "selsync:0.3", "esync"])
+@pytest.mark.parametrize("policy", ["local:4", "selsync:0.3", "esync", "esync:blocking=False"])
 def test_all_that_have_left_it_have_the_same_parameters(tmp_path: Path, policy: str) -> None:
     first, second = results(adapted(tmp_path, "limited.py", "6", "0", policy=policy))
     assert first == second
@@ -27,3 +27,8 @@ def test_all_that_have_left_it_have_the_same_parameters(tmp_path: Path, policy: 
 def test_bsp_is_as_without_us(tmp_path: Path) -> None:
     alone = plain(tmp_path / "alone", "limited.py", "12", "0")
     assert results(adapted(tmp_path / "run", "limited.py", "12", "0")) == results(alone)
+
+
+def test_collectives_after_the_loop_are_waited_for_where_the_script_waits(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "orders.py", policy="asp")
+    assert [run.stdout(rank)[-1] for rank in run.ranks] == ["4.0 4.0"] * 2

@@ -31,11 +31,15 @@ class QuietWork(dist.Work):
 
     Args:
         tensors: what the collective writes into; after a failure their content is undefined.
+
+    Attributes:
+        before_wait: called by whoever is about to wait for a collective of the backend's or in shared memory.
     """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._tensors = tensors
+        self.before_wait: Callable[[], None] = lambda: None
 
     def is_success(self) -> bool:
         # True, as nothing is ever raised.
@@ -85,6 +89,7 @@ class GuardedWork(QuietWork):
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed. The limit is the group's own."""
+        self.before_wait()
         wait_for(self._work, self._health, self._tensors)
         if self._future is not None and not self._at_end:
             self._future.wait()

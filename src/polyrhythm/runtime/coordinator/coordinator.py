@@ -189,10 +189,9 @@ class Coordinator:
         return self._stepping and worker in self.job.present and not self.job.members[worker].at_end
 
     def _at_end(self, worker: int, message: AtEnd) -> None:
-        if message.away and self._steps(worker):
-            self._withdraw(worker)
-        elif message.away:
-            self.job.leave_out(worker)
+        if message.away:
+            if not self._stepping:
+                self.job.leave_out(worker, message.epoch)
         elif message.early and self._mode.together:
             self._withdraw(worker, out=True)
         else:

@@ -120,7 +120,8 @@ class Member:
     flight, `granted` the last one that it was given.
 
     `batch_size` is what a policy has set; None is what the worker asked for. One that is `out` has no data of its own
-    left for steps that all make together, and waits for the end of the epoch.
+    left for steps that all make together, and waits for the end of the epoch. One that left its loop `early` wants
+    nothing of what is left. `away` is the epoch after which it waited outside while others stood before the next.
     """
 
     ready: Ready | None = None
@@ -130,6 +131,7 @@ class Member:
     read_version: int = 0
     at_end: bool = False
     early: bool = False
+    away: int = -1
     batch_size: int | None = None
     out: bool = False
 
@@ -270,12 +272,19 @@ class Job:
         waiting = self.epoch < 0 and (self.awaited or len(started) < len(self.members))
         return bool(started) and not waiting and all(ready.epoch > self.epoch for ready in started)
 
-    def leave_out(self, worker: int) -> None:
-        """Whoever stands before the next epoch begins it without this worker, if anybody does."""
-        readies = [member.ready for member in self.members.values() if member.ready]
-        if self.members[worker].ready is not None and any(ready.epoch > self.epoch for ready in readies):
-            log.warning("rank %d stays outside after epoch %d, with its parameters; others go on", worker, self.epoch)
-            self.members[worker].ready = None
+    def leave_out(self, worker: int, epoch: int) -> None:
+        """A worker waits outside of its loop over this epoch; whoever stands before the next begins that without it.
+
+        It must say so twice while somebody stands there: the first may have crossed what it has waited for.
+        """
+        member, others = self.members[worker], [member.ready for member in self.members.values() if member.ready]
+        if member.ready is None or not epoch == self.epoch == member.ready.epoch:
+            return
+        awaited = any(ready.epoch > epoch for ready in others)
+        if awaited and member.away == epoch:
+            log.warning("rank %d stays outside after epoch %d, with its parameters; others go on", worker, epoch)
+            member.ready = None
+        member.away = epoch if awaited else -1
 
     def begin_epoch(self, resumed: Position | None = None) -> Resumption | None:
         """All are ready, with different numbers of data of their own; the first may go on from where a job stood.

@@ -23,7 +23,7 @@ from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
-from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, await_others
+from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, remind_while_waiting
 from polyrhythm.runtime.script.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
@@ -295,7 +295,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
 
     def launched(work: dist.Work) -> None:
         if script.session is not None and script.session.apart:
-            await_others(work, script.session.wait_outside)
+            remind_while_waiting(work, script.session.wait_outside)
 
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
     backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()

@@ -4,9 +4,12 @@ Inside the loop workers may make steps of their own, and stand at different ones
 each its own value, as if all had the same, unless a gradient depends on it.
 """
 
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,16 +61,20 @@ class ScriptGroup(SwitchGroup):
 
 
 def await_others(work: dist.Work, remind: Callable[[], None]) -> None:
-    """Wait until a collective on the CPU is over; `remind` is called each second until then."""
-    if not isinstance(work, GuardedWork | SharedWork):
-        return
+    """Wait until a collective is over; `remind` is called for each second for which it is not."""
     pause_s, reminded_s = SHORTEST_S, time.monotonic()
     while not work.is_completed():
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_S)
         if time.monotonic() - reminded_s > REMIND_S:
             reminded_s = time.monotonic()
             remind()
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_S)
+
+
+def remind_while_waiting(work: dist.Work, remind: Callable[[], None]) -> None:
+    """Have whoever waits for this collective in the main thread, and on the CPU, `await_others`."""
+    if isinstance(work, GuardedWork | SharedWork) and threading.current_thread() is threading.main_thread():
+        work.before_wait = partial(await_others, weakref.proxy(work), remind)
 
 
 def reduce_alone(tensors: Iterable[Tensor], op: Any, size: int) -> None:

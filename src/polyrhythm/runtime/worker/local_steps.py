@@ -62,6 +62,10 @@ class LocalStepMode(Granted):
     def standing(self) -> Returned:
         return self._seen.told
 
+    def drop_drawn(self) -> None:
+        super().drop_drawn()
+        self._seen.halt()
+
     def skip_step(self, samples: int) -> None:
         self._seen.step(self._go is not None)
         super().skip_step(samples)
@@ -162,7 +166,13 @@ class AheadMode(LocalStepMode):
 
     def __init__(self, context: WorkerContext, policy: Policy[Any]) -> None:
         super().__init__(context, policy)
-        self._left = 0
+        self._left = self._dropped = 0
+
+    def drop_drawn(self) -> None:
+        if self._go is not None:
+            self._dropped = self._go.number
+        super().drop_drawn()
+        self._asked_s, self._left = None, 0
 
     def before_step(self, samples: int) -> None:
         self._hear()
@@ -237,9 +247,8 @@ class AheadMode(LocalStepMode):
             context.started_s = context.clock()
 
     def _halt(self) -> None:
-        """Stand: what was drawn and not processed is for others."""
-        assert self._go is not None, "it goes on by itself"
-        self._context.client.send(Halted(self._go.number))
+        """Stand: what was drawn and not processed is for others; perhaps it was before the word has come."""
+        self._context.client.send(Halted(self._dropped if self._go is None else self._go.number))
         self._go, self._asked_s, self._left = None, None, 0
         self._sample_ranges.clear()
         self._drawn.clear()

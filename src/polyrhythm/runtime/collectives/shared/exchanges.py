@@ -46,6 +46,7 @@ class SharedWork(QuietWork):
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until it is there, or the generation has failed. The limit is the group's own."""
+        self.before_wait()
         self._future.wait()
         return True
 
