@@ -76,8 +76,7 @@ def test_a_command_is_watched_and_what_was_seen_can_be_read_again(call: Call, tm
     assert done.exit_code == 0, done.stderr
     answer = json.loads(call("doctor", *shown, tmp_path).stdout)
     assert answer["facts"]["read"].endswith("2 ranks watched")
-    # Seldom the last gradient comes to the nanosecond as late as in the step before, which is taken for no step.
-    assert 30 < int(answer["facts"]["steps"].partition(",")[0]) <= 37
+    assert answer["facts"]["steps"].startswith("37, ")
     assert json.loads(done.stdout) == answer
 
 

@@ -92,6 +92,13 @@ def test_a_pass_without_the_wrapper_is_no_step(watched: Watched) -> None:
     assert len(watched.records) == 1
 
 
+def test_a_last_gradient_as_late_as_in_the_step_before_is_one_of_another_step(watched: Watched) -> None:
+    for first in (10, 11):
+        watched.clock.forward_is_over()
+        watched.clock.backward_is_over(watched.hands.move(10), [20, first])
+    assert len(watched.records) == 2
+
+
 def test_a_script_that_averages_by_itself_makes_steps_too(watched: Watched) -> None:
     for waited in (3, 4):
         watched.clock.add("other", watched.hands.move(waited))

@@ -68,7 +68,7 @@ class StepClock:
         self._sums = NOTHING.copy()
         self._step = 0
         self._forward_ns = self._other_ns = self._over_ns = 0
-        self._latest_ns = -1
+        self._ready_ns: Sequence[int] | None = None
         self._batch = 0
         self.depth = 0
         self.device: DeviceStamps | None = None
@@ -96,9 +96,9 @@ class StepClock:
             self.device.end(step, sums, began_ns)
             return
         end_ns, latest_ns = self.now_ns(), max(ready_ns, default=0)
-        if latest_ns == self._latest_ns:  # no gradient of the wrapper was in this pass
+        if ready_ns == self._ready_ns:  # no gradient of the wrapper was in this pass
             return
-        self._latest_ns = latest_ns
+        self._ready_ns = ready_ns
         # Both clocks were read one after the other, and between them the rank may have stood.
         arrival_ns = min(max(self._over_ns + latest_ns, began_ns), end_ns)
         self._write(step, sums, began_ns, arrival_ns, end_ns)
