@@ -25,6 +25,7 @@ from polyrhythm_experiments.reproduce.esync_converged import converged_section, 
 from polyrhythm_experiments.reproduce.esync_table import local_steps, rounds_to_target, table_section, table_trials
 from polyrhythm_experiments.reproduce.esync_trials import (
     EQUAL_S,
+    ESYNC_MODES,
     LATENCIES_S,
     LONG_S,
     MODES,
@@ -181,7 +182,7 @@ def by_latency(runs: Results) -> Grid:
     rows = []
     for latency_s in LATENCIES_S:
         speeds = [over_seeds(of(runs[far_place(latency_s, name)], "samples_per_s"), plain) for name in MODES]
-        gains = [gain(runs, latency_s, name) for name in MODES if name != "SSGD"]
+        gains = [gain(runs, latency_s, name) for name in ESYNC_MODES]
         rows.append([f"{2000 * latency_s:g} ms", *map(str, speeds), *map(str, gains)])
     headings = ("round trip", *(f"{name}, samples/s" for name in MODES), "blocking over SSGD", "non-blocking over SSGD")
     return Grid("By the round trip of a message without a body", headings, rows)

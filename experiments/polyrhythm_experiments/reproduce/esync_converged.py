@@ -12,7 +12,7 @@ from polyrhythm.sim.cluster.links import Network
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 from polyrhythm_experiments.reproduce.curves import accuracy_plot
 from polyrhythm_experiments.reproduce.esync_table import rounds_note
-from polyrhythm_experiments.reproduce.esync_trials import MODES, RATE, to_target, trained
+from polyrhythm_experiments.reproduce.esync_trials import ESYNC_MODES, MODES, RATE, to_target, trained
 from polyrhythm_experiments.reproduce.figures import difference, mean_text, over_seeds, percent, ratio, seconds
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
@@ -26,7 +26,6 @@ NEAR = 0.87
 """A target close to where they converge."""
 ALONE = {"standalone": (LAST_RATE, LAST_S), f"standalone, rate {RATE:g}": (RATE, 2 * LAST_S)}
 """Rate and time of one device alone; the second shows what the rate does."""
-MODE_NAMES = tuple(name for name in MODES if name != "SSGD")
 
 
 def converged_trials(lab: Lab) -> dict[str, Trial]:
@@ -35,7 +34,7 @@ def converged_trials(lab: Lab) -> dict[str, Trial]:
     near = to_target(lab, LAST_RATE, 3_840)
     return {
         **{f"converged/{name}": Trial(alone(lab, rate, length_s), "bsp") for name, (rate, length_s) in ALONE.items()},
-        **{f"converged/{name}": Trial(cluster, MODES[name]) for name in MODE_NAMES},
+        **{f"converged/{name}": Trial(cluster, MODES[name]) for name in ESYNC_MODES},
         **{f"near/{name}": Trial(near, policy, NEAR) for name, policy in MODES.items()},
     }
 
@@ -75,15 +74,15 @@ def converged_s(run: RunResult) -> float | None:
 
 
 def converged_section(runs: Results, charts: Sequence[Chart] = ()) -> DocumentSection:
-    groups = {name: runs[f"converged/{name}"] for name in (*MODE_NAMES, *ALONE)}
+    groups = {name: runs[f"converged/{name}"] for name in (*ESYNC_MODES, *ALONE)}
     rows = [
-        *(less_row(groups, name) for name in MODE_NAMES),
+        *(less_row(groups, name) for name in ESYNC_MODES),
         *(reached_row(name, group) for name, group in groups.items()),
         *(
             ClaimRow(f"time to convergence, {name}", "", "", over_seeds([converged_s(run) for run in group], seconds))
             for name, group in groups.items()
         ),
-        *(near_row(runs, name) for name in MODE_NAMES),
+        *(near_row(runs, name) for name in ESYNC_MODES),
     ]
     figure = accuracy_plot("converged", "Accuracy to convergence, i.i.d.", CAPTION, groups)
     return findings("Accuracy at convergence, i.i.d.", CONVERGED_TEXT, rows, charts=[figure, *charts])

@@ -9,7 +9,7 @@ import msgspec
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.sim import Device, Scenario
 from polyrhythm.telemetry.result import RunResult
-from polyrhythm_experiments.reproduce.esync_trials import MODES, RATES, SPEED_SAMPLES, TARGET, to_target
+from polyrhythm_experiments.reproduce.esync_trials import ESYNC_MODES, MODES, RATES, SPEED_SAMPLES, TARGET, to_target
 from polyrhythm_experiments.reproduce.figures import Measured, mean_text, over_seeds, percent, ratio, seconds
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
@@ -149,13 +149,12 @@ def assumed_cells(network: PublishedNetwork, devices: list[Device]) -> list[str]
 
 def by_links(runs: Results) -> Grid:
     """Speedups over other links."""
-    modes = [name for name in MODES if name != "SSGD"]
-    headings = [f"{name.removeprefix('ESync, ')}, {links}" for links in LINKS for name in modes]
+    headings = [f"{name.removeprefix('ESync, ')}, {links}" for links in LINKS for name in ESYNC_MODES]
     cells = [
         [
             network.name,
             network.speedup,
-            *(str(speedup(runs, network, links, name)) for links in LINKS for name in modes),
+            *(str(speedup(runs, network, links, name)) for links in LINKS for name in ESYNC_MODES),
         ]
         for network in NETWORKS
     ]

@@ -9,6 +9,7 @@ from polyrhythm_experiments.reproduce.lab import Lab, Trial
 POLICIES = {"SSGD": "bsp", "ASGD": "asp", "SSP(3)": "ssp:3", "ESync": "esync"}
 MODES = {"SSGD": "bsp", "ESync, blocking": "esync", "ESync, non-blocking": "esync:blocking=false"}
 """What is compared by latency."""
+ESYNC_MODES = tuple(name for name in MODES if name != "SSGD")
 LATENCIES_S = (0.0, 0.01, 0.02, 0.05, 0.1)
 """Of a message, one way."""
 TARGET = 0.8

@@ -70,8 +70,9 @@ def over_present(state: OptimizerState, present: Tensor) -> OptimizerState:
     >>> mean.vectors["momentum"].values.tolist(), mean.absent
     ([1.0, 2.0, 6.0, 0.0], frozenset({2}))
     """
+    shares = present.tolist()
     for vector in state.vectors.values():
-        for piece, share in zip(vector.pieces(), present.tolist(), strict=True):
+        for piece, share in zip(vector.pieces(), shares, strict=True):
             if 0.0 < share < WHOLE:
                 piece.div_(share)
-    return replace(state, absent=frozenset(place for place, share in enumerate(present.tolist()) if not share))
+    return replace(state, absent=frozenset(place for place, share in enumerate(shares) if not share))

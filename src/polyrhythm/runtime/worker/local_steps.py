@@ -248,11 +248,8 @@ class AheadMode(LocalStepMode):
 
     def _halt(self) -> None:
         """Stand: what was drawn and not processed is for others; perhaps it was before the word has come."""
-        self._context.client.send(Halted(self._dropped if self._go is None else self._go.number))
-        self._go, self._asked_s, self._left = None, None, 0
-        self._sample_ranges.clear()
-        self._drawn.clear()
-        self._seen.halt()
+        self.drop_drawn()
+        self._context.client.send(Halted(self._dropped))
         self._context.generation += 1
 
 

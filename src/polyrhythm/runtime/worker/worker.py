@@ -162,6 +162,11 @@ class Worker:
             context.wait()
         return context.done
 
+    def run_out(self) -> None:
+        """The script wants no more data of this epoch: stand at its end; others may need this worker until then."""
+        while not (self.left or self.end_epoch(out_of_data=True)):
+            pass
+
     def wait_outside(self) -> None:
         """The script waits for the others outside of its loop, so that they must not wait for it."""
         self._context.tell_end(self._position.epoch, away=True)
@@ -244,8 +249,7 @@ class Worker:
         context.exchange.abandon(f"rank {self.rank}: {reason}")
         context.exchange.part()
 
-    def close(self) -> None:
-        """Leave torch as it was."""
+    def close(self) -> None:  # leave torch as it was
         self._context.losses.listen(False)
 
     def switch(self, policy: str) -> None:

@@ -97,8 +97,7 @@ class OwnData:
         """The data of this worker are over."""
         if self.open:
             self.open = False
-            while not (self._worker.left or self._worker.end_epoch(out_of_data=True)):
-                pass  # others may still need this worker for an exchange
+            self._worker.run_out()
             self._at_end()
 
     @property

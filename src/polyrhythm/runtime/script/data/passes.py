@@ -175,11 +175,6 @@ class Draws:
     def end_epoch(self) -> bool:
         return self.worker.end_epoch()
 
-    def leave(self) -> None:
-        """Others process what the script has not."""
-        while not (self.worker.left or self.worker.end_epoch(out_of_data=True)):
-            pass
-
     def used(self) -> None:
         """What the script got in this epoch, and gets from now on, is not dealt out again."""
         self._in_use = True
@@ -345,7 +340,7 @@ class ScriptLoader(SessionLoader[Any]):
             return
         self._left = True
         self._accumulation.start()
-        self._draws.leave()
+        self._draws.worker.run_out()
         self._at_end()
 
     def _divisor(self, parts: int) -> int:
