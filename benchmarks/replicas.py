@@ -21,7 +21,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Limits, Scenario, TimingWorkload, load_scenario, simulate, sweep
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
-from polyrhythm_experiments.reproduce.selsync_trials import HYPER_PARAMETERS
+from polyrhythm_experiments.reproduce.selsync.trials import HYPER_PARAMETERS
 
 SEEDS = (0, 1, 2)
 TARGET = 0.8

@@ -13,10 +13,10 @@ from polyrhythm_experiments.reproduce.numbers import as_json
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 PAPERS = {
-    "esync": "polyrhythm_experiments.reproduce.esync",
-    "selsync": "polyrhythm_experiments.reproduce.selsync",
-    "sync-switch": "polyrhythm_experiments.reproduce.sync_switch",
-    "rlp": "polyrhythm_experiments.reproduce.rlp",
+    "esync": "polyrhythm_experiments.reproduce.esync.page",
+    "selsync": "polyrhythm_experiments.reproduce.selsync.page",
+    "sync-switch": "polyrhythm_experiments.reproduce.sync_switch.page",
+    "rlp": "polyrhythm_experiments.reproduce.rlp.page",
 }
 """Module of each paper, by name; its function `page` takes a `Lab` and gives a `Document`."""
 

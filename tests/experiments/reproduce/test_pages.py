@@ -8,11 +8,11 @@ import pytest
 
 from polyrhythm.report.document import Document
 from polyrhythm_experiments.reproduce import ClaimRow, Lab, claims
-from polyrhythm_experiments.reproduce.esync import page as esync_page
+from polyrhythm_experiments.reproduce.esync.page import page as esync_page
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
-from polyrhythm_experiments.reproduce.selsync import page as selsync_page
-from polyrhythm_experiments.reproduce.selsync import table_cells
-from polyrhythm_experiments.reproduce.selsync_trials import cluster, trial
+from polyrhythm_experiments.reproduce.selsync.page import page as selsync_page
+from polyrhythm_experiments.reproduce.selsync.page import table_cells
+from polyrhythm_experiments.reproduce.selsync.trials import cluster, trial
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from polyrhythm.rl.instances import Family, draw
-from polyrhythm_experiments.reproduce.rlp import typical
-from polyrhythm_experiments.reproduce.rlp_evaluation import compare, instances, measure_all, spec_for
+from polyrhythm_experiments.reproduce.rlp.evaluation import compare, instances, measure_all, spec_for
+from polyrhythm_experiments.reproduce.rlp.page import typical
 
 TINY = Family("tiny", hidden=(0,), learning_rate=0.6, target=0.6, workers=(3,))
 

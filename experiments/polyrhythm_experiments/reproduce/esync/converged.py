@@ -11,8 +11,8 @@ from polyrhythm.sim import Device, Scenario
 from polyrhythm.sim.cluster.links import Network
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 from polyrhythm_experiments.reproduce.curves import accuracy_plot
-from polyrhythm_experiments.reproduce.esync_table import rounds_note
-from polyrhythm_experiments.reproduce.esync_trials import ESYNC_MODES, MODES, RATE, to_target, trained
+from polyrhythm_experiments.reproduce.esync.table import rounds_note
+from polyrhythm_experiments.reproduce.esync.trials import ESYNC_MODES, MODES, RATE, to_target, trained
 from polyrhythm_experiments.reproduce.figures import difference, mean_text, over_seeds, percent, ratio, seconds
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings

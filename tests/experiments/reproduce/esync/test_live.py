@@ -1,7 +1,7 @@
 """ESync on real processes: the measurement in small, and what a page makes of it."""
 
 from polyrhythm_experiments.reproduce import claims
-from polyrhythm_experiments.reproduce.live_esync import FAST, POLICIES, SLOWDOWN, LiveESync, live_section, measure
+from polyrhythm_experiments.reproduce.esync.live import FAST, POLICIES, SLOWDOWN, LiveESync, live_section, measure
 
 
 def test_a_slow_worker_computes_and_the_others_wait_for_it() -> None:

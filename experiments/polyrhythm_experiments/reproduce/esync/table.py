@@ -9,7 +9,7 @@ import msgspec
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.sim import Device, Scenario
 from polyrhythm.telemetry.result import RunResult
-from polyrhythm_experiments.reproduce.esync_trials import ESYNC_MODES, MODES, RATES, SPEED_SAMPLES, TARGET, to_target
+from polyrhythm_experiments.reproduce.esync.trials import ESYNC_MODES, MODES, RATES, SPEED_SAMPLES, TARGET, to_target
 from polyrhythm_experiments.reproduce.figures import Measured, mean_text, over_seeds, percent, ratio, seconds
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings

@@ -6,11 +6,11 @@ import pytest
 
 from polyrhythm.report.document import Document
 from polyrhythm_experiments.reproduce import Lab, claims
-from polyrhythm_experiments.reproduce import sync_switch as module
-from polyrhythm_experiments.reproduce.live_switch import LiveSwitch, measure
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.store import ResultStore
-from polyrhythm_experiments.reproduce.sync_switch_trials import SETUPS, trials
+from polyrhythm_experiments.reproduce.sync_switch import page as module
+from polyrhythm_experiments.reproduce.sync_switch.live import LiveSwitch, measure
+from polyrhythm_experiments.reproduce.sync_switch.trials import SETUPS, trials
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from polyrhythm.report.document import Grid
 from polyrhythm.sim import Device, Scenario
 from polyrhythm.sim.cluster.compute import Compute
 from polyrhythm.sim.cluster.links import BYTES_PER_GIGABIT, Network
-from polyrhythm_experiments.reproduce.esync_trials import (
+from polyrhythm_experiments.reproduce.esync.live import BYTES_PER_S, FAST, FAST_S, MESSAGE_BYTES, SLOWDOWN
+from polyrhythm_experiments.reproduce.esync.trials import (
     EQUAL_S,
     PARTITIONS,
     POLICIES,
@@ -31,7 +32,6 @@ from polyrhythm_experiments.reproduce.figures import (
     seconds,
 )
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
-from polyrhythm_experiments.reproduce.live_esync import BYTES_PER_S, FAST, FAST_S, MESSAGE_BYTES, SLOWDOWN
 
 LINKS_GBPS = (2.5, 10.0, 25.0, 40.0, 100.0)
 """Of the server; the devices' NICs are as fast."""

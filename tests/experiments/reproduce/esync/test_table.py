@@ -8,9 +8,9 @@ import pytest
 from polyrhythm.sim import simulate
 from polyrhythm.telemetry.result import EvalPoint
 from polyrhythm_experiments.reproduce import Lab
-from polyrhythm_experiments.reproduce.esync_causes import JITTERS, cause_trials, fast_wait_s, over
-from polyrhythm_experiments.reproduce.esync_converged import GAIN, PATIENCE, converged
-from polyrhythm_experiments.reproduce.esync_table import (
+from polyrhythm_experiments.reproduce.esync.causes import JITTERS, cause_trials, fast_wait_s, over
+from polyrhythm_experiments.reproduce.esync.converged import GAIN, PATIENCE, converged
+from polyrhythm_experiments.reproduce.esync.table import (
     BASE,
     LINKS,
     NETWORKS,
@@ -22,7 +22,7 @@ from polyrhythm_experiments.reproduce.esync_table import (
     table_place,
     table_trials,
 )
-from polyrhythm_experiments.reproduce.esync_trials import MODES, paper_cluster, timed
+from polyrhythm_experiments.reproduce.esync.trials import MODES, paper_cluster, timed
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 

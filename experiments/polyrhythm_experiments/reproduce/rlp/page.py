@@ -20,8 +20,8 @@ from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.figures import percent, plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
-from polyrhythm_experiments.reproduce.rlp_evaluation import Ratio, best_of, compare, instances, measure
-from polyrhythm_experiments.reproduce.rlp_trials import SPECS, TRAINED, ResultsByKey, figures, run
+from polyrhythm_experiments.reproduce.rlp.evaluation import Ratio, best_of, compare, instances, measure
+from polyrhythm_experiments.reproduce.rlp.trials import SPECS, TRAINED, ResultsByKey, figures, run
 
 SOURCE = "*Learning efficient parameter server synchronization policies for distributed SGD* (RLP)."
 NAMES = {"ssp:1": "SSP(2)", "ssp:4": "SSP(5)", "ssp:7": "SSP(8)", "rlp": "RLP", "kbandit": "bandit"}

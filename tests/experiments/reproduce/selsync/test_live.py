@@ -1,7 +1,7 @@
 """SelSync on real processes: the measurement in small, and what a page makes of it."""
 
 from polyrhythm_experiments.reproduce import claims
-from polyrhythm_experiments.reproduce.live_selsync import POLICIES, LiveSelSync, live_section, measure
+from polyrhythm_experiments.reproduce.selsync.live import POLICIES, LiveSelSync, live_section, measure
 
 
 def test_steps_without_an_exchange_are_counted() -> None:

@@ -7,9 +7,9 @@ from polyrhythm.report.figures import Chart
 from polyrhythm_experiments.reproduce.curves import reached_s
 from polyrhythm_experiments.reproduce.figures import Measured, difference, over_seeds, percent, ratio, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
-from polyrhythm_experiments.reproduce.live_switch import LiveSwitch, measure
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
-from polyrhythm_experiments.reproduce.sync_switch_trials import (
+from polyrhythm_experiments.reproduce.sync_switch.live import LiveSwitch, measure
+from polyrhythm_experiments.reproduce.sync_switch.trials import (
     BATCHES,
     BOUND,
     LOW,

@@ -7,7 +7,7 @@ from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.report.figures import Chart
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 from polyrhythm_experiments.reproduce.curves import accuracy_plot, reached_s
-from polyrhythm_experiments.reproduce.esync_causes import (
+from polyrhythm_experiments.reproduce.esync.causes import (
     APART,
     alike_note,
     by_jitter,
@@ -21,9 +21,10 @@ from polyrhythm_experiments.reproduce.esync_causes import (
     played_note,
     steps_note,
 )
-from polyrhythm_experiments.reproduce.esync_converged import converged_section, converged_trials
-from polyrhythm_experiments.reproduce.esync_table import local_steps, rounds_to_target, table_section, table_trials
-from polyrhythm_experiments.reproduce.esync_trials import (
+from polyrhythm_experiments.reproduce.esync.converged import converged_section, converged_trials
+from polyrhythm_experiments.reproduce.esync.live import live_section, lives
+from polyrhythm_experiments.reproduce.esync.table import local_steps, rounds_to_target, table_section, table_trials
+from polyrhythm_experiments.reproduce.esync.trials import (
     EQUAL_S,
     ESYNC_MODES,
     LATENCIES_S,
@@ -51,7 +52,6 @@ from polyrhythm_experiments.reproduce.figures import (
     seconds,
 )
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
-from polyrhythm_experiments.reproduce.live_esync import live_section, lives
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 
 SOURCE = (

@@ -11,7 +11,7 @@ from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.lab import Lab
-from polyrhythm_experiments.reproduce.rlp_evaluation import instances, measure
+from polyrhythm_experiments.reproduce.rlp.evaluation import instances, measure
 
 SPECS = (*TEACHERS, "k-sync:{k}", "k-async:{k}", "k-group:{k}", "kbandit", "rlp")
 """What is compared; {k} is seven tenths of the workers."""

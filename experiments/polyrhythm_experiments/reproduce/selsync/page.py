@@ -16,9 +16,9 @@ from polyrhythm_experiments.reproduce.figures import (
     times,
 )
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs
-from polyrhythm_experiments.reproduce.live_selsync import live_section, lives
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings, reproduction
-from polyrhythm_experiments.reproduce.selsync_trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
+from polyrhythm_experiments.reproduce.selsync.live import live_section, lives
+from polyrhythm_experiments.reproduce.selsync.trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
 
 SOURCE = "Tyagi, Swany: *Accelerating Distributed ML Training via Selective Synchronization*, IEEE CLUSTER 2023."
 NEAR = 0.01

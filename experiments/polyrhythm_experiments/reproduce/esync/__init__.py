@@ -1,0 +1,1 @@
+"""ESync: its figures and table 1, run again."""

@@ -1,0 +1,1 @@
+"""RLP: its figures and table 1, run again."""

@@ -1,0 +1,1 @@
+"""Sync-Switch: its tables and figures, run again."""
