@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.workload import Workload
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.rollback import UNSURE, Rollback
 from polyrhythm.runtime.wire.protocol import Diverged, Ended, Ready
 from tests.runtime.coordinator.test_coordinator import EPOCHS, policies, processed_once, seeds

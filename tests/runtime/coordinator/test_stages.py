@@ -16,7 +16,8 @@ from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import is_built_in, parse_policy
-from polyrhythm.runtime.coordinator.job import Job, Member, workload_of
+from polyrhythm.runtime.coordinator.job import Job, workload_of
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.stages import PolicyChoice, Stages
 from polyrhythm.runtime.wire.protocol import Confirmed, Ready
 from polyrhythm.runtime.wire.tls.files import CA

@@ -10,7 +10,8 @@ from polyrhythm.core.policy_state import decode_state
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.coordinator.stages import Stages, check_own_data
 from polyrhythm.runtime.wire.protocol import Ready

@@ -6,7 +6,8 @@ A message that only comes late, as of a step that was cancelled while it was und
 from typing import Final
 
 from polyrhythm.errors import FrameError
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.wire.protocol import (

@@ -22,12 +22,14 @@ from polyrhythm.policies import BSP
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.coordinator.checks import counts
-from polyrhythm.runtime.coordinator.job import CoordinatorEffects, Job, Member, Ranks, Stand, flow_of, without
+from polyrhythm.runtime.coordinator.effects import CoordinatorEffects
+from polyrhythm.runtime.coordinator.job import Job, Stand
+from polyrhythm.runtime.coordinator.members.member import Member, Ranks, without
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.rollback import Rollback
 from polyrhythm.runtime.coordinator.stages import PolicyChoice, phase_of
-from polyrhythm.runtime.coordinator.state_holders import StateHolders
+from polyrhythm.runtime.coordinator.state_holders import StateHolders, flow_of
 from polyrhythm.runtime.wire.protocol import (
     AtEnd,
     Bye,

@@ -1,96 +1,28 @@
 """What the parts of the coordinator share: the members of the job, its ledger and workload, and the way out."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from polyrhythm.core import Cluster, Decisions, Event, Ledger, LeftReason, Policy, Ticket
+from polyrhythm.core import Cluster, Decisions, Event, Ledger, LeftReason, Policy
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import UNKNOWN, SampleRange, Workload
 from polyrhythm.errors import PolicyError, UsageError
-from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
-from polyrhythm.runtime.checkpoint.returned import JobState
-from polyrhythm.runtime.coordinator.agreement import disagreement
-from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow, ToWorker
+from polyrhythm.runtime.checkpoint.manifest import Position
+from polyrhythm.runtime.coordinator.effects import CoordinatorEffects
+from polyrhythm.runtime.coordinator.members.agreement import disagreement
+from polyrhythm.runtime.coordinator.members.member import WORDS, Member
+from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
-from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, GroupSettings
+from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE
 
 log = logging.getLogger(__name__)
 
-Home: TypeAlias = Literal["start", "workers", "servers"]
-"""Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
-
-Ranks: TypeAlias = tuple[int, ...]
-
-MemberOffers: TypeAlias = tuple[tuple[int, tuple[SampleRange, ...]], ...]
-"""What a worker puts into exchanges that not all have completed, with their numbers."""
-
-Offers: TypeAlias = dict[int, MemberOffers]
-"""The same of each worker."""
-
-GONE: Final = -1
-"""In the place of a member that a phase has lost: its rank may come back, and is no member then."""
-
 Stand: TypeAlias = Literal["entering", "stepping", "between"]
 """Where a job can stand: on the way into a phase, in the steps of an epoch, or at its end."""
-
-WORDS = {"finished": "has finished", "died": "died", "hung": "hangs", "removed": "left early"}
-"""How the log calls the ways in which a worker can leave."""
-
-
-def without(worker: int, ranks: Ranks) -> Ranks:
-    """With `GONE` in a worker's place.
-
-    >>> without(1, (0, 1, 2))
-    (0, -1, 2)
-    """
-    return tuple(GONE if rank == worker else rank for rank in ranks)
-
-
-class CoordinatorEffects(Protocol):
-    """What the coordinator needs from the process that it runs in."""
-
-    def send(self, worker: int, message: ToWorker | JobState) -> None: ...
-
-    def apply(
-        self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
-    ) -> None:
-        """Make one optimizer step on the servers with the weighted mean of these gradients, under these settings."""
-
-    def drop(self, tickets: Sequence[Ticket]) -> None: ...
-
-    def cut(self, reason: str, after: int = 0) -> None:
-        """End the collectives of the current phase on all workers, in synchronous mode those after the first `after`
-        steps.
-
-        They will say that they are `CollectiveFailed`.
-        """
-
-    def begin_phase(self, number: int, policy: Policy[Any], cluster: Cluster, state: str = "") -> None:
-        """A new phase starts, perhaps with the policy in this state; what is recorded from now on belongs to it."""
-
-    def propose(self, number: int, policy: str) -> None:
-        """Ask all workers whether they can run this policy."""
-
-    def give_up(self, reason: str) -> None:
-        """End the job for everyone, with one line."""
-
-    def tell_loss(self, worker: int, reason: LeftReason) -> None:
-        """A member is gone: whoever watches hears of it."""
-
-    def keep(self, snapshot: JobSnapshot) -> None:
-        """All stand at a checkpoint, which a worker is writing: keep what belongs to it."""
-
-    def record(self, event: Event, decisions: Decisions) -> None: ...
-
-    def remark(self, text: str) -> None:
-        """What a policy remarks about the event that is recorded next."""
-
-    def wake(self, time_s: float) -> None: ...
 
 
 def workload_of(ready: Ready) -> Workload:
@@ -99,45 +31,8 @@ def workload_of(ready: Ready) -> Workload:
     return Workload(ready.dataset_samples, ready.dataset_samples)
 
 
-def flow_of(home: Home, on_servers: bool) -> StateFlow:
-    """How the state comes to where a phase needs it.
-
-    >>> flow_of("start", True), flow_of("servers", True), flow_of("servers", False), flow_of("workers", False)
-    ('upload', 'keep', 'pull', 'keep')
-    """
-    if on_servers == (home == "servers"):
-        return "keep"
-    return "upload" if on_servers else "pull"
-
-
 def reraise(error: PolicyError) -> None:
     raise error
-
-
-@dataclass(slots=True)
-class Member:
-    """One live worker. `sample_ranges` are granted to it and not yet processed, oldest first; `step` is the one in
-    flight, `granted` the last one that it was given.
-
-    `batch_size` is what a policy has set; None is what the worker asked for. One that is `out` has no data of its own
-    left for steps that all make together, and waits for the end of the epoch. One that left its loop `early` wants
-    nothing of what is left. `away` is the epoch after which it waited outside while others stood before the next.
-    """
-
-    ready: Ready | None = None
-    step: int | None = None
-    granted: int = -1
-    sample_ranges: deque[SampleRange] = field(default_factory=deque)
-    read_version: int = 0
-    at_end: bool = False
-    early: bool = False
-    away: int = -1
-    batch_size: int | None = None
-    out: bool = False
-
-    def stand_at_end(self, early: bool) -> None:
-        """No step is to come in this epoch; `early`, the script wants none of those that it could make."""
-        self.at_end, self.early = True, early
 
 
 @dataclass(slots=True)

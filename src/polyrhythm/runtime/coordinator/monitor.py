@@ -11,7 +11,8 @@ from typing import Any
 from polyrhythm.core import Decisions, Event, Ledger, LeftReason, Policy, Report, Sync
 from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.job import WORDS, Job, Member
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import WORDS, Member
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.control_protocol import EventKind, JobEvent, Status, WorkerStatus
 from polyrhythm.runtime.wire.job_config import JobConfig

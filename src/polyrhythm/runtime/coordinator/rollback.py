@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import msgspec
 
 from polyrhythm.core.workload import Workload, WorkloadState
-from polyrhythm.runtime.coordinator.job import Job, Ranks, workload_of
+from polyrhythm.runtime.coordinator.job import Job, workload_of
+from polyrhythm.runtime.coordinator.members.member import Ranks
 from polyrhythm.runtime.wire.protocol import Diverged, Ended, Ready
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.training.divergence import LossWatch

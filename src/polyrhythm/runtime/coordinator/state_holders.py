@@ -2,19 +2,34 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from polyrhythm.core import LeftReason, Policy
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.coordinator.job import Home, Job, Ranks, without
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Ranks, without
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.unsynchronised import UnsynchronisedSamples
-from polyrhythm.runtime.wire.protocol import EpochDone, Ready, Refused
+from polyrhythm.runtime.wire.protocol import EpochDone, Ready, Refused, StateFlow
 
 log = logging.getLogger(__name__)
+
+Home: TypeAlias = Literal["start", "workers", "servers"]
+"""Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
+
+
+def flow_of(home: Home, on_servers: bool) -> StateFlow:
+    """How the state comes to where a phase needs it.
+
+    >>> flow_of("start", True), flow_of("servers", True), flow_of("servers", False), flow_of("workers", False)
+    ('upload', 'keep', 'pull', 'keep')
+    """
+    if on_servers == (home == "servers"):
+        return "keep"
+    return "upload" if on_servers else "pull"
 
 
 def intersection(ranks: Ranks, there: Ranks) -> Ranks:

@@ -14,7 +14,8 @@ from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member, Offers, Ranks
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member, Offers, Ranks
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
 from polyrhythm.runtime.wire.protocol import (

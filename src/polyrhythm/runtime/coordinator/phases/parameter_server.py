@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.coordinator.job import Job, Member
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
 from polyrhythm.runtime.wire.protocol import (
     AtEnd,

@@ -11,7 +11,8 @@ from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, Le
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member, Offers, Ranks
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member, Offers, Ranks
 from polyrhythm.runtime.wire.protocol import (
     CollectiveFailed,
     Halted,

@@ -4,8 +4,8 @@ from typing import Any
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import PolicyError
-from polyrhythm.runtime.coordinator.agreement import why_undealt
 from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.agreement import why_undealt
 
 
 def check_shares(policy: Policy[Any], job: Job) -> None:

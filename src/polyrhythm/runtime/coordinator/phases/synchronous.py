@@ -18,7 +18,8 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.coordinator.job import Job, Member, Ranks
+from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.member import Member, Ranks
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
 from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress, StepOrder
 from polyrhythm.runtime.coordinator.phases.shares import check_shares

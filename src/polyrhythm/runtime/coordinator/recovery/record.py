@@ -7,7 +7,8 @@ of it. So a worker is never further than the newest record but by steps, of whic
 import msgspec
 
 from polyrhythm.runtime.checkpoint.manifest import Position
-from polyrhythm.runtime.coordinator.job import Offers, Ranks, Stand
+from polyrhythm.runtime.coordinator.job import Stand
+from polyrhythm.runtime.coordinator.members.member import Offers, Ranks
 from polyrhythm.runtime.coordinator.rollback import RollbackRecord
 from polyrhythm.runtime.coordinator.state_holders import HoldersRecord
 from polyrhythm.runtime.wire.job_config import JobConfig

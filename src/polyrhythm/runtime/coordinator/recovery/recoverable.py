@@ -11,7 +11,8 @@ from polyrhythm.runtime.checkpoint.manifest import Position
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.checkpoint.snapshots import decoded, encoded
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.job import Member, MemberOffers, Stand, workload_of
+from polyrhythm.runtime.coordinator.job import Stand, workload_of
+from polyrhythm.runtime.coordinator.members.member import Member, MemberOffers
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
 from polyrhythm.runtime.coordinator.recovery.record import EntryRecord, JobRecord, MemberRecord

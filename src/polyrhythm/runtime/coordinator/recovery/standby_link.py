@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from polyrhythm.errors import FrameError
 from polyrhythm.runtime.coordinator.heartbeats import Heartbeats
-from polyrhythm.runtime.coordinator.job import Ranks
+from polyrhythm.runtime.coordinator.members.member import Ranks
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.runtime.coordinator.agreement import disagreement
-from polyrhythm.runtime.coordinator.job import Member
+from polyrhythm.runtime.coordinator.members.agreement import disagreement
+from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.wire.protocol import Ready, Term
 from tests.runtime.fake_job import FakeJob
 
