@@ -13,7 +13,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed
 from polyrhythm.runtime.wire.worker_buffers import WorkerBuffers
 from polyrhythm.runtime.worker.context import WorkerContext
-from polyrhythm.runtime.worker.losses import Losses
+from polyrhythm.runtime.worker.losses.heard import Losses
 from polyrhythm.runtime.worker.parameter_server import VOID, ParameterServerMode
 from polyrhythm.training.compression import NOTHING
 from polyrhythm.training.optimizer import OptimizerState

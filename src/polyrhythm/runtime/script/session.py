@@ -22,7 +22,7 @@ from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchan
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import data_terms
-from polyrhythm.runtime.worker.losses import WriterEar
+from polyrhythm.runtime.worker.losses.figures import WriterEar
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
@@ -341,7 +341,7 @@ class ScriptSession(Session):
     @property
     def aligned(self) -> bool:
         """Whether all workers have made the same steps since the job began, so that a step's collectives meet."""
-        return not (self.apart or self._worker._been_apart)
+        return not (self.apart or self._worker.been_apart)
 
     def _end_epoch(self) -> None:
         """In synchronous mode, all evaluate with the buffers of the lowest rank, as with DistributedDataParallel."""

@@ -28,7 +28,7 @@ from polyrhythm.runtime.wire.protocol import Address, Bye, Cut, JobInfo, ToCoord
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
 from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
 from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread
 from polyrhythm.runtime.worker.presence.route import Route

@@ -12,7 +12,8 @@ from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Phase, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
-from polyrhythm.runtime.worker.losses import Losses, ScriptFigures
+from polyrhythm.runtime.worker.losses.figures import ScriptFigures
+from polyrhythm.runtime.worker.losses.heard import Losses
 from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.replica import ScriptReplica
 

@@ -44,12 +44,13 @@ from polyrhythm.runtime.worker.group.exchange import SliceExchange
 from polyrhythm.runtime.worker.group.link import find_link
 from polyrhythm.runtime.worker.group.replica import ShardedReplica
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
-from polyrhythm.runtime.worker.losses import Guard, refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
+from polyrhythm.runtime.worker.losses.guard import Guard
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
+from polyrhythm.runtime.worker.refusals import refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
-from polyrhythm.training.compression import Compression, parse_compression
+from polyrhythm.training.compression import parse_compression
 from polyrhythm.training.data.injection import Injection, check_injection, own_batch
 from polyrhythm.training.divergence import OnDivergence
 
@@ -73,8 +74,10 @@ class Session:
         self._link = link = find_link(model)
         parts = model, optimizer
         self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
-        self._optimizer, self._arguments = optimizer, arguments
-        self._first_epoch, self._handles = 0, list[Any]()
+        self._optimizer = optimizer
+        self._arguments = arguments
+        self._first_epoch = 0
+        self._handles = list[Any]()
         self._checkpoints: ReplicaCheckpoints | None = None
         self._loader: SessionLoader[Any] | None = None
         self._place: EpochPlace | None = None
@@ -314,11 +317,8 @@ class Session:
     def _make_exchange(self) -> DDPExchange:
         if self._link is not None:
             return SliceExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._link)
-        return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
-
-    @property
-    def _compression(self) -> Compression:
-        return parse_compression(self._client.config.compress)
+        compression = parse_compression(self._client.config.compress)
+        return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, compression)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ coordinator anyway, and looked at just before a push. What a step is made of dep
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable
 
@@ -18,11 +17,9 @@ from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import (
     Bye,
     CollectiveFailed,
-    Diverged,
     Ended,
     Entered,
     EpochDone,
-    NonFiniteLoss,
     Phase,
     Ready,
     Refused,
@@ -34,7 +31,8 @@ from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.context import DrawnBatch, JobClient, StepMode, Tally, WorkerContext
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.local_steps import mode_on_workers
-from polyrhythm.runtime.worker.losses import SHOWN_S, FiniteWatch, Guard
+from polyrhythm.runtime.worker.losses.guard import Guard
+from polyrhythm.runtime.worker.losses.reports import LossReports
 from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.presence.comeback import come_back
@@ -72,15 +70,20 @@ class Worker:
         anyone: Callable[[bool], bool] = bool,
     ) -> None:
         self.rank = rank
-        self._guard, self._checkpoints = guard or Guard(replica), checkpoints
+        self._guard = guard or Guard(replica)
+        self._checkpoints = checkpoints
         parts, steering = (rank, client, replica, exchange, clock), StepSettings(replica.optimizer)
         self._context = WorkerContext(*parts, self._follow, self._come_back, steering, anyone)
         self._side: StepMode = ParameterServerMode(self._context)
-        self._position, self._inside = EpochPosition(), False
+        self._losses = LossReports(self._context, self._guard)
+        self._position = EpochPosition()
         self._ready: Ready | None = None
         self.arrivals: dict[int, Lateness] = {}
-        self._finite, self._shown_s = FiniteWatch(), -math.inf
-        self._reads = self._has_warned = self._shares = self._weighs = self._been_apart = self.left = False
+        self.left = False
+        self.been_apart = False
+        """Whether workers have made steps of their own since the job began."""
+        self._inside = False
+        self._shares = self._weighs = False
 
     @property
     def tally(self) -> Tally:
@@ -200,7 +203,7 @@ class Worker:
         launched_s = context.exchange.launched_s if context.exchange.reduces else now_s
         computed_at_s = launched_s if launched_s > context.started_s else now_s
         context.computed_s, context.exchanged_s = computed_at_s - context.started_s, now_s - computed_at_s
-        context.void, context.loss = False, self._hear(now_s)
+        context.void, context.loss = False, self._losses.hear(now_s)
         if context.steering.due:
             context.steering.begin()
         self._side.before_step(samples)
@@ -255,33 +258,6 @@ class Worker:
     def switch(self, policy: str) -> None:
         self._context.client.send(SwitchTo(policy))
 
-    def _hear(self, now_s: float) -> float | None:
-        """The loss of this step, if somebody needs it; what is wrong with it the coordinator is told."""
-        losses, step = self._context.losses, self._context.tally.steps + 1
-        if not self._reads:
-            if odd := self._finite.see(losses.drain(), step):
-                self._warn(*odd)
-            shown = now_s >= self._shown_s + SHOWN_S
-            self._shown_s = now_s if shown else self._shown_s
-            return self._finite.latest if shown else None
-        loss = self._context.exchange.common(losses.take())
-        if loss is not None and self._guard.listens:
-            self._watch(loss)
-        elif loss is not None and not math.isfinite(loss):
-            self._warn(step, loss)
-        return loss
-
-    def _watch(self, loss: float) -> None:
-        """Tell the coordinator if the losses have diverged; until it has decided, everything goes on."""
-        if (why := self._guard.see(loss)) and self.phase:
-            self._context.client.send(Diverged(self.phase.number, why, self._guard.goes_back))
-
-    def _warn(self, step: int, loss: float) -> None:
-        """Have it said once that a loss is not finite."""
-        if not self._has_warned:
-            self._has_warned = True
-            self._context.client.send(NonFiniteLoss(step, loss))
-
     def _come_back(self, lost: CoordinatorLostError) -> None:
         come_back(self._context, self._side.standing(), self._ready, self._inside, lost)
         self._guard.say_again()
@@ -308,7 +284,7 @@ class Worker:
             context.pending.append(message)
         newest = not any(isinstance(message, Phase) for message in context.pending)
         context.collective_failed |= not newest
-        self._been_apart |= runtime_placement(parse_policy(phase.policy)) != "every_rank"
+        self.been_apart |= runtime_placement(parse_policy(phase.policy)) != "every_rank"
         return newest
 
     def _enter(self, phase: Phase) -> None:
@@ -322,9 +298,9 @@ class Worker:
         self._context.generation += 1
         self._side, context.collective_failed = ParameterServerMode(context), False
         context.steering.settings = Settings()
-        self._reads = phase.hears or "loss" in policy.traits.needs or self._guard.listens
-        self._shares, self._weighs = policy.traits.shares, phase.weighs or policy.traits.shares
-        context.losses.listen(True, means=self._weighs)
+        self._shares = policy.traits.shares
+        self._weighs = phase.weighs or self._shares
+        self._losses.begin(phase, "loss" in policy.traits.needs, means=self._weighs)
         context.replica.weigh(None)
         context.exchange.part()
         self._go_back(phase)

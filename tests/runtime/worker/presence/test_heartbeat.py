@@ -13,7 +13,7 @@ from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import Acceptor
 from polyrhythm.runtime.wire.protocol import Address, Cut, Heartbeat
 from polyrhythm.runtime.wire.shard_protocol import Hello
-from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence import heartbeat
 from polyrhythm.runtime.worker.presence.heartbeat import HeartbeatThread, Silence
 from polyrhythm.runtime.worker.presence.route import Route

@@ -19,7 +19,7 @@ from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinato
 from polyrhythm.runtime.worker.client import CoordinatorClient, open_store
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
-from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
 from polyrhythm.runtime.worker.replica import ScriptReplica
 

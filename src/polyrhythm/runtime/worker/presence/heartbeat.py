@@ -12,7 +12,7 @@ from polyrhythm.runtime.wire.event_loop import LoopThread
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.protocol import Confirmed, Cut, Heartbeat, LeaveJob, Propose
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected
-from polyrhythm.runtime.worker.losses import ScriptFigures
+from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence.route import Route
 
 RETURN_S = 30.0

@@ -1,7 +1,4 @@
-import re
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.worker.losses import FiniteWatch, Losses, ScriptFigures, WriterEar
+from polyrhythm.runtime.worker.losses.heard import Losses
 
 
 @pytest.fixture
@@ -62,16 +59,6 @@ def test_what_no_step_follows_is_not_kept_for_ever(losses: Losses) -> None:
     assert losses.drain() == []
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_a_loss_that_is_not_finite_is_seen_in_its_step(value: str) -> None:
-    watch = FiniteWatch()
-    assert watch.see([torch.tensor(1.0), torch.tensor(3e38)], 4) is None
-    assert watch.see([], 5) is None
-    found = watch.see([torch.tensor(1.0), torch.tensor(float(value))], 6)
-    assert found is not None
-    assert (found[0], str(found[1])) == (6, value)
-
-
 def outputs() -> Tensor:
     """Logits of two classes for four samples."""
     return torch.ones(4, 3) @ torch.ones(3, 2, requires_grad=True)
@@ -121,34 +108,3 @@ def test_sums_are_heard_like_any_loss(losses: Losses, name: str) -> None:
     loss = SUMS[name]()
     loss.backward()  # type: ignore[no-untyped-call]
     assert losses.take() == pytest.approx(loss.item())
-
-
-def test_what_a_script_tells_its_writer_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SummaryWriter:
-        def add_scalar(self, tag: str, scalar_value: object, step: int | None = None) -> tuple[str, object, int | None]:
-            return tag, scalar_value, step
-
-    monkeypatch.setitem(sys.modules, "tensorboardX.writer", SimpleNamespace(SummaryWriter=SummaryWriter))
-    plain, figures = SummaryWriter.add_scalar, ScriptFigures()
-    ear = WriterEar(figures)
-    assert SummaryWriter().add_scalar("eval/accuracy", torch.tensor(0.5), 3) == ("eval/accuracy", 0.5, 3)
-    SummaryWriter().add_scalar("note", "no number")
-    for number in range(100):
-        SummaryWriter().add_scalar(f"tag {number}", number)
-    ear.close()
-    assert SummaryWriter.add_scalar is plain
-    taken = figures.take()
-    assert (len(taken), taken["eval/accuracy"]) == (32, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"accuracy": "high"}, "accuracy must be a number for log but got 'high'"),
-        ({"a" * 65: 1.0}, "a name for log must be a text of 1 to 64 characters but got"),
-        ({str(number): 1.0 for number in range(33)}, "log takes 32 names at most"),
-    ],
-)
-def test_what_cannot_be_reported_is_one_line(values: dict[str, object], line: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(line)):
-        ScriptFigures().tell(values)

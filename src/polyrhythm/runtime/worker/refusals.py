@@ -1,0 +1,39 @@
+"""What a session refuses of a script that uses it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from polyrhythm.errors import UsageError
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.wire.job_config import JobConfig
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """The session wraps the model itself."""
+    if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
+        raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
+
+
+def refuse_unknown_share(config: JobConfig) -> None:
+    """A share of one epoch would be served long before its time."""
+    if parse_policy(config.policy).counts_shares and "epochs" not in config.given:
+        raise UsageError(
+            f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
+            "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
+        )
+
+
+def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """A closure computes gradients inside the step, after the hook; `args` begin with the optimizer itself."""
+    if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+        raise UsageError("optimizer.step was given a closure; call backward() before step() and pass none")
+
+
+def refuse_scaled(optimizer: Optimizer) -> None:
+    """A fused optimizer unscales inside its step, so the gradients that the hook sees are not the true ones."""
+    if getattr(optimizer, "grad_scale", None) is not None:
+        raise UsageError("GradScaler with a fused optimizer hides the true gradients; use fused=False")
