@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, trials_on
+from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -48,7 +49,7 @@ def reproduce(
             request = PaperRequest(name, folder, ctx.obj, quick, seeds, data, jobs or -1, counted.tell, counted.now)
             files = write_page(request)
     except KeyboardInterrupt:
-        complain(f"interrupted: {counted.finished} finished runs are in {folder / 'runs'}; the same command goes on")
+        say(f"interrupted: {counted.finished} finished runs are in {folder / 'runs'}; the same command goes on")
         raise typer.Exit(INTERRUPTED) from None
     for file in files:
         typer.echo(str(file))

@@ -11,10 +11,11 @@ import msgspec
 import typer
 
 from polyrhythm.cli.experiment import Experiment, check
-from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
+from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.options import read_override, split_policies
 from polyrhythm.cli.outputs import Outputs, check_writable, json_document
 from polyrhythm.errors import JobError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def calibrate(
     tell(findings)
     write(ctx.obj, findings, out, json, report)
     if not complete:
-        complain(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
+        say(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
         raise typer.Exit(INTERRUPTED)
     if any(run.status != "ok" for run in (*findings.real, *findings.simulated)):
         raise typer.Exit(FAILED)
@@ -107,7 +108,7 @@ def investigate(wanted: Wanted) -> tuple[Findings, bool]:
     try:
         costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
     except KeyboardInterrupt:
-        complain("interrupted while it measured; nothing is known yet, and nothing is written")
+        say("interrupted while it measured; nothing is known yet, and nothing is written")
         raise typer.Exit(INTERRUPTED) from None
     made = calibrated(wanted.scenario, costs)
     real: list[RunResult] = []
@@ -179,7 +180,7 @@ def tell(findings: Findings) -> None:
         console().print(verdict(pairs), markup=False, soft_wrap=True)
     for run in (*findings.real, *findings.simulated):
         if run.status != "ok":
-            complain(f"{run.policy}, seed {run.seed}, {run.where}: {run.status}: {run.message}")
+            say(f"{run.policy}, seed {run.seed}, {run.where}: {run.status}: {run.message}")
 
 
 def compared(findings: Findings) -> "list[Agreement]":

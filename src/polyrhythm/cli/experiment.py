@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import typer
 
-from polyrhythm.cli.group import FAILED, INTERRUPTED, complain
+from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.report.facts import troubles
 from polyrhythm.report.table import rows
@@ -134,9 +135,9 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
         if results:
             conclude(experiment, results)
     for line in troubles(results):
-        complain(line)
+        say(line)
     if interrupted:
-        complain(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
+        say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
         raise typer.Exit(INTERRUPTED)
     if any(result.status != "ok" for result in results):
         raise typer.Exit(FAILED)

@@ -1,13 +1,13 @@
 """What all commands share: errors of the user end in one line, and the command knows how it was called."""
 
 import shlex
-import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from polyrhythm.errors import PolicyError, PolyrhythmError, UsageError
+from polyrhythm.lines import say
 
 USAGE = 2
 """Exit code for what the user can mend before anything runs."""
@@ -43,10 +43,6 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except PolyrhythmError as error:
-            complain(str(error))
+            say(str(error))
             # A policy that breaks the contract is found out by running it.
             raise typer.Exit(FAILED if isinstance(error, PolicyError) else USAGE) from None
-
-
-def complain(line: str) -> None:
-    print(f"polyrhythm: {line}", file=sys.stderr)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -75,7 +76,7 @@ def learn(
             study.run()
     except KeyboardInterrupt:
         kept = f"; the best so far, {study.score:.2f}x as fast as ASP, is in {str(out)!r}" if study.keep_best() else ""
-        complain(f"interrupted after {study.done} jobs{kept}; --resume goes on from {str(study.checkpoint)!r}")
+        say(f"interrupted after {study.done} jobs{kept}; --resume goes on from {str(study.checkpoint)!r}")
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"{out}: {study.score:.2f}x as fast as ASP on jobs that it did not learn from")
 

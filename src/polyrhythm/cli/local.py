@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrhythm.cli.experiment import Experiment
-from polyrhythm.cli.group import complain
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolyrhythmError, ScenarioError
+from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry.result import RunResult
 
@@ -33,7 +33,7 @@ def compare_on_workers(
     scenario = experiment.scenario
     assert scenario.training is not None, "check_playable has seen it"
     for line in not_played(scenario, experiment.policies):
-        complain(line)
+        say(line)
     task = build_task(scenario.training)
     with interrupted_by_termination(), experiment.shown("real runs", at_once=1) as told:
         for spec in experiment.policies:

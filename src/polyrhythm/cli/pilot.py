@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from polyrhythm.cli.group import complain
 from polyrhythm.cli.search import SWITCH, default_store
 from polyrhythm.errors import JobError, UsageError
+from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
@@ -61,7 +61,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     from polyrhythm.search.store import TrialStore
 
     for line in pilot.overruled:
-        complain(line)
+        say(line)
     os.environ.pop(VARIABLE, None)  # it asks for a search, not for the policy of a run
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     if pilot.options.job_family:
@@ -74,7 +74,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         )
     if policy is None:
         policy = piloted(pilot, store, job)
-    complain(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
+    say(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
     return pilot.command(policy, run=0)
 
 
@@ -185,7 +185,7 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
 
     def tell(outcome: "TrialOutcome") -> None:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
-        complain(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
+        say(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
 
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
     return search(plan_of(pilot.options, pilot.template), runner, store, job, tell).spec

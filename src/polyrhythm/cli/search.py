@@ -12,10 +12,11 @@ import msgspec
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.group import INTERRUPTED, complain
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
 from polyrhythm.cli.outputs import Outputs, check_writable, json_document
 from polyrhythm.errors import JobError, UsageError
+from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -87,7 +88,7 @@ def search(
     if json is not None:
         json.write_bytes(as_json(ctx.obj, finished))
     if not finished.progress.done:
-        complain(f"interrupted: finished trials are in {place}; the same command goes on with them")
+        say(f"interrupted: finished trials are in {place}; the same command goes on with them")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -205,7 +206,7 @@ class BoardTeller:
 
     def outcome(self, outcome: "TrialOutcome") -> None:
         said = "diverged" if outcome.diverged else f"accuracy {outcome.accuracy:.4f}"
-        complain(f"{outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.spent_s:.1f} s of training")
+        say(f"{outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.spent_s:.1f} s of training")
 
     def state(self, found: "Finished", running: "Sequence[SearchTrial]") -> None:
         outcomes, progress = found.state.outcomes, found.progress

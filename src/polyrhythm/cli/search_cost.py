@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.group import complain
 from polyrhythm.cli.outputs import check_writable, json_document
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 
@@ -114,7 +114,7 @@ def cases_of(log: RunLog, wanted: Sequence[str] | None, percents: list[float] | 
     if not cases:
         raise troubles[0]
     for trouble in troubles:
-        complain(f"left out: {trouble}")
+        say(f"left out: {trouble}")
     return cases
 
 

@@ -10,8 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from polyrhythm.cli.group import complain
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.live.work.bar import WorkBar
 from polyrhythm.live.work.board import WorkBoard
 from polyrhythm.report.facts import facts, target_of
@@ -89,7 +89,7 @@ def page_of(board: WorkBoard) -> Iterator[None]:
 
     page = WorkPage(board)
     page.start()
-    complain(f"page: {page.address}")
+    say(f"page: {page.address}")
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from polyrhythm.lines import say
 from polyrhythm.live.event_log import EventLog
 from polyrhythm.live.pages import saved_page
 from polyrhythm.live.reader import Reader, Sink
@@ -85,7 +86,7 @@ def keep(reader: Reader, order: WatchOrder) -> None:
     try:
         Path(order.report).write_text(saved_page(order.address.job, *reader.after(0)), encoding="utf-8")
     except OSError as error:
-        print(f"polyrhythm: cannot write --report {order.report}: {error.strerror}", file=sys.stderr, flush=True)
+        say(f"cannot write --report {order.report}: {error.strerror}")
 
 
 if __name__ == "__main__":

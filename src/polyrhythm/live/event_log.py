@@ -1,11 +1,11 @@
 """What happens to a job as a file of JSON lines: one `JobEvent` a line."""
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
 import msgspec
 
+from polyrhythm.lines import say
 from polyrhythm.live.model import JobView
 from polyrhythm.runtime.wire.control_protocol import JobEvent, Status
 
@@ -44,4 +44,4 @@ class EventLog:
             act()
         except OSError as error:
             self._file = None
-            print(f"polyrhythm: cannot write events to {self._path}: {error.strerror}", file=sys.stderr, flush=True)
+            say(f"cannot write events to {self._path}: {error.strerror}")

@@ -6,7 +6,6 @@ https://github.com/kubeflow/trainer/tree/master/docs/proposals/2779-trainjob-pro
 import math
 import os
 import ssl
-import sys
 import threading
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from polyrhythm.lines import say
 from polyrhythm.live.model import JobView
 from polyrhythm.runtime.launch.watch import TRAINJOB_URL
 from polyrhythm.runtime.wire.connection import is_loopback
@@ -66,7 +66,7 @@ class TrainJobStatus:
         except (OSError, ValueError) as error:
             if not self._failed:
                 self._failed = True
-                print(f"polyrhythm: TrainJob status at {self._url}: {error}", file=sys.stderr, flush=True)
+                say(f"TrainJob status at {self._url}: {error}")
 
     def _post(self, body: bytes) -> None:
         parts = urlsplit(self._url)

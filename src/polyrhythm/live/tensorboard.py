@@ -1,9 +1,9 @@
 """What happens to a job as TensorBoard reads it: curves over the samples of the job, switches and deaths as text."""
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from polyrhythm.lines import say
 from polyrhythm.live.model import JobView
 from polyrhythm.runtime.wire.control_protocol import JobEvent, Status
 
@@ -47,7 +47,7 @@ class TensorBoardLog:
             act()
         except OSError as error:
             self._writer = None
-            print(f"polyrhythm: cannot write to --tensorboard {self._folder}: {error.strerror}", file=sys.stderr)
+            say(f"cannot write to --tensorboard {self._folder}: {error.strerror}")
 
 
 def figures(view: JobView) -> dict[str, float]:

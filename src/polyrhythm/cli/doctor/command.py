@@ -12,6 +12,7 @@ from polyrhythm.cli.jobs import At, JobToken
 from polyrhythm.cli.options import ReportFile, split_policies
 from polyrhythm.cli.outputs import check_writable, json_document, make_folder
 from polyrhythm.errors import TraceError, UsageError
+from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.doctor.diagnosis import DoctorAnswer
@@ -91,7 +92,7 @@ def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) 
                 old.unlink()
         code = run_watched(command, folder, aside)
         if code:
-            print(f"polyrhythm: the command ended with exit code {code}", file=sys.stderr)
+            say(f"the command ended with exit code {code}")
         if not any(folder.glob("*.ring")):
             raise TraceError(
                 f"no rank of {command[0]!r} has joined a process group of at least 2 under watch; does it start its "

@@ -10,6 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
@@ -92,7 +93,7 @@ def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence
     check_groups(config, 0)
     place = place_of(os.environ)
     for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
-        print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
+        say(line)
     ours = {HANDED_ON: msgspec.json.encode(config).decode()}
     os.execve(sys.executable, [*command], {"PYTHONHASHSEED": "0", **os.environ, **place, **ours})
 

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
@@ -29,7 +29,7 @@ class LastCall(threading.Thread):
         say: prints lines.
     """
 
-    def __init__(self, address: Address, node: Node, processes: int, say: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, address: Address, node: Node, processes: int, say: Callable[[str], None]) -> None:
         super().__init__(name="polyrhythm-gathering", daemon=True)
         self._address, self._node, self._processes, self._say = address, node, processes, say
         self._since: float | None = None
@@ -51,7 +51,7 @@ class LastCall(threading.Thread):
         if missing and (self._since is None or time.monotonic() < self._since + LAST_CALL_S):
             return False
         for host in missing:
-            self._say([f"host {host} is not there; the job begins without it, and it may come at any time"])
+            self._say(f"host {host} is not there; the job begins without it, and it may come at any time")
             for rank in range(host * self._processes, (host + 1) * self._processes):
                 steer.absent(self._address, rank)
         return True

@@ -1,16 +1,15 @@
 """A job's processes on one host, from their start to their end: who fails is told, and the coordinator is followed."""
 
-import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.forked import RunningProcess, end
 from polyrhythm.runtime.launch.preemption import LEFT
@@ -115,7 +114,7 @@ class ProcessWatch:
         assert self._coordinator is not None
         if end(self._coordinator, LAST_S):
             late = f"the coordinator has not ended within {LAST_S:g} s of the last worker; it"
-            say([f"{f'{self._silence}; the coordinator' if self._silence else late} is ended"])
+            say(f"{f'{self._silence}; the coordinator' if self._silence else late} is ended")
 
     def _left(self, codes: dict[int, int]) -> int:
         """Workers all of whose processes are there."""
@@ -141,7 +140,7 @@ class ProcessWatch:
             self._coordinator, self._silence = following, ""
             unheard, self._unheard = self._unheard, set()
         who = "the standby" if start.waits else "the coordinator"
-        say([f"{who} {ending(code)}; it is started again ({start.made} of {start.most})"])
+        say(f"{who} {ending(code)}; it is started again ({start.made} of {start.most})")
         for rank in unheard:
             self._excuse(rank)
         return True
@@ -156,7 +155,7 @@ class ProcessWatch:
         if self._ending or gone or not (left or self._elsewhere) or not self._restarts.allow(rank, code):
             return False
         self._workers[rank] = self._restarts.again(rank, code)
-        say([f"rank {rank} {ending(code)}; it is started again ({self._restarts.made} of {self._restarts.most})"])
+        say(f"rank {rank} {ending(code)}; it is started again ({self._restarts.made} of {self._restarts.most})")
         return True
 
     def _end_latecomers(self, codes: dict[int, int]) -> None:
@@ -164,7 +163,7 @@ class ProcessWatch:
         over = self._coordinator is not None and not self._coordinator.returncode
         self._late = self._restarts.to_join - codes.keys() if over else set()
         for rank in sorted(self._late):
-            say([f"rank {rank} was started again, and the job has ended before it joined"])
+            say(f"rank {rank} was started again, and the job has ended before it joined")
             self._workers[rank].kill()
 
     def _await_others(self, coordinator: RunningProcess) -> None:
@@ -214,12 +213,12 @@ class ProcessWatch:
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code == LEFT:
-            say([f"{self._name(rank)} was asked to end, and has left{going_on(left)}"])
+            say(f"{self._name(rank)} was asked to end, and has left{going_on(left)}")
         elif (
             code and code not in (BROKEN, REFUSED) and rank not in self._late | self._ended
         ):  # of which the coordinator or the worker has said why
             whole = ", and its group ends with it" if self._group_size > 1 else ""
-            say([f"{self._name(rank)} {ending(code)}{whole}{going_on(left)}"])
+            say(f"{self._name(rank)} {ending(code)}{whole}{going_on(left)}")
 
     def _name(self, rank: int) -> str:
         worker, place = divmod(rank, self._group_size)
@@ -234,7 +233,7 @@ class ProcessWatch:
             raise SystemExit(128 + number)
         self._ending, deadline = True, time.monotonic() + self._grace_s
         name = signal.Signals(number).name
-        say([f"{name}: workers have {self._grace_s:g} s to end; once more ends them at once"])
+        say(f"{name}: workers have {self._grace_s:g} s to end; once more ends them at once")
         for worker in workers:
             worker.terminate()
         for worker in workers:
@@ -262,10 +261,3 @@ def ending(code: int) -> str:
     ('was killed by SIGKILL', 'failed with exit code 1')
     """
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-
-
-def say(lines: Sequence[str]) -> None:
-    """A line each on stderr, if it can be written: a full disk does not end a job."""
-    with contextlib.suppress(OSError):
-        for line in lines:
-            print(f"polyrhythm: {line}", file=sys.stderr, flush=True)

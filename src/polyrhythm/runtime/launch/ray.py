@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch.counts import read_hosts, read_processes
 from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN
-from polyrhythm.runtime.launch.process_watch import say
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
 from polyrhythm.runtime.launch.torchrun import launch, read_command
@@ -72,7 +72,7 @@ def launch_anywhere(arguments: Sequence[str], fork: WorkerFork | None = None) ->
     order = read_order(arguments)
     if order is None:
         return launch(arguments, fork)
-    say(order.overruled)
+    say(*order.overruled)
     return launch_on_ray(order)
 
 

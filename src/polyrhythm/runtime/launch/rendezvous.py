@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from polyrhythm.errors import UnreachableError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch.forked import COORDINATOR_PROGRAM, RunningProcess, WorkerFork
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
 from polyrhythm.runtime.wire.config_sources import handed_on, with_session
@@ -89,7 +90,7 @@ def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
     if rank == 0 and not trainings:
         config, overruled = with_session(handed_on(os.environ), arguments)
         for line in overruled:
-            print(f"polyrhythm: {line}", file=sys.stderr)
+            say(line)
         start_coordinator(
             msgspec.structs.replace(
                 config, job=job, workers=workers, token=node.token or make_token(), listen=node.listen

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from polyrhythm.errors import REFUSED, UnreachableError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.counts import check_room, read_processes
@@ -23,7 +24,7 @@ from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.launch.process_watch import ProcessWatch, say
+from polyrhythm.runtime.launch.process_watch import ProcessWatch
 from polyrhythm.runtime.launch.rendezvous import (
     COORDINATOR,
     RUN,
@@ -176,7 +177,7 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     coordinator = start.start() if start is not None and not plan.node.rank else None
     watch = None if plan.node.rank else start_watch(config)
     announce(plan)
-    say(watch.lines if watch else ())
+    say(*(watch.lines if watch else ()))
     if plan.node.rank:
         wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
         coordinator = start.start() if start is not None else None
@@ -244,11 +245,11 @@ def announce(plan: LaunchOrder) -> None:
     groups = f" of {config.group_size} processes" if config.group_size > 1 else ""
     started = f"job {config.job}, policy {policy}, {config.workers} workers{groups}{place}"
     other = "asp" if config.group_size == 1 else "local:8"
-    say([f"{started}; to switch: polyrhythm ctl {config.job}{at} switch {other}"])
+    say(f"{started}; to switch: polyrhythm ctl {config.job}{at} switch {other}")
     if covered():
-        say([UNCOVERED])
+        say(UNCOVERED)
     if not node.rank:
-        say(plan.overruled)
+        say(*plan.overruled)
 
 
 def start_worker(

@@ -20,8 +20,8 @@ from polyrhythm.errors import (
     RefusalError,
     UsageError,
 )
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch.rendezvous import SAID, read_number
-from polyrhythm.runtime.script.notices import say
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.wire.parent_death import tie_forks

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from polyrhythm.errors import RefusalError
+from polyrhythm.lines import say
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
 ASIDE = tuple(os.path.realpath(Path(OURS, folder)) + os.sep for folder in ("runtime/script", "testing"))
@@ -29,11 +30,6 @@ def refuse(problem: str, place: str = "") -> RefusalError:
 def tell(what: str, place: str = "") -> None:
     if os.environ.get("RANK", "0") == "0":
         say(f"{place or script_line()}: {what}")
-
-
-def say(line: str) -> None:
-    """Print a line in one piece, beside other workers that do."""
-    sys.stderr.write(f"polyrhythm: {line}\n")
 
 
 def script_line() -> str:

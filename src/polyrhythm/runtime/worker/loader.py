@@ -3,7 +3,6 @@
 It also knows which of them make up an optimizer step, and which came to nothing.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
@@ -72,7 +72,7 @@ def asked_data(
         asked[name] = holds[name] if name in config.given else value
         if rank == 0 and value is not None and value != asked[name]:
             line = f"{config.label(name)} {getattr(config, name)} holds; {value} of session.loader is overruled"
-            sys.stderr.write(f"polyrhythm: {line}\n")
+            say(line)
     return asked["partition"] or "shared", asked["injection"]
 
 

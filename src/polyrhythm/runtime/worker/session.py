@@ -10,7 +10,6 @@
 Start it with ``polyrhythm run`` or torchrun, or by itself as a job of one worker.
 """
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from torch.utils.data import Dataset
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import DivergedError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
@@ -50,7 +50,7 @@ from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from polyrhythm.runtime.worker.refusals import refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
-from polyrhythm.training.compression import parse_compression
+from polyrhythm.training.compression import Compression, parse_compression
 from polyrhythm.training.data.injection import Injection, check_injection, own_batch
 from polyrhythm.training.divergence import OnDivergence
 
@@ -317,8 +317,11 @@ class Session:
     def _make_exchange(self) -> DDPExchange:
         if self._link is not None:
             return SliceExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._link)
-        compression = parse_compression(self._client.config.compress)
-        return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, compression)
+        return DDPExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
+
+    @property
+    def _compression(self) -> Compression:
+        return parse_compression(self._client.config.compress)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -393,8 +396,3 @@ def session(
     """
     asked = {"compress": compress, "on_divergence": on_divergence, "checkpoint": checkpoint, "every": every}
     return Session(model, optimizer, session_arguments(policy=policy, epochs=epochs, **asked))
-
-
-def say(line: str) -> None:
-    """To whoever has started the job."""
-    sys.stderr.write(f"polyrhythm: {line}\n")
