@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import typer
 
-from polyrhythm.cli.group import FAILED, INTERRUPTED
+from polyrhythm.cli import INTERRUPTED
+from polyrhythm.cli.group import FAILED
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say

@@ -15,10 +15,6 @@ USAGE = 2
 FAILED = 1
 """Exit code when a run diverged or failed."""
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as drivers have it."""
-
-
 EXPERIMENTS = "the package polyrhythm-experiments; in a checkout run: pip install . ./experiments"
 ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}
 """Commands that another package of ours brings, and how to get it."""

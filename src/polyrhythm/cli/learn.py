@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrhythm.cli.group import INTERRUPTED
+from polyrhythm.cli import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
 from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import UsageError

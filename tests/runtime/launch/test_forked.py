@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,47 @@ def test_a_worker_that_somebody_else_has_waited_for_has_ended() -> None:
     worker = forked.ForkedProcess(pid)
     worker.terminate()
     assert worker.wait(1.0) == 0
+
+
+def test_no_word_comes_from_a_launcher_that_was_killed() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(b"12\n")
+        ours.close()  # which has not read: the kernel resets what is left
+        assert list(forked.words(theirs)) == []
+
+
+def test_who_was_forked_for_a_launcher_that_is_gone_ends() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    if not (pid := os.fork()):
+        forked.answer(theirs, 7)
+        os._exit(0)
+    theirs.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def test_an_interrupt_while_all_is_imported_ends_nothing() -> None:
+    """What workers are forked from leaves it to the launcher, and prints no traceback."""
+    told, script = forked.WorkerFork(["x.py"], os.environ), ["-c", "import sys; sys.exit(7)"]
+    told._process.send_signal(signal.SIGINT)
+    worker = told.start(script, {**os.environ})
+    assert worker is not None, "it still forks"
+    worker.wait(60.0)
+    told.close()
+
+
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_a_worker_is_interrupted_if_its_launcher_is(interrupts: bool) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler if interrupts else signal.SIG_IGN)
+    sent: list[bool] = []
+    try:
+        fork = object.__new__(forked.WorkerFork)
+        fork._ask = lambda word, descriptors=(): sent.append(word.interrupts)  # type: ignore[method-assign]
+        fork.start(["x.py"], {})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sent == [interrupts]
 
 
 def test_what_is_set_stays() -> None:

@@ -131,6 +131,20 @@ def test_the_servers_stay_for_the_last_checkpoint(place: Place) -> None:
     assert list(place.processes()) == []
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_terminal_that_is_gone_ends_a_job_as_sigterm_does(place: Place, method: str) -> None:
+    """The kernel and the shell both tell all of its processes."""
+    script = SAVING.replace("os.kill(os.getppid(), signal.SIGTERM)", "[os.killpg(0, signal.SIGHUP) for _ in range(2)]")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # pytest may run under nohup
+    try:
+        done = place.run(script, "--nproc-per-node", "2", "--policy", "asp", "--start-method", method)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done.returncode == 128 + signal.SIGHUP, done.stderr
+    assert done.stdout == "saved asp 2 True\n", done.stderr
+    assert list(place.processes()) == []
+
+
 def test_a_signal_to_all_processes_finds_the_coordinator_waiting_for_its_workers(place: Place) -> None:
     done = place.run(SIGNALLED, "--nproc-per-node", "1", "--policy", "asp")
     assert (done.returncode, done.stdout) == (0, "samples 120\n"), done.stderr

@@ -71,7 +71,7 @@ def watch_without_answers(_: int, name: str) -> tuple[dict[int, int], list[str]]
         listen(f"unix:@{name}"),
         Popen(["sleep", "1000"]) as coordinator,
         patch.object(process_watch, "LAST_S", 0.1),
-        patch.object(process_watch, "say", said.extend),
+        patch.object(process_watch, "say", lambda *lines: said.extend(lines)),
     ):
         workers: dict[int, RunningProcess] = {rank: Popen(["false"]) for rank in range(2)}
         address = Address(f"unix:@{name}", "job", "secret")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from polyrhythm.runtime.wire.parent_death import die_with, dies_with_us
+from polyrhythm.runtime.wire.parent_death import aside, die_with, dies_with_us
 
 FORKS = "POLYRHYTHM_FORKS"
 """Environment variable of the process that is forked, with the descriptor of its socket."""
@@ -88,11 +88,13 @@ class ForkWord(NamedTuple):
         arguments: of its command line; in those of a program, ``{1}`` stands for the second descriptor.
         environment: all of it.
         program: module with a function `main`; the first descriptor is its standard input.
+        interrupts: whether SIGINT is to reach the worker's script, as it would if the launcher had started it.
     """
 
     arguments: Sequence[str]
     environment: dict[str, str]
     program: str = ""
+    interrupts: bool = True
 
 
 class ForkedProcess:
@@ -148,12 +150,14 @@ class WorkerFork:
             descriptor = theirs.fileno()
             told = {**environment, **usual(2, environment), FORKS: str(descriptor)}
             command = [*ADAPTED, *shown]
-            self._process = subprocess.Popen(command, env=told, pass_fds=(descriptor,), preexec_fn=dies_with_us())
+            begins = aside(dies_with_us(), signal.SIGINT, signal.SIGHUP)
+            self._process = subprocess.Popen(command, env=told, pass_fds=(descriptor,), preexec_fn=begins)
         self._answers = self._socket.makefile("r", encoding="ascii")
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
         """A worker with these arguments in this environment; None if there is none that is our child."""
-        return self._ask(ForkWord(arguments, {**environment}))
+        interrupts = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        return self._ask(ForkWord(arguments, {**environment}, interrupts=interrupts))
 
     def start_coordinator(self, order: int, memory: Sequence[int], listeners: Sequence[int]) -> ForkedProcess | None:
         """As `polyrhythm.runtime.launch.rendezvous.CoordinatorStart.start`, with these descriptors; None as above."""
@@ -221,7 +225,7 @@ def fork_workers() -> None:
     """
     if FORKS not in os.environ:
         return
-    launcher, on_interrupt = os.getppid(), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    launcher = os.getppid()
     with socket.socket(fileno=int(os.environ.pop(FORKS))) as sock:
         for module in PRELOADED:
             importlib.import_module(module)
@@ -230,14 +234,23 @@ def fork_workers() -> None:
         if word is None:
             os._exit(0)
         if os.getppid() != launcher:  # a kernel, or a sandbox, that does not know of such parents
-            sock.sendall(b"%d\n" % NOBODY)
+            answer(sock, NOBODY)
             os._exit(1)
         die_with(launcher)
-        sock.sendall(b"%d\n" % os.getpid())  # not before: it is no child of the launcher until now
+        answer(sock, os.getpid())  # not before: it is no child of the launcher until now
     become(word)
     if word.program:
         run_program(word, descriptors)
-    signal.signal(signal.SIGINT, on_interrupt)
+    if word.interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def answer(sock: socket.socket, pid: int) -> None:
+    """Tell the launcher who was forked; if there is no launcher any more, end."""
+    try:
+        sock.sendall(b"%d\n" % pid)
+    except ConnectionError:
+        os._exit(1)
 
 
 def words(sock: socket.socket) -> Iterator[tuple[ForkWord, list[int]]]:
@@ -245,7 +258,10 @@ def words(sock: socket.socket) -> Iterator[tuple[ForkWord, list[int]]]:
     while True:
         told, descriptors = b"", list[int]()
         while not told.endswith(b"\n"):
-            part, given, *_ = socket.recv_fds(sock, 2**16, MOST_DESCRIPTORS)
+            try:
+                part, given, *_ = socket.recv_fds(sock, 2**16, MOST_DESCRIPTORS)
+            except ConnectionError:  # the launcher was killed while it had not read all answers
+                return
             if not part:
                 return
             told, descriptors = told + part, descriptors + given

@@ -76,15 +76,15 @@ ALONE = Node()
 def read_node(options: JobConfig) -> Node:
     """The place of this host in the job."""
     least, count = read_hosts(options.nnodes)
+    if options.rdzv_backend not in TRANSPORTS:
+        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
+    if not 0 <= options.node_rank < count:
+        raise UsageError(f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
     if count == 1:
         if options.standby:
             raise UsageError(f"{options.label('standby')} {options.standby} needs several hosts; give --nnodes")
         return Node(store_port=options.master_port or 0)
-    if options.rdzv_backend not in TRANSPORTS:
-        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
     host, port = read_endpoint(options)
-    if not 0 <= options.node_rank < count:
-        raise UsageError(f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
     token = os.environ.get(TOKEN, "")
     if not token:
         raise UsageError(

@@ -27,9 +27,13 @@ GONE_S = 1.0
 """How soon a process that has been killed is known to be gone, after its connections."""
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals on which a job ends. The last one says that the terminal is gone, and may come twice for that."""
+
+
 class ProcessWatch:
-    """Waits for a job's processes on this host, says who fails, and ends them on SIGTERM or Ctrl-C: first the workers,
-    who may still need the servers for a checkpoint. A second signal ends all at once.
+    """Waits for a job's processes on this host, says who fails, and ends them on a signal: first the workers, who may
+    still need the servers for a checkpoint. A second one, but for SIGHUP, ends all at once.
 
     Args:
         address: of the coordinator.
@@ -67,8 +71,9 @@ class ProcessWatch:
         self._silence, self._ending = "", False
         self._late, self._unheard, self._ended = set[int](), set[int](), set[int]()
         self._lock, self._telling = threading.Lock(), list[threading.Thread]()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._interrupt)
+        for number in ENDING:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._interrupt)
 
     def wait(self) -> dict[int, int]:
         """Exit codes by rank; negative for a signal."""
@@ -227,6 +232,8 @@ class ProcessWatch:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         workers = list(self._workers.values())
         others = [process for process in (self._coordinator, self._watcher) if process is not None]
+        if self._ending and number == signal.SIGHUP:
+            return
         if self._ending:
             for process in [*workers, *others]:
                 process.kill()

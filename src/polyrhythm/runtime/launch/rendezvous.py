@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
@@ -25,7 +25,7 @@ from polyrhythm.runtime.wire.config_sources import handed_on, with_session
 from polyrhythm.runtime.wire.connection import ADDRESS, bind, listen, reach
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import JobConfig, check_job_name, coordinator_address
-from polyrhythm.runtime.wire.parent_death import dies_with_us
+from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
@@ -165,7 +165,7 @@ class CoordinatorStart:
             [sys.executable, "-m", COORDINATOR_PROGRAM, ",".join(map(str, memory)), *map(str, self._listeners)],
             stdin=order,
             pass_fds=[*memory, *self._listeners],
-            preexec_fn=aside(dies_with_us() if self._bound else ignore),
+            preexec_fn=aside(dies_with_us() if self._bound else ignore, signal.SIGINT, signal.SIGHUP),
         )
 
     def again(self) -> RunningProcess | None:
@@ -191,16 +191,6 @@ def start_coordinator(config: JobConfig) -> RunningProcess:
         return start.start()
     finally:
         start.close()
-
-
-def aside(bind: Callable[[], None]) -> Callable[[], None]:
-    """`bind`, in a new process that Ctrl-C does not reach: it ends with the workers, whom Ctrl-C reaches."""
-
-    def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        bind()
-
-    return prepare
 
 
 def ignore() -> None:

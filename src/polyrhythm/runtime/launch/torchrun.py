@@ -4,6 +4,7 @@ Unlike torchrun, a worker that dies does not end the job: the coordinator tells 
 """
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -40,7 +41,7 @@ from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
-from polyrhythm.runtime.wire.parent_death import dies_with_us
+from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
 from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
@@ -260,7 +261,7 @@ def start_worker(
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
     try:
-        return subprocess.Popen(plan.command, env=environment, preexec_fn=dies_with_us())
+        return subprocess.Popen(plan.command, env=environment, preexec_fn=aside(dies_with_us(), signal.SIGHUP))
     except OSError as error:
         raise UsageError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 

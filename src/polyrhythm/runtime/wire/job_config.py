@@ -218,7 +218,7 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         self._require("grace", "at least 0 seconds", lambda value: 0 <= value < math.inf)
         self._require("worker_gpus", "at least 0", lambda value: 0 <= value < math.inf)
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
-        for name in ("ui_port", "metrics_port"):
+        for name in ("ui_port", "metrics_port", "master_port"):
             self._require(name, "from 0 to 65535", lambda value: value is None or 0 <= value <= 65535)
         runnable(self.policy)
         parse_compression(self.compress)

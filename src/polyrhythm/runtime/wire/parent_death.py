@@ -32,6 +32,17 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None]:
     return partial(die_with, os.getpid(), number, ctypes.CDLL(None))
 
 
+def aside(bind: Callable[[], None], *numbers: int) -> Callable[[], None]:
+    """`bind`, in a new process that these signals do not reach: whoever has started it hears them for it."""
+
+    def prepare() -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        bind()
+
+    return prepare
+
+
 def die_with(parent: int, number: int = signal.SIGKILL, libc: ctypes.CDLL | None = None) -> None:
     """End this process when its parent is killed.
 
