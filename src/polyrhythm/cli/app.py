@@ -30,10 +30,11 @@ from polyrhythm.cli.options import (
     split_policies,
     trials_on,
 )
-from polyrhythm.cli.outputs import Outputs, check_writable, write_perfetto
+from polyrhythm.cli.outputs import Outputs, write_perfetto
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.errors import UsageError
+from polyrhythm.telemetry.files import check_writable
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario

@@ -14,9 +14,10 @@ from polyrhythm.cli import INTERRUPTED
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED
 from polyrhythm.cli.options import read_override, split_policies
-from polyrhythm.cli.outputs import Outputs, check_writable, json_document
+from polyrhythm.cli.outputs import Outputs, json_document
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
+from polyrhythm.telemetry.files import check_writable
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import typer
 
 from polyrhythm.cli import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
-from polyrhythm.cli.outputs import check_writable
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
+from polyrhythm.telemetry.files import check_writable
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from polyrhythm import __version__
-from polyrhythm.errors import UsageError
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
+from polyrhythm.telemetry.files import check_writable, make_folder
 from polyrhythm.telemetry.result import RunResult
 
 PAGE_ENTRIES = 200_000
@@ -55,27 +55,6 @@ class Outputs:
             write_picture(traced, self.timeline)
         if self.perfetto and traced:
             write_perfetto(traced, self.perfetto)
-
-
-def make_folder(option: str, path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        check_writable(option, path / ".writable")
-    except OSError as error:
-        raise UsageError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
-
-
-def check_writable(option: str, path: Path) -> None:
-    """The file can be written; what is in it now stays."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        existed = path.exists()
-        with open(path, "ab"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def json_document(value: Any) -> bytes:

@@ -14,9 +14,10 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
-from polyrhythm.cli.outputs import Outputs, check_writable, json_document
+from polyrhythm.cli.outputs import Outputs, json_document
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
+from polyrhythm.telemetry.files import check_writable
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.outputs import check_writable, json_document
+from polyrhythm.cli.outputs import json_document
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
+from polyrhythm.telemetry.files import check_writable
 
 if TYPE_CHECKING:
     from polyrhythm.search.cost import Candidate, Case, CostFigures

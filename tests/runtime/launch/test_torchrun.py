@@ -322,3 +322,20 @@ def test_jobs_of_this_host_are_listed() -> None:
     with socket.socket(socket.AF_UNIX) as coordinator:
         coordinator.bind("\0polyrhythm-listed")
         assert "listed" in jobs_here()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("x = (1,\n", "script.py:1: '(' was never closed"), ("if x\n", "expected ':'")]
+)
+def test_a_script_that_is_no_python_is_one_line_before_anything_starts(text: str, line: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=re.escape(line)):
+        read_command([str(script)]).check_script()
+
+
+def test_a_warning_about_the_script_is_left_to_its_workers(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    script = tmp_path / "script.py"
+    script.write_text('pattern = "\\d"\n', encoding="utf-8")
+    read_command([str(script)]).check_script()
+    assert not recwarn.list

@@ -2,13 +2,14 @@
 
 import importlib.util
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.nodes import TOKEN
-from polyrhythm.runtime.launch.watch import check_watch, start_watch, where
+from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, where
 from polyrhythm.runtime.wire.job_config import JobConfig
 
 
@@ -36,6 +37,14 @@ def test_a_package_that_is_missing_is_named_with_its_remedy(monkeypatch: pytest.
         check_watch(config(ui=True))
     with pytest.raises(UsageError, match=r"^--metrics-port needs uvicorn; install with"):
         check_watch(config(metrics_port=0))
+
+
+@pytest.mark.parametrize("name", ["report", "events", "tensorboard", "trace", "checkpoint"])
+def test_what_cannot_be_written_is_said_before_anything_starts(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_outputs(config(**{name: str(tmp_path / "new" / "one")}))
+    with pytest.raises(UsageError, match=rf"^--{name} '.*/file/one' cannot be (written|made): "):
+        check_outputs(config(**{name: str(tmp_path / "file" / "one")}))
 
 
 @pytest.mark.parametrize("token", ["", "with/slash", "with space", "ä"])

@@ -10,9 +10,10 @@ from typer.core import TyperCommand
 
 from polyrhythm.cli.jobs import At, JobToken
 from polyrhythm.cli.options import ReportFile, split_policies
-from polyrhythm.cli.outputs import check_writable, json_document, make_folder
+from polyrhythm.cli.outputs import json_document
 from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
+from polyrhythm.telemetry.files import check_writable, make_folder
 
 if TYPE_CHECKING:
     from polyrhythm.doctor.diagnosis import DoctorAnswer

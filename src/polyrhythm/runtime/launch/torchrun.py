@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,7 @@ from polyrhythm.runtime.launch.rendezvous import (
 )
 from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
-from polyrhythm.runtime.launch.watch import check_watch, start_watch, with_defaults
+from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
@@ -78,6 +79,7 @@ class LaunchOrder(NamedTuple):
             raise UsageError(f"cannot find the script {script}")
         if Path(script).is_dir():
             raise UsageError(f"the script {script} is a folder; name a file in it")
+        check_syntax(Path(script))
 
     @property
     def forks(self) -> bool:
@@ -91,6 +93,17 @@ class LaunchOrder(NamedTuple):
     @property
     def coordinator(self) -> Address:
         return coordinator_from(self.config, self.node)
+
+
+def check_syntax(script: Path) -> None:
+    """Every worker would fail with the same traceback."""
+    if script.suffix != ".py":
+        return
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise UsageError(f"{script}:{error.lineno}: {error.msg}") from None
 
 
 def read_command(arguments: Sequence[str]) -> LaunchOrder:
@@ -144,6 +157,8 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     plan = plan._replace(config=shown)
     if shown.watched:
         check_watch(shown)
+    if not plan.node.rank:
+        check_outputs(shown)
     # In memory, so that nothing is left over however this process ends.
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
     with ports as kept, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file():

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from polyrhythm.runtime.wire.connection import is_loopback
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.telemetry.files import check_writable, make_folder
 
 WATCHER = "polyrhythm.live"
 """What runs in the process; it stands above the runtime, which knows it by name only."""
@@ -128,6 +130,16 @@ def check_watch(config: JobConfig) -> None:
             f"{config.label('ui_host')} {config.ui_host} can be reached from other hosts; set {TOKEN} to a secret of "
             "letters and digits, such as that of openssl rand -hex 16: it is then part of the page's address"
         )
+
+
+def check_outputs(config: JobConfig) -> None:
+    """What the first host writes can be written: to be called before any process starts."""
+    for name in ("report", "events"):
+        if path := getattr(config, name):
+            check_writable(config.label(name), Path(path))
+    for name in ("tensorboard", "trace", "checkpoint"):
+        if path := getattr(config, name):
+            make_folder(config.label(name), Path(path))
 
 
 def open_port(config: JobConfig, name: str) -> socket.socket:

@@ -1,0 +1,27 @@
+"""Whether files and folders can be written, found out before anything runs that would write them."""
+
+from pathlib import Path
+
+from polyrhythm.errors import UsageError
+
+
+def make_folder(option: str, path: Path) -> None:
+    """The folder is there, and files can be written in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        check_writable(option, path / ".writable")
+    except OSError as error:
+        raise UsageError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
+
+
+def check_writable(option: str, path: Path) -> None:
+    """The file can be written; what is in it now stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
+        with open(path, "ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
