@@ -1,6 +1,7 @@
 """What is known of the script that runs in this process, and when a session takes over from torch."""
 
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from polyrhythm.runtime.script.data.loaders import Loaders, length_of
 from polyrhythm.runtime.script.data.order import deals_out
 from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
+from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.epochs import loop_number
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
@@ -73,6 +75,7 @@ class AdaptedScript:
         self._deals = True
         self._unused = False  # whether the job's epoch has begun, but the script has not trained on any of it
         self._epoch = 0
+        self._step_loop = StepLoop()
 
     # -- what the script makes -----------------------------------------------------------------------------------------
 
@@ -129,6 +132,7 @@ class AdaptedScript:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
         if self.dormant or self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
+        self._step_loop.stepped(sys._getframe(1))
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         self._used()
@@ -304,11 +308,13 @@ class AdaptedScript:
         return self.session is not None and self.session.apart and self._inside()
 
     def _inside(self) -> bool:
+        left = self._step_loop.left(sys._getframe(1))
         if self._own is not None or self._run is None:
-            return self._own is not None and self._own.is_open()
-        if self._loader is not None and self.session is not None and self.session.differs:
-            self._loader.end_if_left(self._run)
-        return self._run.inside
+            return self._own is not None and self._own.is_open(left)
+        left |= self._run.left
+        if left and self._run.used and self._loader is not None and self.session is not None and self.session.differs:
+            self._loader.end_early()
+        return self._run.inside and not left
 
     def _reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""

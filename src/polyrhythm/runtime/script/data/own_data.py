@@ -216,9 +216,9 @@ class OwnReading:
         if any(self._is_over(each) and not self._unused[origin] for origin, each in self._passes.items()):
             self.data.end()
 
-    def is_open(self) -> bool:
-        """Whether an epoch is under way; a script that leaves its loops before their end has ended it."""
-        if self._passes and all(each.left for each in self._passes.values()):
+    def is_open(self, left: bool) -> bool:
+        """Whether an epoch is under way; a script that has `left` its loop, or drops what it reads, has ended it."""
+        if left or (self._passes and all(each.left for each in self._passes.values())):
             self.data.end()
         return self.data.open
 

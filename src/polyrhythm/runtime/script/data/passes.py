@@ -332,11 +332,12 @@ class ScriptLoader(SessionLoader[Any]):
             yield from self._batches(order)
             finished = self._source.end_epoch()
         self._ended = True
-        self._at_end()
+        if not self._left:
+            self._at_end()
 
-    def end_if_left(self, run: Pass) -> None:
-        """If the script has left its loop over the epoch, stand at its end until all do: they get equal parameters."""
-        if self._ended or self._left or not (run.used and run.left):
+    def end_early(self) -> None:
+        """The script has left its loop over the epoch: stand at its end until all do, to get equal parameters."""
+        if self._ended or self._left:
             return
         self._left = True
         self._accumulation.start()

@@ -1,0 +1,78 @@
+"""Whether a script is still in the loop that makes its steps, read from the lines at which its functions stand.
+
+A script that counts its steps keeps the iterator that it reads by `next`: nothing else says that it is through.
+"""
+
+import ast
+import linecache
+import threading
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from polyrhythm.runtime.script.notices import is_script
+
+
+class Standing(NamedTuple):
+    """A function that runs, and its line."""
+
+    code: CodeType
+    line: int
+
+
+class StepLoop:
+    """The outermost loop of the script around its latest step.
+
+    Example:
+        >>> import sys
+        >>> loop = StepLoop()
+        >>> loop.stepped(sys._getframe())
+        >>> loop.left(sys._getframe())  # of what has no file nobody knows
+        False
+    """
+
+    def __init__(self) -> None:
+        self._step: tuple[Standing, ...] = ()
+        self._thread = 0
+
+    def stepped(self, frame: FrameType) -> None:
+        """A step is made from this frame."""
+        known = bool(self._step)
+        self._step, self._thread = tuple(standing(frame)), threading.get_ident()
+        if not known:
+            self._around_step()  # the script's file is read now: it may be edited while it runs
+
+    def left(self, frame: FrameType) -> bool:
+        """Whether this frame stands outside of that loop."""
+        if self._thread != threading.get_ident() or (loop := self._around_step()) is None:
+            return False
+        return not any(here.code is loop[0] and here.line in loop[1] for here in standing(frame))
+
+    def _around_step(self) -> tuple[CodeType, range] | None:
+        for code, line in reversed(self._step):
+            for lines in loops_of(code.co_filename):
+                if line in lines and lines.start >= code.co_firstlineno:
+                    return code, lines
+        return None
+
+
+def standing(frame: FrameType | None) -> Iterator[Standing]:
+    """All that runs, innermost first."""
+    while frame is not None:
+        yield Standing(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+
+
+@cache
+def loops_of(path: str) -> tuple[range, ...]:
+    """Lines of the loops in a file of the script, outer ones first; without their ``else``."""
+    if not is_script(path):
+        return ()
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return ()
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    lines = [range(loop.lineno, (loop.body[-1].end_lineno or loop.lineno) + 1) for loop in loops]
+    return tuple(sorted(lines, key=lambda each: each.start))

@@ -1,0 +1,26 @@
+"""Scripts that count their steps and keep what they read, so that no pass says when they are through."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain
+
+HOWS = ["endless", "restarted", "two"]
+
+
+def weights(run: Run) -> list[str]:
+    return [(run.folder / f"weights.{rank}").read_text("utf-8") for rank in run.ranks]
+
+
+@pytest.mark.parametrize("policy", ["asp", "local:4"])
+@pytest.mark.parametrize("how", HOWS)
+def test_after_the_loop_all_have_the_same_parameters(tmp_path: Path, how: str, policy: str) -> None:
+    first, second = weights(adapted(tmp_path, "counted.py", how, "21", policy=policy))
+    assert first == second
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_bsp_is_as_without_us(tmp_path: Path, how: str) -> None:
+    alone = plain(tmp_path / "alone", "counted.py", how, "21")
+    assert weights(adapted(tmp_path / "run", "counted.py", how, "21")) == weights(alone)
