@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyrhythm.core import Trace, replay
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.control_client import jobs_here
 from polyrhythm.runtime.launch.run_flags import make_parser

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from polyrhythm.runtime.script.children import Children
 from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.dealing import Dealing
-from polyrhythm.runtime.script.data.loaders import Loaders, length_of
+from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.order import deals_out
-from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
+from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.epochs import loop_number
@@ -24,7 +24,7 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.session_start import MADE_LATE, NOT_FOUND, disjoint, open_session, renew
+from polyrhythm.runtime.script.session_start import MADE_LATE, NOT_FOUND, disjoint, open_session, read_own, renew
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -105,7 +105,7 @@ class AdaptedScript:
         if self.session is not None and not inside and self.session.is_over:
             self._train_again()
         if self._own is not None:
-            return Pass(self, loader, self._own.read(loader, self.loaders.origin(loader), original)).iterator()
+            return Pass(self, loader, self._own.read(loader, original)).iterator()
         if self.session is not None:
             trains = self.loaders.trains_on(loader)
             return Pass(self, loader, None).iterator() if trains else self.loaders.pass_over(loader)
@@ -254,7 +254,7 @@ class AdaptedScript:
             self._passes.append(run)
             self.warm_up.read()
         elif self._own is not None:
-            self._own.given(run, self.loaders.origin(run.loader))
+            self._own.given(run)
 
     def _finish_own(self, session: ScriptSession) -> None:
         """Several optimizers have made a step of the job."""
@@ -385,21 +385,15 @@ class AdaptedScript:
         place = self.warm_up.stepped_at if run is None else self.loaders.place(run.loader)
         self._dealing.check_own(place)
         self.session = self._open_session()
-        if self.session.counts_shares and (run is None or length_of(run.loader) is None):
-            raise refuse(f"policy {self.session.policy} counts shares of epochs whose length nobody knows", place)
         split = 1 if self.distributed or run is None else self.workers
-        tell(promise_of(run, split), place)
+        counts = {"batch_size": self.warm_up.samples, "workers": self.workers, "stretch": split}
+        self._own = read_own(self.session, run, place, self._epoch, counts, self._parts, self.rank)
         if run is not None and run.looked_up and self.distributed:
             tell(LOOKED_UP, run.looked_up)
-        first, counted_from = self.session.place_of(self._epoch, loop_number() if run is not None else None)
-        size = (run.loader.batch_size or 1) * self._parts if run is not None else 1
-        counts = {"batch_size": self.warm_up.samples or size, "workers": self.workers, "stretch": split}
-        data = self.session.count(**counts, first_epoch=first, counted_from=counted_from)
-        self._own = OwnReading(data, parts=self._parts, rank=self.rank, split=split)
         if run is not None:
             for each in self._passes:
                 each.steps = run.steps
-            self._own.take_over({self.loaders.origin(each.loader): each for each in (run, *self._passes)})
+            self._own.take_over([run, *self._passes], self.loaders)
         self.schedules.left_alone = split == 1
         self.session.at_end = self.schedules.follow
         self.schedules.settle(stretched=split > 1)

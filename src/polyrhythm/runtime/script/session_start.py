@@ -1,6 +1,6 @@
 """How a session is opened once the warm-up step has shown what the script trains, and how."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -8,7 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import RefusalError, UsageError
-from polyrhythm.runtime.script.epochs import planned_epochs
+from polyrhythm.runtime.script.data.loaders import length_of
+from polyrhythm.runtime.script.data.own_data import OwnReading, promise_of
+from polyrhythm.runtime.script.data.passes import Pass
+from polyrhythm.runtime.script.epochs import loop_number, planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.session import ScriptSession
 from polyrhythm.runtime.script.warm_up import WarmUpStep, watch
@@ -107,3 +110,33 @@ def open_session(
     names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
     tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", warm_up.stepped_at)
     return session
+
+
+def read_own(
+    session: ScriptSession,
+    run: Pass | None,
+    place: str,
+    seen: int,
+    counts: Mapping[str, int],
+    parts: int,
+    rank: int,
+) -> OwnReading:
+    """What follows the data that a script reads for itself.
+
+    Args:
+        session: of the script.
+        run: the pass that its steps are made from; None if they are made from no loader.
+        place: where the script has made that loader, or its first step.
+        seen: epochs that it has gone through.
+        counts: see `OwnData`; a `batch_size` of 0 is not known.
+        parts: mini-batches of a step.
+        rank: of this worker.
+    """
+    if session.counts_shares and (run is None or length_of(run.loader) is None):
+        raise refuse(f"policy {session.policy} counts shares of epochs whose length nobody knows", place)
+    tell(promise_of(run, counts["stretch"]), place)
+    first, counted_from = session.place_of(seen, loop_number() if run is not None else None)
+    size = (run.loader.batch_size or 1) * parts if run is not None else 1
+    known = {**counts, "batch_size": counts["batch_size"] or size}
+    data = session.count(**known, first_epoch=first, counted_from=counted_from)
+    return OwnReading(data, parts=parts, rank=rank, split=counts["stretch"])

@@ -4,7 +4,7 @@ Every worker reads its own; the job counts the samples that the model sees, and 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.runtime.script.data.alone import every_nth
-from polyrhythm.runtime.script.data.loaders import length_of
+from polyrhythm.runtime.script.data.loaders import Loaders, TrainingLoaders, length_of
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.wire.protocol import Ready
@@ -124,26 +124,29 @@ class OwnReading:
     def __init__(self, data: OwnData, *, parts: int, rank: int, split: int) -> None:
         self.data = data
         self._parts, self._rank, self._split = parts, rank, split
-        self._passes: dict[str, Pass] = {}
-        """The latest over each training loader, by the lines that have made it."""
-        self._begun: Counter[str] = Counter()
+        self._loaders: TrainingLoaders | None = None
+        self._passes: dict[int, Pass] = {}
+        """The latest over each training loader, by its number."""
+        self._begun: Counter[int] = Counter()
         """Passes over each of these."""
-        self._unused: Counter[str] = Counter()
+        self._unused: Counter[int] = Counter()
         """Mini-batches of these that no step has used yet."""
         self._samples = 0
         self._learns = split == 1
 
-    def take_over(self, passes: Mapping[str, Pass]) -> None:
+    def take_over(self, passes: Iterable[Pass], loaders: Loaders) -> None:
         """From here on these passes are split, and all passes over such loaders.
 
         Args:
-            passes: those that are under way, by the lines that made their loader.
+            passes: those that are under way.
+            loaders: of the script.
         """
-        self._passes = dict(passes)
-        furthest = max([each.batches for each in passes.values()], default=0)
-        for origin, each in passes.items():
-            self._begun[origin] += 1
-            self._unused[origin] = max(0, each.batches - each.steps * self._parts)
+        self._passes = dict(enumerate({each.loader: each for each in passes}.values()))
+        self._loaders = TrainingLoaders(loaders, [each.loader for each in self._passes.values()])
+        furthest = max([each.batches for each in self._passes.values()], default=0)
+        for number, each in self._passes.items():
+            self._begun[number] += 1
+            self._unused[number] = max(0, each.batches - each.steps * self._parts)
             if self._split > 1:
                 assert each.source is not None, "it has given a mini-batch"
                 begun = islice(each.source, furthest - each.batches)  # belong to what others have given already
@@ -159,21 +162,24 @@ class OwnReading:
         """Whether the script is in a loop over data of its own."""
         return any(each.inside for each in self._passes.values())
 
-    def given(self, run: Pass, origin: str) -> None:
-        if origin not in self._passes:
+    def given(self, run: Pass) -> None:
+        if (number := self._number(run.loader)) is None:
             return
-        if (before := self._passes[origin]) is not run:
-            self._passes[origin], self._unused[origin] = run, 0
+        if (before := self._passes[number]) is not run:
+            self._passes[number], self._unused[number] = run, 0
             if not before.inside:
                 self.data.end()
-        self._unused[origin] += 1
+        self._unused[number] += 1
 
-    def read(self, loader: DataLoader[Any], origin: str, original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Any:
+    def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Any:
         """What the script gets from a loader that it begins to read."""
-        if self._split == 1 or origin not in self._passes:
+        if self._split == 1 or (number := self._number(loader)) is None:
             return original(loader)
-        self._begun[origin] += 1
-        return every_nth(loader, original, self._begun[origin] - 1, self._rank, self._split)
+        self._begun[number] += 1
+        return every_nth(loader, original, self._begun[number] - 1, self._rank, self._split)
+
+    def _number(self, loader: DataLoader[Any]) -> int | None:
+        return None if self._loaders is None else self._loaders.number(loader)
 
     def forward(self, trains: bool, inputs: Any) -> None:
         """The model is called; whether a step may follow it."""
@@ -198,22 +204,22 @@ class OwnReading:
     def stepped(self) -> None:
         if self._learns:
             self._learn_parts()
-        for origin, each in self._passes.items():
+        for number, each in self._passes.items():
             each.step()
-            self._unused[origin] = max(0, self._unused[origin] - self._parts)
+            self._unused[number] = max(0, self._unused[number] - self._parts)
         self.end_if_over()
 
     def _learn_parts(self) -> None:
         """Who reads all mini-batches of a step before its first one shows with the second step how many these are."""
         self._learns = False
-        for origin, each in self._passes.items():
+        for number, each in self._passes.items():
             if not each.over and (read := each.batches - each.settled) > self._parts:
-                self._unused[origin] = max(0, self._unused[origin] - (read - self._parts))  # of the first step
+                self._unused[number] = max(0, self._unused[number] - (read - self._parts))  # of the first step
                 self._parts = read
 
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
-        if any(self._is_over(each) and not self._unused[origin] for origin, each in self._passes.items()):
+        if any(self._is_over(each) and not self._unused[number] for number, each in self._passes.items()):
             self.data.end()
 
     def is_open(self, left: bool) -> bool:

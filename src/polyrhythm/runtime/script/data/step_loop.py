@@ -4,13 +4,13 @@ A script that counts its steps keeps the iterator that it reads by `next`: nothi
 """
 
 import ast
-import linecache
 import threading
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from polyrhythm.runtime.script.epochs import parsed
 from polyrhythm.runtime.script.notices import is_script
 
 
@@ -69,10 +69,6 @@ def loops_of(path: str) -> tuple[range, ...]:
     """Lines of the loops in a file of the script, outer ones first; without their ``else``."""
     if not is_script(path):
         return ()
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except SyntaxError:
-        return ()
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    loops = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     lines = [range(loop.lineno, (loop.body[-1].end_lineno or loop.lineno) + 1) for loop in loops]
     return tuple(sorted(lines, key=lambda each: each.start))
