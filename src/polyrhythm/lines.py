@@ -13,6 +13,7 @@ def say(*lines: str) -> None:
     >>> printed.getvalue()
     'polyrhythm: rank 1 died\\n'
     """
+    if sys.stderr is None:  # the program was started without one
+        return
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"polyrhythm: {line}\n" for line in lines))
-        sys.stderr.flush()
+        print("".join(f"polyrhythm: {line}\n" for line in lines), end="", file=sys.stderr)

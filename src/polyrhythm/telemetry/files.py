@@ -19,9 +19,11 @@ def check_writable(option: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()
+        if existed and not path.is_file() and not path.is_dir():
+            return  # a pipe, whose reader would take this for the end
         with open(path, "ab"):
             pass
         if not existed:
-            path.unlink()
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error

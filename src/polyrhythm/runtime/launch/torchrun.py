@@ -70,7 +70,7 @@ class LaunchOrder(NamedTuple):
     overruled: tuple[str, ...] = ()
 
     def check_script(self) -> None:
-        """Whether the script is here."""
+        """Whether the script is here, and is Python."""
         config = self.config
         script = self.command[0 if config.no_python else len(ADAPTED)]
         if config.no_python or config.module:
@@ -97,13 +97,18 @@ class LaunchOrder(NamedTuple):
 
 def check_syntax(script: Path) -> None:
     """Every worker would fail with the same traceback."""
-    if script.suffix != ".py":
+    if script.suffix != ".py" or not script.is_file():
         return
     try:
         with warnings.catch_warnings(action="ignore"):
             compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except OSError as error:
+        raise UsageError(f"cannot read the script {script}: {error.strerror}") from None
     except SyntaxError as error:
-        raise UsageError(f"{script}:{error.lineno}: {error.msg}") from None
+        place = f"{script}:{error.lineno}" if error.lineno else str(script)
+        raise UsageError(f"{place}: {error.msg}") from None
+    except (ValueError, MemoryError, RecursionError):  # what the interpreter says of it in a worker is as good
+        return
 
 
 def read_command(arguments: Sequence[str]) -> LaunchOrder:

@@ -16,7 +16,7 @@ from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.order import deals_out
-from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading
+from polyrhythm.runtime.script.data.own_data import OwnData, OwnReading
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.epochs import loop_number
@@ -227,6 +227,7 @@ class AdaptedScript:
         """Let the session take over after the warm-up step, or begin an epoch, or let the script only look."""
         if self.dormant:
             return
+        self._step_loop.reads(sys._getframe(1))
         self._stepping = None
         if self._own is not None:
             if self.session is not None:
@@ -286,6 +287,7 @@ class AdaptedScript:
         self._run, self._unused = run, True
 
     def _forward(self, trains: bool, inputs: Any) -> None:
+        self._step_loop.computes |= trains
         if self._own is not None:
             if trains and self._run is None and self.session is not None and self.session.stands_with(None):
                 self._finish_own(self.session)
@@ -308,10 +310,10 @@ class AdaptedScript:
         return self.session is not None and self.session.apart and self._inside()
 
     def _inside(self) -> bool:
-        left = self._step_loop.left(sys._getframe(1))
+        outside = self._step_loop.left(sys._getframe(1))
         if self._own is not None or self._run is None:
-            return self._own is not None and self._own.is_open(left)
-        left |= self._run.left
+            return self._own is not None and self._own.is_open(outside)
+        left = self._run.left or (outside and self._run.by_generator)
         if left and self._run.used and self._loader is not None and self.session is not None and self.session.differs:
             self._loader.end_early()
         return self._run.inside and not left
@@ -388,8 +390,6 @@ class AdaptedScript:
         split = 1 if self.distributed or run is None else self.workers
         counts = {"batch_size": self.warm_up.samples, "workers": self.workers, "stretch": split}
         self._own = read_own(self.session, run, place, self._epoch, counts, self._parts, self.rank)
-        if run is not None and run.looked_up and self.distributed:
-            tell(LOOKED_UP, run.looked_up)
         if run is not None:
             for each in self._passes:
                 each.steps = run.steps

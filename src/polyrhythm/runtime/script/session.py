@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError
@@ -17,7 +18,7 @@ from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
 from polyrhythm.runtime.script.joint_step import JointStep, trained_by
 from polyrhythm.runtime.script.loaded_values import LOADED, LoadedValues
-from polyrhythm.runtime.script.notices import callers, refuse
+from polyrhythm.runtime.script.notices import callers, refuse, tell
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -32,6 +33,7 @@ CHANGED = "the script changes the parameters by itself after a step, such as to 
 INPLACE = "modified by an inplace operation"
 """What torch says of a value that a backward pass needs."""
 
+LONE = "an epoch can end with a mini-batch of one sample, on which BatchNorm1d fails; drop_last=True leaves it out"
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
@@ -217,6 +219,8 @@ class ScriptSession(Session):
         made._terms |= data_terms(dealing.partition, dealing.injection) | self._replica.terms
         made.reading, run.source = run.source, None
         self._loader = made
+        if dealing.workers > 1 and made.smallest == 1 and normalises(self._replica.model):
+            tell(LONE, place)
         return made
 
     def __exit__(
@@ -385,3 +389,8 @@ class ScriptSession(Session):
             self.deferred.stepped()
         else:
             super()._after_step(optimizer, args, kwargs)
+
+
+def normalises(model: nn.Module) -> bool:
+    """Whether it takes means over a mini-batch."""
+    return any(isinstance(each, _BatchNorm) for each in model.modules())

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.script.data.loaders import length_of
-from polyrhythm.runtime.script.data.own_data import OwnReading, promise_of
+from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.epochs import loop_number, planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
@@ -135,6 +135,8 @@ def read_own(
     if session.counts_shares and (run is None or length_of(run.loader) is None):
         raise refuse(f"policy {session.policy} counts shares of epochs whose length nobody knows", place)
     tell(promise_of(run, counts["stretch"]), place)
+    if run is not None and run.looked_up and counts["stretch"] == 1:
+        tell(LOOKED_UP, run.looked_up)
     first, counted_from = session.place_of(seen, loop_number() if run is not None else None)
     size = (run.loader.batch_size or 1) * parts if run is not None else 1
     known = {**counts, "batch_size": counts["batch_size"] or size}

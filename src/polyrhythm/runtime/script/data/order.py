@@ -108,3 +108,14 @@ def arrange(order: Sequence[int], workers: int, batch_size: int, parts: int = 1)
     if len(rest) % workers == 0:
         rest = rest.reshape(-1, workers).T
     return [*steps.reshape(-1).tolist(), *rest.reshape(-1).tolist()]
+
+
+def smallest_batch(samples: int, workers: int, batch_size: int) -> int:
+    """Samples of the smallest mini-batch of an epoch, whether all workers make its last step together or one alone.
+
+    >>> smallest_batch(123, 2, 4), smallest_batch(125, 2, 4), smallest_batch(124, 2, 4)
+    (1, 1, 2)
+    """
+    together, alone = samples % (workers * batch_size), samples % batch_size
+    sizes = (max(1, together // workers) if together else batch_size, alone or batch_size)
+    return min(sizes)

@@ -1,6 +1,7 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
 import dis
+import inspect
 import sys
 import weakref
 from collections import deque
@@ -16,15 +17,17 @@ from torch.utils.data import DataLoader, DistributedSampler
 from polyrhythm.core.workload import even_steps
 from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
 from polyrhythm.runtime.script.data.indexed import looked_up_at
-from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order
+from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order, smallest_batch
 from polyrhythm.runtime.script.data.reading import Reading
-from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source, evenly, terms_of
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.data.fingerprint import content_of
 from polyrhythm.training.data.partition import BY_LABEL, Dealt, parse_partition
+
+GIVEN_UP = "what was left of this epoch is skipped, as the script had left its loop and come to a collective"
 
 
 class PassListener(Protocol):
@@ -57,13 +60,13 @@ class Pass:
         self._held: weakref.ref[PassIterator] | None = None
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
-        self.counted = False
-        """Whether the script calls `next` by itself, and so knows how often: it may not ask for the end."""
+        self.counted = self.by_generator = False
+        """Whether the script calls `next` by itself, and so may not ask for the end, and whether a generator does."""
         self.looked_up = ""
         """Where the script looks something up by the number of a mini-batch, if it does."""
 
     def iterator(self) -> "PassIterator":
-        """What the script goes through; when it has dropped that, the run is over."""
+        """What the script goes through."""
         made = PassIterator(self)
         self._held = weakref.ref(made)
         return made
@@ -133,6 +136,7 @@ class PassIterator:
         """How the script's own code, or a library's, asks for mini-batches."""
         run = self._run  # who holds this iterator instead would keep the pass from being left
         run.counted, run.looked_up = calls(frame), looked_up_at(frame)
+        run.by_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
         self._engine = engine_epochs(frame, run.loader, lambda: run.inside)
 
 
@@ -299,6 +303,11 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws.used()
 
     @property
+    def smallest(self) -> int:
+        """Samples of its smallest mini-batch."""
+        return smallest_batch(self._samples, self._workers, self.batch_size)
+
+    @property
     def steps_reached(self) -> int:
         """Steps that the script alone would have made by the end of the step that this worker is in.
 
@@ -332,7 +341,9 @@ class ScriptLoader(SessionLoader[Any]):
             yield from self._batches(order)
             finished = self._source.end_epoch()
         self._ended = True
-        if not self._left:
+        if self._left:
+            tell(GIVEN_UP)
+        else:
             self._at_end()
 
     def end_early(self) -> None:

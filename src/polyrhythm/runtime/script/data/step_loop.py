@@ -4,8 +4,9 @@ A script that counts its steps keeps the iterator that it reads by `next`: nothi
 """
 
 import ast
+import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -22,39 +23,58 @@ class Standing(NamedTuple):
 
 
 class StepLoop:
-    """The outermost loop of the script around its latest step.
+    """The outermost loop of the script around its latest step, and around what has read the mini-batch for it.
+
+    A loop of a library is not looked at, so that one of the script within it, as over optimizers, is taken for none.
 
     Example:
         >>> import sys
         >>> loop = StepLoop()
+        >>> loop.reads(sys._getframe())
         >>> loop.stepped(sys._getframe())
         >>> loop.left(sys._getframe())  # of what has no file nobody knows
         False
     """
 
     def __init__(self) -> None:
+        self._reading: tuple[Standing, ...] = ()
+        self._read: tuple[Standing, ...] = ()
         self._step: tuple[Standing, ...] = ()
         self._thread = 0
+        self.computes = False
+        """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
+
+    def reads(self, frame: FrameType) -> None:
+        """A mini-batch is read from this frame."""
+        self._reading = tuple(standing(frame))
 
     def stepped(self, frame: FrameType) -> None:
         """A step is made from this frame."""
         known = bool(self._step)
-        self._step, self._thread = tuple(standing(frame)), threading.get_ident()
+        self._read, self._step, self._thread = self._reading, tuple(standing(frame)), threading.get_ident()
+        self.computes = False
         if not known:
             self._around_step()  # the script's file is read now: it may be edited while it runs
 
     def left(self, frame: FrameType) -> bool:
-        """Whether this frame stands outside of that loop."""
-        if self._thread != threading.get_ident() or (loop := self._around_step()) is None:
+        """Whether this frame stands outside of that loop, and the script has not begun another step."""
+        if self.computes or self._thread != threading.get_ident() or (loop := self._around_step()) is None:
             return False
-        return not any(here.code is loop[0] and here.line in loop[1] for here in standing(frame))
+        code, lines = loop
+        return not holds(lines, code, standing(frame))
 
     def _around_step(self) -> tuple[CodeType, range] | None:
         for code, line in reversed(self._step):
+            if code.co_flags & inspect.CO_GENERATOR:  # which has left nothing while it waits
+                continue
             for lines in loops_of(code.co_filename):
-                if line in lines and lines.start >= code.co_firstlineno:
+                if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read):
                     return code, lines
         return None
+
+
+def holds(lines: range, code: CodeType, stack: Iterable[Standing]) -> bool:
+    return any(here.code is code and here.line in lines for here in stack)
 
 
 def standing(frame: FrameType | None) -> Iterator[Standing]:
