@@ -4,7 +4,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polyrhythm.cli.group import USAGE, CommandGroup
+from polyrhythm.cli.exit_codes import USAGE
+from polyrhythm.cli.group import CommandGroup
 
 
 @pytest.mark.parametrize("command", ["reproduce", "diagnose"])

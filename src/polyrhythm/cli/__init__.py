@@ -2,8 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as drivers have it."""
+from polyrhythm.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:

@@ -24,3 +24,13 @@ def test_after_the_loop_all_have_the_same_parameters(tmp_path: Path, how: str, p
 def test_bsp_is_as_without_us(tmp_path: Path, how: str) -> None:
     alone = plain(tmp_path / "alone", "counted.py", how, "21")
     assert weights(adapted(tmp_path / "run", "counted.py", how, "21")) == weights(alone)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [("same_iterator", 8), ("two_loops", 16), ("drawn", 16), ("optimizers", 16), ("stepping_generator", 8)],
+)
+def test_a_script_that_goes_on_has_left_nothing(tmp_path: Path, shape: str, steps: int) -> None:
+    """Two ranks make as many steps together as under torchrun."""
+    run = adapted(tmp_path, "phases.py", shape, policy="asp")
+    assert sum(int(run.stdout(rank)[-1]) for rank in run.ranks) == 2 * steps

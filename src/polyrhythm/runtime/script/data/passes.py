@@ -61,7 +61,7 @@ class Pass:
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
         self.counted = self.by_generator = False
-        """Whether the script calls `next` by itself, and so may not ask for the end, and whether a generator does."""
+        """Whether the script calls `next` itself, and may not ask for the end, and whether a generator reads it."""
         self.looked_up = ""
         """Where the script looks something up by the number of a mini-batch, if it does."""
 
@@ -303,8 +303,7 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws.used()
 
     @property
-    def smallest(self) -> int:
-        """Samples of its smallest mini-batch."""
+    def smallest(self) -> int:  # of its mini-batches, in samples
         return smallest_batch(self._samples, self._workers, self.batch_size)
 
     @property
