@@ -4,8 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polyrhythm.cli.exit_codes import USAGE
-from polyrhythm.cli.group import CommandGroup
+from polyrhythm.cli.group import USAGE, CommandGroup
 
 
 @pytest.mark.parametrize("command", ["reproduce", "diagnose"])

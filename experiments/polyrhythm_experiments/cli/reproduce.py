@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.exit_codes import INTERRUPTED
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, trials_on
 from polyrhythm.lines import say
 

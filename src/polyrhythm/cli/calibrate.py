@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from polyrhythm.cli.exit_codes import FAILED, INTERRUPTED
 from polyrhythm.cli.experiment import Experiment, check
+from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.options import read_override, split_policies
 from polyrhythm.cli.outputs import Outputs, json_document
 from polyrhythm.errors import JobError, UsageError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import typer
 
-from polyrhythm.cli.exit_codes import FAILED, INTERRUPTED
+from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say

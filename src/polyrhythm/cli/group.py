@@ -6,9 +6,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from polyrhythm.cli.exit_codes import FAILED, USAGE
 from polyrhythm.errors import PolicyError, PolyrhythmError, UsageError
 from polyrhythm.lines import say
+
+USAGE = 2
+"""Exit code for what the user can mend before anything runs."""
+
+FAILED = 1
+"""Exit code when a run diverged or failed."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as drivers have it."""
 
 EXPERIMENTS = "the package polyrhythm-experiments; in a checkout run: pip install . ./experiments"
 ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}

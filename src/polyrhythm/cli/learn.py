@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrhythm.cli.exit_codes import INTERRUPTED
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.exit_codes import INTERRUPTED
+from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
 from polyrhythm.cli.outputs import Outputs, json_document
 from polyrhythm.errors import JobError, UsageError

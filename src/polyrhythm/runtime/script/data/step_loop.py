@@ -15,7 +15,7 @@ from polyrhythm.runtime.script.epochs import parsed
 from polyrhythm.runtime.script.notices import is_script
 
 
-class Standing(NamedTuple):
+class FrameLine(NamedTuple):
     """A function that runs, and its line."""
 
     code: CodeType
@@ -37,9 +37,9 @@ class StepLoop:
     """
 
     def __init__(self) -> None:
-        self._reading: tuple[Standing, ...] = ()
-        self._read: tuple[Standing, ...] = ()
-        self._step: tuple[Standing, ...] = ()
+        self._reading: tuple[FrameLine, ...] = ()
+        self._read: tuple[FrameLine, ...] = ()
+        self._step: tuple[FrameLine, ...] = ()
         self._thread = 0
         self.computes = False
         """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
@@ -73,14 +73,14 @@ class StepLoop:
         return None
 
 
-def holds(lines: range, code: CodeType, stack: Iterable[Standing]) -> bool:
+def holds(lines: range, code: CodeType, stack: Iterable[FrameLine]) -> bool:
     return any(here.code is code and here.line in lines for here in stack)
 
 
-def standing(frame: FrameType | None) -> Iterator[Standing]:
+def standing(frame: FrameType | None) -> Iterator[FrameLine]:
     """All that runs, innermost first."""
     while frame is not None:
-        yield Standing(frame.f_code, frame.f_lineno)
+        yield FrameLine(frame.f_code, frame.f_lineno)
         frame = frame.f_back
 
 
