@@ -1,7 +1,6 @@
 """The pages of the papers in their quick form: whole, and right where a quick run can be right."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,14 +10,8 @@ from polyrhythm_experiments.reproduce import ClaimRow, Lab, claims
 from polyrhythm_experiments.reproduce.esync.page import page as esync_page
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.selsync.page import page as selsync_page
-from polyrhythm_experiments.reproduce.selsync.page import table_cells
+from polyrhythm_experiments.reproduce.selsync.table import table_cells
 from polyrhythm_experiments.reproduce.selsync.trials import cluster, trial
-from polyrhythm_experiments.reproduce.store import ResultStore
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(ResultStore(Path(tmp_path_factory.mktemp("runs"))), quick=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Table 1 of ESync by network, the rule that says when a run has converged, and the runs that test reasons."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -23,12 +21,6 @@ from polyrhythm_experiments.reproduce.esync.table import (
     table_trials,
 )
 from polyrhythm_experiments.reproduce.esync.trials import MODES, paper_cluster, timed
-from polyrhythm_experiments.reproduce.store import ResultStore
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(ResultStore(Path(tmp_path_factory.mktemp("runs"))), quick=True)
 
 
 def curve(accuracies: list[float]) -> list[EvalPoint]:
