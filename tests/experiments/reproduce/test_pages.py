@@ -82,6 +82,16 @@ def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
 
 
+def test_selsync_is_run_to_convergence_and_by_perplexity(selsync: Document) -> None:
+    found = {row.what for row in rows(selsync)}
+    assert {"accuracy less BSP's, SGD, delta 0.3", "sooner at convergence, Adam, delta 0.5"} <= found
+    assert {"perplexity less BSP's, delta = 0.3", "perplexity, FedAvg (1, 0.25), less BSP's"} <= found
+
+
+def test_no_reason_of_selsync_is_without_a_figure(selsync: Document) -> None:
+    assert all(any(map(str.isdigit, row.why)) for row in rows(selsync) if row.why)
+
+
 def test_runs_that_diverge_are_called_so(quick: Lab) -> None:
     fine = quick.run({"run": trial(quick, "bsp")})["run"]
     gone = [msgspec.structs.replace(run, status="diverged") for run in fine]

@@ -20,6 +20,8 @@ from polyrhythm_experiments.reproduce.selsync.causes import (
     mix_note,
     replica_accuracies,
 )
+from polyrhythm_experiments.reproduce.selsync.converged import converged_section, converged_trials
+from polyrhythm_experiments.reproduce.selsync.language import language_section, language_trials
 from polyrhythm_experiments.reproduce.selsync.live import live_section, lives
 from polyrhythm_experiments.reproduce.selsync.table import curve_plot, table_cells, table_one
 from polyrhythm_experiments.reproduce.selsync.trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
@@ -28,12 +30,14 @@ SOURCE = "Tyagi, Swany: *Accelerating Distributed ML Training via Selective Sync
 
 
 def page(lab: Lab) -> Document:
-    runs = lab.run({**trials(lab), **cause_trials(lab)})
+    runs = lab.run({**trials(lab), **cause_trials(lab), **converged_trials(lab), **language_trials(lab)})
     return reproduction(
         title="SelSync, reproduced",
         source=SOURCE,
         conditions=conditions(lab),
         parts=[
+            converged_section(runs),
+            language_section(runs),
             table_one(runs),
             data(runs),
             aggregation(runs),

@@ -1,0 +1,184 @@
+"""Table 1 of the paper on SelSync, run until accuracy stands still: with SGD, and with Adam."""
+
+from typing import Any, NamedTuple
+
+from polyrhythm.report.document import DocumentSection, Grid
+from polyrhythm.sim import Scenario
+from polyrhythm.telemetry.result import RunResult
+from polyrhythm_experiments.reproduce.convergence import (
+    GAIN,
+    PATIENCE,
+    Score,
+    accuracy,
+    converged_s,
+    converged_samples,
+    last_score,
+    mean_score,
+)
+from polyrhythm_experiments.reproduce.curves import accuracy_plot
+from polyrhythm_experiments.reproduce.figures import (
+    Measured,
+    difference,
+    mean_text,
+    over_seeds,
+    percent,
+    plain,
+    ratio,
+    times,
+)
+from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
+from polyrhythm_experiments.reproduce.page import ClaimRow, findings
+from polyrhythm_experiments.reproduce.selsync.causes import durations, lssr
+from polyrhythm_experiments.reproduce.selsync.trials import cluster
+
+WORKERS, STEPS = 16, 800
+IMAGES, TEST_IMAGES = 12_000, 2_000
+
+METHODS = {
+    "BSP": "bsp",
+    "FedAvg (1, 0.25)": "fedavg:1,0.25",
+    "SelSync delta = 0.3": "selsync:0.3",
+    "SelSync delta = 0.5": "selsync:0.5",
+}
+DELTAS = ("0.3", "0.5")
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"learning_rate": 0.02},
+    "Adam": {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0},
+}
+
+
+class Published(NamedTuple):
+    """What table 1 has of SelSync at one delta."""
+
+    lssr: str
+    gain: str
+    steps: str
+    sooner: str
+
+
+PAPER = {
+    ("SGD", "0.3"): Published("0.829 ResNet101, 0.912 VGG11", "+0.1 pt, +0.4 pt", "1.85x, 6.70x", "2.03x, 6.16x"),
+    ("SGD", "0.5"): Published("0.846 ResNet101, 0.937 VGG11", "+0.1 pt, +0.4 pt", "2.33x, 7.52x", "1.67x, 13.75x"),
+    ("Adam", "0.3"): Published("0.954 AlexNet", "+1.6 pt", "0.90x", "4.62x"),
+    ("Adam", "0.5"): Published("0.966 AlexNet", "+0.8 pt", "1.00x", "4.63x"),
+}
+FEDAVG = {"SGD": "+0.1 pt ResNet101, -3.3 pt VGG11", "Adam": "-8.0 pt AlexNet"}
+"""FedAvg (1, 0.25) less BSP in table 1."""
+
+
+def converged_trials(lab: Lab) -> dict[str, Trial]:
+    return {
+        place(kind, name): Trial(small(lab, policy, **training), policy)
+        for kind, training in OPTIMIZERS.items()
+        for name, policy in METHODS.items()
+    }
+
+
+def place(kind: str, name: str) -> str:
+    return f"converged/{kind}/{name}"
+
+
+def small(lab: Lab, policy: str, **training: Any) -> Scenario:
+    """A subset of the images, and a rate that stays as it is."""
+    settings = {
+        "partition": "seldp" if policy.startswith("selsync") else "defdp",
+        "schedule": "constant",
+        "decay_at": (),
+        "train_samples": IMAGES,
+        "test_samples": TEST_IMAGES,
+    }
+    return cluster(lab, STEPS, WORKERS, **(settings | training))
+
+
+def converged_section(runs: Results) -> DocumentSection:
+    groups = {kind: {name: runs[place(kind, name)] for name in METHODS} for kind in OPTIMIZERS}
+    rows = [row for kind, group in groups.items() for row in rows_of(kind, group)]
+    tables = [by_method(f"With {kind}", group) for kind, group in groups.items()]
+    figures = [
+        accuracy_plot(f"converged-{kind.lower()}", f"With {kind}", CAPTION, group) for kind, group in groups.items()
+    ]
+    return findings("Table 1 to convergence", CONVERGED_TEXT, rows, tables, figures)
+
+
+CAPTION = "Test accuracy against virtual time, first seed."
+CONVERGED_TEXT = (
+    f"The MLP on {IMAGES:,} images of Fashion-MNIST and {TEST_IMAGES:,} test images. SGD with momentum 0.9 at rate "
+    f"{OPTIMIZERS['SGD']['learning_rate']:g}, Adam at {OPTIMIZERS['Adam']['learning_rate']:g}; both rates are fixed, "
+    f"where the paper decays that of SGD. Each run has {STEPS} steps and at most 40 "
+    f"evaluations, which wait for an exchange. It has converged when the "
+    f"mean of {PATIENCE} evaluations is less than {100 * GAIN:g} pt above that of the {PATIENCE} before; its accuracy "
+    f"is the mean of the last {PATIENCE}. LSSR is of the whole run."
+)
+
+
+def rows_of(kind: str, group: Results) -> list[ClaimRow]:
+    """The claims of table 1 for one optimizer."""
+    base, fed = group["BSP"], group["FedAvg (1, 0.25)"]
+    what = f"accuracy, FedAvg (1, 0.25), less BSP's, {kind}"
+    return [
+        *(row for delta in DELTAS for row in delta_rows(kind, delta, base, group[f"SelSync delta = {delta}"])),
+        ClaimRow(what, "table 1", FEDAVG[kind], difference(last_score(fed), last_score(base)), less_note(fed, base)),
+    ]
+
+
+def delta_rows(kind: str, delta: str, base: Runs, ours: Runs) -> list[ClaimRow]:
+    said, of = PAPER[kind, delta], f"{kind}, delta {delta}"
+    gain = difference(last_score(ours), last_score(base))
+    return [
+        ClaimRow(f"LSSR, {of}", "table 1", said.lssr, lssr(ours)),
+        ClaimRow(f"accuracy less BSP's, {of}", "table 1", said.gain, gain, less_note(ours, base)),
+        ClaimRow(f"steps to convergence over BSP's, {of}", "table 1", said.steps, steps_over(ours, base)),
+        ClaimRow(f"sooner at convergence, {of}", "table 1", said.sooner, sooner(ours, base), speed_note(ours, base)),
+    ]
+
+
+def less_note(ours: Runs, base: Runs) -> str:
+    """The difference to BSP in other ways of comparing them."""
+    ends = difference([end_accuracy(run) for run in ours], [end_accuracy(run) for run in base])
+    best = difference([run.best_accuracy for run in ours], [run.best_accuracy for run in base])
+    return f"Over the last {PATIENCE} evaluations {mean_text(ends)}, between the best {mean_text(best)}."
+
+
+def end_accuracy(run: RunResult) -> float | None:
+    return None if run.status == "diverged" else mean_score(run.curve[-PATIENCE:])
+
+
+def speed_note(ours: Runs, base: Runs, score: Score = accuracy) -> str:
+    """What a speedup comes from: the time of equal steps, and the steps that are made."""
+    equal, steps = (ratio(durations(base), durations(ours)), steps_over(ours, base, score))
+    return f"Equal steps take BSP {mean_text(equal)} as long; to convergence the steps are {mean_text(steps)} BSP's."
+
+
+def steps_over(ours: Runs, base: Runs, score: Score = accuracy) -> Measured:
+    steps = [[converged_samples(run, score) for run in group] for group in (ours, base)]
+    return ratio(steps[0], steps[1])
+
+
+def sooner(ours: Runs, base: Runs, score: Score = accuracy) -> Measured:
+    """BSP's time to convergence over that of another method."""
+    spans = [[converged_s(run, score) for run in group] for group in (base, ours)]
+    return ratio(spans[0], spans[1], times)
+
+
+def by_method(title: str, group: Results) -> Grid:
+    base = group["BSP"]
+    cells = [[name, *map(str, cells_of(runs, base))] for name, runs in group.items()]
+    headings = ("method", "LSSR", "accuracy", "difference to BSP", "steps to convergence", "sooner")
+    return Grid(title, headings, cells)
+
+
+def cells_of(runs: Runs, base: Runs) -> list[Measured]:
+    return [
+        lssr(runs),
+        over_seeds(last_score(runs), percent),
+        difference(last_score(runs), last_score(base)),
+        over_seeds(steps_of(runs), plain),
+        sooner(runs, base),
+    ]
+
+
+def steps_of(runs: Runs, score: Score = accuracy) -> list[float | None]:
+    """Steps of each worker until each seed has converged."""
+    found = [(converged_samples(run, score), run.workers * run.batch_size) for run in runs]
+    return [None if samples is None else samples / together for samples, together in found]
