@@ -31,9 +31,6 @@ from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 from polyrhythm_experiments.reproduce.selsync.causes import durations, lssr
 from polyrhythm_experiments.reproduce.selsync.trials import cluster
 
-WORKERS, STEPS = 16, 800
-IMAGES, TEST_IMAGES = 12_000, 2_000
-
 METHODS = {
     "BSP": "bsp",
     "FedAvg (1, 0.25)": "fedavg:1,0.25",
@@ -42,9 +39,39 @@ METHODS = {
 }
 DELTAS = ("0.3", "0.5")
 
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "SGD": {"learning_rate": 0.02},
-    "Adam": {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0},
+
+class Setting(NamedTuple):
+    """What is trained, and for how long.
+
+    Args:
+        optimizer: as table 1 has it.
+        training: what differs from the hyper-parameters of the page; the rate is fixed.
+        workers: of the cluster.
+        steps: of each worker.
+        images: to learn from.
+        test_images: to test.
+        factor: of SelSync's mean; None is n/100.
+    """
+
+    optimizer: str
+    training: dict[str, Any]
+    workers: int = 16
+    steps: int = 800
+    images: int = 12_000
+    test_images: int = 2_000
+    factor: float | None = None
+
+    def policy(self, name: str) -> str:
+        """The policy of a method."""
+        own = f",factor={self.factor:g}" if self.factor and name.startswith("SelSync") else ""
+        return METHODS[name] + own
+
+
+ADAM = {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0}
+SETTINGS = {
+    "MLP, SGD": Setting("SGD", {"learning_rate": 0.02}),
+    "MLP, Adam": Setting("Adam", ADAM),
+    "CNN, SGD": Setting("SGD", {"model": "cnn", "learning_rate": 0.02}, 4, 400, 6_000, 1_000, 0.16),
 }
 
 
@@ -69,61 +96,78 @@ FEDAVG = {"SGD": "+0.1 pt ResNet101, -3.3 pt VGG11", "Adam": "-8.0 pt AlexNet"}
 
 def converged_trials(lab: Lab) -> dict[str, Trial]:
     return {
-        place(kind, name): Trial(small(lab, policy, **training), policy)
-        for kind, training in OPTIMIZERS.items()
-        for name, policy in METHODS.items()
+        place(title, name): Trial(fixed(lab, setting, setting.policy(name)), setting.policy(name))
+        for title, setting in SETTINGS.items()
+        for name in METHODS
     }
 
 
-def place(kind: str, name: str) -> str:
-    return f"converged/{kind}/{name}"
+def place(title: str, name: str) -> str:
+    return f"converged/{title}/{name}"
 
 
-def small(lab: Lab, policy: str, **training: Any) -> Scenario:
+def fixed(lab: Lab, setting: Setting, policy: str) -> Scenario:
     """A subset of the images, and a rate that stays as it is."""
-    settings = {
+    given = {
         "partition": "seldp" if policy.startswith("selsync") else "defdp",
         "schedule": "constant",
         "decay_at": (),
-        "train_samples": IMAGES,
-        "test_samples": TEST_IMAGES,
+        "train_samples": setting.images,
+        "test_samples": setting.test_images,
     }
-    return cluster(lab, STEPS, WORKERS, **(settings | training))
+    return cluster(lab, setting.steps, setting.workers, **given, **setting.training)
 
 
 def converged_section(runs: Results) -> DocumentSection:
-    groups = {kind: {name: runs[place(kind, name)] for name in METHODS} for kind in OPTIMIZERS}
-    rows = [row for kind, group in groups.items() for row in rows_of(kind, group)]
-    tables = [by_method(f"With {kind}", group) for kind, group in groups.items()]
-    figures = [
-        accuracy_plot(f"converged-{kind.lower()}", f"With {kind}", CAPTION, group) for kind, group in groups.items()
-    ]
-    return findings("Table 1 to convergence", CONVERGED_TEXT, rows, tables, figures)
+    groups = {title: {name: runs[place(title, name)] for name in METHODS} for title in SETTINGS}
+    rows = [row for title, group in groups.items() for row in rows_of(title, group)]
+    tables = [by_method(title, group) for title, group in groups.items()]
+    figures = [accuracy_plot(key_of(title), title, CAPTION, group) for title, group in groups.items()]
+    return findings("Table 1 to convergence", CONVERGED_TEXT, rows, [settings_table(), *tables], figures)
+
+
+def key_of(title: str) -> str:
+    """Of a figure.
+
+    >>> key_of("MLP, SGD")
+    'converged-mlp-sgd'
+    """
+    return f"converged-{title.lower().replace(', ', '-')}"
+
+
+def settings_table() -> Grid:
+    headings = ("", "rate", "workers", "steps", "images", "test images", "factor of Delta's mean")
+    return Grid("What was trained", headings, [[title, *setting_cells(each)] for title, each in SETTINGS.items()])
+
+
+def setting_cells(setting: Setting) -> list[str]:
+    numbers = (setting.workers, setting.steps, setting.images, setting.test_images)
+    factor = setting.workers / 100 if setting.factor is None else setting.factor
+    return [f"{setting.training['learning_rate']:g}", *(f"{number:,}" for number in numbers), f"{factor:g}"]
 
 
 CAPTION = "Test accuracy against virtual time, first seed."
 CONVERGED_TEXT = (
-    f"The MLP on {IMAGES:,} images of Fashion-MNIST and {TEST_IMAGES:,} test images. SGD with momentum 0.9 at rate "
-    f"{OPTIMIZERS['SGD']['learning_rate']:g}, Adam at {OPTIMIZERS['Adam']['learning_rate']:g}; both rates are fixed, "
-    f"where the paper decays that of SGD. Each run has {STEPS} steps and at most 40 "
-    f"evaluations, which wait for an exchange. It has converged when the "
-    f"mean of {PATIENCE} evaluations is less than {100 * GAIN:g} pt above that of the {PATIENCE} before; its accuracy "
-    f"is the mean of the last {PATIENCE}. LSSR is of the whole run."
+    "Fashion-MNIST at a fixed rate; the paper decays that of SGD. SGD has momentum 0.9. A run has at most 40 "
+    "evaluations, which wait for an exchange, and has converged when the mean of "
+    f"{PATIENCE} of them is less than {100 * GAIN:g} pt above that of the {PATIENCE} before; its accuracy is the mean "
+    f"of the last {PATIENCE}. LSSR is of the whole run."
 )
 
 
-def rows_of(kind: str, group: Results) -> list[ClaimRow]:
-    """The claims of table 1 for one optimizer."""
+def rows_of(title: str, group: Results) -> list[ClaimRow]:
+    """The claims of table 1 for one setting."""
     base, fed = group["BSP"], group["FedAvg (1, 0.25)"]
-    what = f"accuracy, FedAvg (1, 0.25), less BSP's, {kind}"
+    what = f"accuracy, FedAvg (1, 0.25), less BSP's, {title}"
+    said = FEDAVG[SETTINGS[title].optimizer]
     return [
-        *(row for delta in DELTAS for row in delta_rows(kind, delta, base, group[f"SelSync delta = {delta}"])),
-        ClaimRow(what, "table 1", FEDAVG[kind], difference(last_score(fed), last_score(base)), less_note(fed, base)),
+        *(row for delta in DELTAS for row in delta_rows(title, delta, base, group[f"SelSync delta = {delta}"])),
+        ClaimRow(what, "table 1", said, difference(last_score(fed), last_score(base)), less_note(fed, base)),
     ]
 
 
-def delta_rows(kind: str, delta: str, base: Runs, ours: Runs) -> list[ClaimRow]:
-    said, of = PAPER[kind, delta], f"{kind}, delta {delta}"
+def delta_rows(title: str, delta: str, base: Runs, ours: Runs) -> list[ClaimRow]:
+    said, of = PAPER[SETTINGS[title].optimizer, delta], f"{title}, delta {delta}"
     gain = difference(last_score(ours), last_score(base))
     return [
         ClaimRow(f"LSSR, {of}", "table 1", said.lssr, lssr(ours)),

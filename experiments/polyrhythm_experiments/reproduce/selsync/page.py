@@ -30,7 +30,7 @@ SOURCE = "Tyagi, Swany: *Accelerating Distributed ML Training via Selective Sync
 
 
 def page(lab: Lab) -> Document:
-    runs = lab.run({**trials(lab), **cause_trials(lab), **converged_trials(lab), **language_trials(lab)})
+    runs = lab.run({**trials(lab), **cause_trials(lab), **language_trials(lab), **converged_trials(lab)})
     return reproduction(
         title="SelSync, reproduced",
         source=SOURCE,

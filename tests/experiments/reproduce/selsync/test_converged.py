@@ -21,33 +21,39 @@ def run_of(levels: list[float], step_s: float, status: str = "ok") -> RunResult:
     )  # fmt: skip
 
 
-def test_every_optimizer_has_every_method_at_a_fixed_rate(quick: Lab) -> None:
+def test_every_setting_has_every_method_at_a_fixed_rate(quick: Lab) -> None:
     found = converged_trials(quick)
-    assert len(found) == len(converged.OPTIMIZERS) * len(converged.METHODS) == 8
+    assert len(found) == len(converged.SETTINGS) * len(converged.METHODS) == 12
     configs = [trial.scenario.training for trial in found.values()]
     assert {config.schedule for config in configs if config} == {"constant"}
-    assert {config.optimizer for config in configs if config} == {"SGD", "Adam"}
-    assert {trial.scenario.workers for trial in found.values()} == {16}
+    assert {(config.model, config.optimizer) for config in configs if config} == {
+        ("mlp", "SGD"),
+        ("mlp", "Adam"),
+        ("cnn", "SGD"),
+    }
+    fewer = found[converged.place("CNN, SGD", "SelSync delta = 0.3")]
+    assert (fewer.policy, fewer.scenario.workers) == ("selsync:0.3,factor=0.16", 4)
+    assert found[converged.place("CNN, SGD", "BSP")].policy == "bsp"
 
 
 def test_methods_are_compared_where_each_has_converged() -> None:
     base, ours = [run_of([0.8, 0.8], step_s=10.0)], [run_of([0.81, 0.82, 0.82], step_s=1.0)]
     runs = {
-        converged.place(kind, name): ours if name.startswith("SelSync") else base
-        for kind in converged.OPTIMIZERS
+        converged.place(title, name): ours if name.startswith("SelSync") else base
+        for title in converged.SETTINGS
         for name in converged.METHODS
     }
     section = converged_section(runs)
     found = {row.what: row for row in claims(section)}
-    assert str(found["accuracy less BSP's, SGD, delta 0.3"].ours) == "+1.0 pt"
+    assert str(found["accuracy less BSP's, MLP, SGD, delta 0.3"].ours) == "+1.0 pt"
     assert (
-        found["accuracy less BSP's, SGD, delta 0.3"].why
+        found["accuracy less BSP's, MLP, SGD, delta 0.3"].why
         == "Over the last 10 evaluations +2.0 pt, between the best +2.0 pt."
     )
-    assert str(found["sooner at convergence, Adam, delta 0.5"].ours) == "10x"
-    assert str(found["steps to convergence over BSP's, Adam, delta 0.5"].ours) == "1x"
-    assert str(found["accuracy, FedAvg (1, 0.25), less BSP's, SGD"].ours) == "+0.0 pt"
-    assert section.grids[1].rows[0] == ["BSP", "0.5", "80.0 %", "+0.0 pt", "100", "1x"]
+    assert str(found["sooner at convergence, MLP, Adam, delta 0.5"].ours) == "10x"
+    assert str(found["steps to convergence over BSP's, MLP, Adam, delta 0.5"].ours) == "1x"
+    assert str(found["accuracy, FedAvg (1, 0.25), less BSP's, CNN, SGD"].ours) == "+0.0 pt"
+    assert section.grids[2].rows[0] == ["BSP", "0.5", "80.0 %", "+0.0 pt", "100", "1x"]
 
 
 def test_the_language_model_is_compared_by_perplexity() -> None:
