@@ -83,11 +83,11 @@ def sooner(runs: Runs, base: Runs, below: float = NEAR) -> Measured:
 def less_note(runs: Results, delta: str) -> str:
     """What more steps, and momentum that is averaged, change in the accuracy less BSP's."""
     base = runs["table/BSP"]
-    tried = [f"with {LONGER} times its steps {less(runs[f'longer/{delta}'], base)}"]
+    tried = [f"with {LONGER} times as many, and decays as much later, it is {less(runs[f'longer/{delta}'], base)}"]
     averaged = runs.get(f"stretch/SelSync {delta}, momentum averaged")
     if averaged:
-        tried.append(f"with momentum averaged along {less(averaged, base)}")
-    return f"Not known. Tried: {', '.join(tried)}."
+        tried.append(f"at equal steps and with momentum averaged along it is {less(averaged, base)}")
+    return f"The steps: {'; '.join(tried)}."
 
 
 def speed_note(runs: Results, delta: str) -> str:
@@ -96,7 +96,7 @@ def speed_note(runs: Results, delta: str) -> str:
     equal = mean_text(ratio(durations(base), durations(ours)))
     samples = mean_text(ratio(near_samples(ours, base), near_samples(base, base)))
     return (
-        f"Equal steps take BSP {equal} as long. The samples to the target are {samples} BSP's. At BSP - 2 pt the ratio "
+        f"Equal steps take BSP {equal} as long. The samples to the target over BSP's: {samples}. At BSP - 2 pt it "
         f"is {mean_text(sooner(ours, base, 2 * NEAR))}; with {LONGER} times the steps, at BSP - 1 pt, "
         f"{mean_text(sooner(more, base))}."
     )

@@ -40,7 +40,7 @@ METHODS = {
 DELTAS = ("0.3", "0.5")
 
 
-class Setting(NamedTuple):
+class FixedRate(NamedTuple):
     """What is trained, and for how long.
 
     Args:
@@ -69,9 +69,9 @@ class Setting(NamedTuple):
 
 ADAM = {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0}
 SETTINGS = {
-    "MLP, SGD": Setting("SGD", {"learning_rate": 0.02}),
-    "MLP, Adam": Setting("Adam", ADAM),
-    "CNN, SGD": Setting("SGD", {"model": "cnn", "learning_rate": 0.02}, 4, 400, 6_000, 1_000, 0.16),
+    "MLP, SGD": FixedRate("SGD", {"learning_rate": 0.02}),
+    "MLP, Adam": FixedRate("Adam", ADAM),
+    "CNN, SGD": FixedRate("SGD", {"model": "cnn", "learning_rate": 0.02}, 4, 400, 6_000, 1_000, 0.16),
 }
 
 
@@ -106,7 +106,7 @@ def place(title: str, name: str) -> str:
     return f"converged/{title}/{name}"
 
 
-def fixed(lab: Lab, setting: Setting, policy: str) -> Scenario:
+def fixed(lab: Lab, setting: FixedRate, policy: str) -> Scenario:
     """A subset of the images, and a rate that stays as it is."""
     given = {
         "partition": "seldp" if policy.startswith("selsync") else "defdp",
@@ -140,7 +140,7 @@ def settings_table() -> Grid:
     return Grid("What was trained", headings, [[title, *setting_cells(each)] for title, each in SETTINGS.items()])
 
 
-def setting_cells(setting: Setting) -> list[str]:
+def setting_cells(setting: FixedRate) -> list[str]:
     numbers = (setting.workers, setting.steps, setting.images, setting.test_images)
     factor = setting.workers / 100 if setting.factor is None else setting.factor
     return [f"{setting.training['learning_rate']:g}", *(f"{number:,}" for number in numbers), f"{factor:g}"]
