@@ -151,7 +151,8 @@ CONVERGED_TEXT = (
     "Fashion-MNIST at a fixed rate; the paper decays that of SGD. SGD has momentum 0.9. A run has at most 40 "
     "evaluations, which wait for an exchange, and has converged when the mean of "
     f"{PATIENCE} of them is less than {100 * GAIN:g} pt above that of the {PATIENCE} before; its accuracy is the mean "
-    f"of the last {PATIENCE}. LSSR is of the whole run."
+    f"of the last {PATIENCE} until then. A run that does not get there within its steps has the mean "
+    f"of its last {PATIENCE} instead, so a difference may still change. LSSR is of the whole run."
 )
 
 
@@ -191,7 +192,7 @@ def end_accuracy(run: RunResult) -> float | None:
 def speed_note(ours: Runs, base: Runs, score: Score = accuracy) -> str:
     """What a speedup comes from: the time of equal steps, and the steps that are made."""
     equal, steps = (ratio(durations(base), durations(ours)), steps_over(ours, base, score))
-    return f"Equal steps take BSP {mean_text(equal)} as long; to convergence the steps are {mean_text(steps)} BSP's."
+    return f"Equal steps take BSP {mean_text(equal)} as long. The steps to convergence over BSP's: {mean_text(steps)}."
 
 
 def steps_over(ours: Runs, base: Runs, score: Score = accuracy) -> Measured:
