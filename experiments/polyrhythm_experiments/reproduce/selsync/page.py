@@ -46,8 +46,8 @@ def page(lab: Lab) -> Document:
             *([] if lab.quick else [live_section(lives(lab))]),
         ],
         missing=[
-            "Convergence of most runs of the first two sections: where their tables say never, it is not reached in the "
-            "steps that they have.",
+            "Convergence of most runs of the first two sections: where their tables say never, it is not reached in "
+            "the steps that they have.",
             "A CNN with Adam, and a ResNet.",
             "ResNet101, VGG11 and AlexNet themselves, on CIFAR and ImageNet.",
             "SSP and the other settings of FedAvg to convergence: equal steps alone.",
