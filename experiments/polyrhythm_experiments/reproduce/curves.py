@@ -12,6 +12,10 @@ def reached_s(run: RunResult, accuracy: float) -> float | None:
     return next((point.time_s for point in run.curve if point.accuracy >= accuracy), None)
 
 
+def reached_samples(run: RunResult, accuracy: float) -> float | None:
+    return next((float(point.samples) for point in run.curve if point.accuracy >= accuracy), None)
+
+
 def accuracy_plot(key: str, title: str, caption: str, groups: Mapping[str, Runs]) -> Chart:
     series = [
         Series(name, [point.time_s for point in runs[0].curve], [point.accuracy for point in runs[0].curve])

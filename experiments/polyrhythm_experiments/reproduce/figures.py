@@ -52,6 +52,28 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def perplexities(value: float) -> str:
+    """A perplexity.
+
+    >>> perplexities(56.47)
+    '56.5'
+    """
+    return f"{value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference of two perplexities.
+
+    >>> signed(-0.104), signed(2.0)
+    ('-0.10', '+2.00')
+    """
+    return f"{value:+.2f}"
+
+
+QUALITIES = (percent, points, perplexities, signed)
+"""What a run has unless it diverged."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """What was measured: a headline over all seeds, and each seed's value; None where a seed has no such value.
@@ -73,7 +95,7 @@ class Measured:
         there = [seed for seed in self.seeds if seed is not None]
         if self.value is None:
             some = f" ({len(there)} of {len(self.seeds)} seeds: {', '.join(map(self.text, there))})" if there else ""
-            return ("diverged" if self.text in (percent, points) else "never") + some
+            return ("diverged" if self.text in QUALITIES else "never") + some
         spread = f" ({self.text(min(there))} to {self.text(max(there))})" if len(there) > 1 else ""
         return self.text(self.value) + spread
 

@@ -51,7 +51,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     """What is learned: digits, fashion-mnist, cifar10 or text."""
 
     model: str | None = None
-    """A model of the task, such as mlp, cnn, resnet20, resnet32 or transformer; none: the task's first."""
+    """A model of the task, such as mlp, cnn, resnet20, resnet32, transformer or transformer-small; none: the first."""
 
     data: str | None = None
     """Folder with parquet files (images) or a text file (text); none: download, where the task can."""

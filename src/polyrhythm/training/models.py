@@ -112,6 +112,15 @@ class LanguageModel(nn.Module):
         return self.head(self.layers(x, mask=mask, is_causal=True))  # type: ignore[no-any-return]
 
 
+WIDTHS = {"transformer": 200, "transformer-small": 64}
+"""Of the language models of the catalogue."""
+
+
+def text_model(name: str, vocabulary: int, context: int) -> Callable[[int], nn.Module]:
+    """Builder, from a seed, of the language model `name`."""
+    return partial(seeded, partial(LanguageModel, vocabulary, context, width=WIDTHS[name]))
+
+
 def vision_model(name: str, channels: int, side: int) -> Callable[[int], nn.Module]:
     """Builder, from a seed, of the model `name` for square images with ten classes."""
     builders: dict[str, Callable[[], nn.Module]] = {

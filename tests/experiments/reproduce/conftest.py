@@ -34,3 +34,9 @@ def page(lab: Lab) -> Document:
 def lab(tmp_path: Path) -> Callable[..., Lab]:
     """A lab that works in one folder, however often it is opened."""
     return lambda **settings: Lab(ResultStore(tmp_path / "runs"), **settings)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A lab for tiny versions, which keeps the runs of a file's tests."""
+    return Lab(ResultStore(tmp_path_factory.mktemp("runs")), quick=True)

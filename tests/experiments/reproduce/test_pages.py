@@ -1,7 +1,6 @@
 """The pages of the papers in their quick form: whole, and right where a quick run can be right."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,14 +10,8 @@ from polyrhythm_experiments.reproduce import ClaimRow, Lab, claims
 from polyrhythm_experiments.reproduce.esync.page import page as esync_page
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.selsync.page import page as selsync_page
-from polyrhythm_experiments.reproduce.selsync.page import table_cells
+from polyrhythm_experiments.reproduce.selsync.table import table_cells
 from polyrhythm_experiments.reproduce.selsync.trials import cluster, trial
-from polyrhythm_experiments.reproduce.store import ResultStore
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(ResultStore(Path(tmp_path_factory.mktemp("runs"))), quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +80,16 @@ def test_esync_is_compared_at_its_convergence(esync: Document) -> None:
 
 def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
     assert 0.5 < value(selsync, "LSSR, delta 0.3") <= value(selsync, "LSSR, delta 0.5") < 1
+
+
+def test_selsync_is_run_to_convergence_and_by_perplexity(selsync: Document) -> None:
+    found = {row.what for row in rows(selsync)}
+    assert {"accuracy less BSP's, CNN, SGD, delta 0.3", "sooner at convergence, MLP, Adam, delta 0.5"} <= found
+    assert {"perplexity less BSP's, delta = 0.3", "perplexity, FedAvg (1, 0.25), less BSP's"} <= found
+
+
+def test_no_reason_of_selsync_is_without_a_figure(selsync: Document) -> None:
+    assert all(any(map(str.isdigit, row.why)) for row in rows(selsync) if row.why)
 
 
 def test_runs_that_diverge_are_called_so(quick: Lab) -> None:

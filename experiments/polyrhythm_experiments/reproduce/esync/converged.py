@@ -1,7 +1,6 @@
 """Accuracies of the paper's table 1: ESync and one device alone, each trained until its accuracy stands still."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 import msgspec
 
@@ -9,7 +8,7 @@ from polyrhythm.report.document import DocumentSection
 from polyrhythm.report.figures import Chart
 from polyrhythm.sim import Device, Scenario
 from polyrhythm.sim.cluster.links import Network
-from polyrhythm.telemetry.result import EvalPoint, RunResult
+from polyrhythm_experiments.reproduce.convergence import GAIN, PATIENCE, converged_s, last_score, mean_score
 from polyrhythm_experiments.reproduce.curves import accuracy_plot
 from polyrhythm_experiments.reproduce.esync.table import rounds_note
 from polyrhythm_experiments.reproduce.esync.trials import ESYNC_MODES, MODES, RATE, to_target, trained
@@ -17,8 +16,6 @@ from polyrhythm_experiments.reproduce.figures import difference, mean_text, over
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 
-PATIENCE, GAIN = 10, 0.001
-"""A run has converged when the mean of so many evaluations is less than this above the mean of as many before."""
 LAST_RATE = 0.2
 LAST_S = 1_000.0
 """Virtual time that each is given."""
@@ -45,34 +42,6 @@ def alone(lab: Lab, rate: float, length_s: float) -> Scenario:
     return msgspec.structs.replace(cluster, name="standalone", devices=[Device(compute_s=0.03)], network=Network())
 
 
-def converged(curve: Sequence[EvalPoint]) -> int | None:
-    """Evaluations after which a run has converged; None if it never does.
-
-    >>> points = [EvalPoint(float(k), k, k, min(0.5, 0.1 * k), 1.0) for k in range(40)]
-    >>> converged(points)
-    25
-    """
-    for count in range(2 * PATIENCE, len(curve) + 1):
-        before, after = (curve[count - k * PATIENCE : count - (k - 1) * PATIENCE] for k in (2, 1))
-        if mean_accuracy(after) - mean_accuracy(before) < GAIN:
-            return count
-    return None
-
-
-def mean_accuracy(points: Sequence[EvalPoint]) -> float:
-    return fmean(point.accuracy for point in points)
-
-
-def last_accuracy(runs: Runs) -> list[float | None]:
-    """The mean of the last evaluations before each seed has converged, or before its end if it does not."""
-    return [mean_accuracy(run.curve[: converged(run.curve)][-PATIENCE:]) for run in runs]
-
-
-def converged_s(run: RunResult) -> float | None:
-    count = converged(run.curve)
-    return None if count is None else run.curve[count - 1].time_s
-
-
 def converged_section(runs: Results, charts: Sequence[Chart] = ()) -> DocumentSection:
     groups = {name: runs[f"converged/{name}"] for name in (*ESYNC_MODES, *ALONE)}
     rows = [
@@ -92,18 +61,18 @@ def less_row(groups: Results, name: str) -> ClaimRow:
     """ESync less one device alone, and what is left of it in other ways of comparing them."""
     esync, (high, low) = groups[name], (groups[one] for one in ALONE)
     others = {
-        f"At rate {RATE:g} for the one alone": difference(last_accuracy(esync), last_accuracy(low)),
+        f"At rate {RATE:g} for the one alone": difference(last_score(esync), last_score(low)),
         "at the end of their time": difference(end_accuracy(esync), end_accuracy(high)),
         "between the best evaluations": difference(best_accuracy(esync), best_accuracy(high)),
     }
     texts = ", ".join(f"{how} {mean_text(measured)}" for how, measured in others.items())
     what = f"accuracy, {name}, less standalone, each at its convergence"
-    ours = difference(last_accuracy(esync), last_accuracy(high))
+    ours = difference(last_score(esync), last_score(high))
     return ClaimRow(what, "table 1", "-0.2 to +0.5 pt", ours, f"{texts}; the rest is not known.")
 
 
 def end_accuracy(runs: Runs) -> list[float | None]:
-    return [mean_accuracy(run.curve[-PATIENCE:]) for run in runs]
+    return [mean_score(run.curve[-PATIENCE:]) for run in runs]
 
 
 def best_accuracy(runs: Runs) -> list[float | None]:
@@ -121,7 +90,7 @@ CONVERGED_TEXT = (
 
 def reached_row(name: str, group: Runs) -> ClaimRow:
     said = "90.2 to 93.2 %" if name in ALONE else "90.3 to 93.7 %"
-    return ClaimRow(f"accuracy, {name}", "table 1", said, over_seeds(last_accuracy(group), percent), WHY_LOWER)
+    return ClaimRow(f"accuracy, {name}", "table 1", said, over_seeds(last_score(group), percent), WHY_LOWER)
 
 
 WHY_LOWER = "Not known: ours is an MLP, and no deeper network was trained so far."

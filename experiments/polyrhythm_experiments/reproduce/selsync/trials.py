@@ -59,13 +59,10 @@ STRETCH: dict[str, tuple[str, dict[str, Any]]] = {
 
 def trials(lab: Lab) -> dict[str, Trial]:
     found = {f"table/{name}": trial(lab, policy) for name, policy in TABLE.items()}
-    found["table/SSP s = 100, rate / 16"] = trial(lab, "ssp:100", learning_rate=0.05 / 16)
+    found |= {f"table/SSP s = 100, rate / {n}": trial(lab, "ssp:100", learning_rate=0.05 / n) for n in (4, 16)}
     for delta in (0.3, 0.5):
         for partition in ("seldp", "defdp"):
             found[f"data/{delta}/{partition}"] = trial(lab, f"selsync:{delta}", partition=partition)
-    for title, regime in REGIMES.items():
-        found[f"aggregate/{title}/PA"] = trial(lab, "selsync:0.3", **regime)
-        found[f"aggregate/{title}/GA"] = trial(lab, "selsync:0.3,aggregate=gradients", **regime)
     found |= {f"skew/{name}": skewed(lab, *setting) for name, setting in SKEWED.items()}
     return found | {f"stretch/{name}": trial(lab, policy, **more) for name, (policy, more) in STRETCH.items()}
 
@@ -76,9 +73,9 @@ def trial(lab: Lab, policy: str, **training: Any) -> Trial:
     return Trial(cluster(lab, ITERATIONS, 16, **{"partition": partition, **training}), policy)
 
 
-def skewed(lab: Lab, policy: str, injection: tuple[float, float] | None) -> Trial:
+def skewed(lab: Lab, policy: str, injection: tuple[float, float] | None, partition: str = "labels:1") -> Trial:
     """A run on workers with one label each; with injection they draw fewer samples, in as many steps."""
-    label = {"partition": "labels:1", "injection": injection, "learning_rate": 0.01}
+    label = {"partition": partition, "injection": injection, "learning_rate": 0.01}
     return Trial(cluster(lab, SKEWED_ITERATIONS, LABELS, **label), policy)
 
 

@@ -1,15 +1,11 @@
-"""Table 1 of ESync by network, the rule that says when a run has converged, and the runs that test reasons."""
-
-from pathlib import Path
+"""Table 1 of ESync by network, and the runs that test reasons."""
 
 import msgspec
 import pytest
 
 from polyrhythm.sim import simulate
-from polyrhythm.telemetry.result import EvalPoint
 from polyrhythm_experiments.reproduce import Lab
 from polyrhythm_experiments.reproduce.esync.causes import JITTERS, cause_trials, fast_wait_s, over
-from polyrhythm_experiments.reproduce.esync.converged import GAIN, PATIENCE, converged
 from polyrhythm_experiments.reproduce.esync.table import (
     BASE,
     LINKS,
@@ -23,16 +19,6 @@ from polyrhythm_experiments.reproduce.esync.table import (
     table_trials,
 )
 from polyrhythm_experiments.reproduce.esync.trials import MODES, paper_cluster, timed
-from polyrhythm_experiments.reproduce.store import ResultStore
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(ResultStore(Path(tmp_path_factory.mktemp("runs"))), quick=True)
-
-
-def curve(accuracies: list[float]) -> list[EvalPoint]:
-    return [EvalPoint(float(k), k, k, accuracy, 1.0) for k, accuracy in enumerate(accuracies)]
 
 
 def test_there_is_a_run_for_each_network_mode_and_link(quick: Lab) -> None:
@@ -64,16 +50,6 @@ def test_a_longer_message_makes_fewer_local_steps_fit() -> None:
         for network in (NETWORKS[0], NETWORKS[-1])
     )
     assert local_steps(largest) < local_steps(smallest)
-
-
-def test_a_run_has_converged_when_its_mean_stands_still() -> None:
-    rising = [k * 2 * GAIN / PATIENCE for k in range(30)]
-    assert converged(curve(rising)) is None
-    count = converged(curve([*rising, *[rising[-1]] * 2 * PATIENCE]))
-    assert count is not None
-    assert len(rising) < count <= len(rising) + PATIENCE
-    assert converged(curve([0.5] * (2 * PATIENCE - 1))) is None
-    assert converged(curve([0.5] * 2 * PATIENCE)) == 2 * PATIENCE
 
 
 def test_without_jitter_a_fast_device_waits_less_than_its_step(quick: Lab) -> None:

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -27,6 +28,16 @@ def test_words_are_told_apart_by_frequency(tmp_path: Path) -> None:
     assert task.train.inputs.max() == 3
     quality = task.evaluate(task.build(0))
     assert 0 <= quality.accuracy <= 1
+
+
+def test_the_small_transformer_is_narrower(tmp_path: Path) -> None:
+    tmp_path.joinpath("a.txt").write_text("abcde " * 200)
+    config = TrainingConfig(task="text", data=str(tmp_path / "a.txt"))
+    sizes = [
+        sum(each.numel() for each in build_task(found).build(0).parameters())
+        for found in (config, msgspec.structs.replace(config, model="transformer-small"))
+    ]
+    assert sizes[1] < sizes[0] / 5
 
 
 def test_a_missing_or_short_text_is_one_clear_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def build_task(config: TrainingConfig) -> Task:
     if config.task in IMAGE_SETS:
         task = image_task(IMAGE_SETS[config.task], config.model_name, config.data)
     elif config.task == "text":
-        task = text_task(config.data, config.tokens)
+        task = text_task(config.data, config.tokens, config.model_name)
     else:
         task = digits_task(config.model_name)
     return task.subset(config.train_samples, config.test_samples)

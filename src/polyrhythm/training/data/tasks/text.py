@@ -1,7 +1,6 @@
 """A language model on a text file: predict each next character or word."""
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from polyrhythm.errors import DataError
 from polyrhythm.training.config import Tokens
 from polyrhythm.training.data.task import Split, Task
-from polyrhythm.training.models import LanguageModel, seeded
+from polyrhythm.training.models import text_model
 
 CONTEXT = 35
 """Tokens of one sample, as in SelSync."""
@@ -20,7 +19,7 @@ TEST_SHARE = 0.1
 """The end of the text is what the model is tested on."""
 
 
-def text_task(path: str | None, tokens: Tokens = "char") -> Task:
+def text_task(path: str | None, tokens: Tokens = "char", model: str = "transformer") -> Task:
     """The task on a text file in UTF-8: its first nine tenths to learn from, the rest to test.
 
     A sample is 35 tokens, and its target the 35 tokens that stand one further.
@@ -34,7 +33,7 @@ def text_task(path: str | None, tokens: Tokens = "char") -> Task:
     train, test = (samples(part) for part in (numbers[:cut], numbers[cut:]))
     if not len(train) or not len(test):
         raise DataError(f"text file {path!r} has {len(words)} {tokens}s; give at least {(CONTEXT + 1) * 10}")
-    return Task("text", train, test, build=partial(seeded, partial(LanguageModel, vocabulary, CONTEXT)))
+    return Task("text", train, test, build=text_model(model, vocabulary, CONTEXT))
 
 
 def read_tokens(path: str | None, tokens: Tokens) -> list[str]:

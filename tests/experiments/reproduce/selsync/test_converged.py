@@ -1,0 +1,79 @@
+"""Table 1 of SelSync to convergence: an image model, and a language model with its perplexity."""
+
+import math
+
+import pytest
+
+from polyrhythm.telemetry.result import EvalPoint, RunResult
+from polyrhythm_experiments.reproduce import Lab, claims
+from polyrhythm_experiments.reproduce.selsync import converged, language
+from polyrhythm_experiments.reproduce.selsync.converged import converged_section, converged_trials
+from polyrhythm_experiments.reproduce.selsync.language import DESCENT, language_section, language_trials
+
+
+def run_of(levels: list[float], step_s: float, status: str = "ok") -> RunResult:
+    """A run whose accuracy, and whose log-likelihood but for 3, has these levels, 20 evaluations each."""
+    values = [level for level in levels for _ in range(20)]
+    curve = [EvalPoint(step_s * k, 10 * k, k, value, 3.0 - value) for k, value in enumerate(values, 1)]
+    return RunResult(
+        scenario="s", policy="p", seed=0, workers=2, batch_size=1, curve=curve, best_accuracy=max(values), lssr=0.5,
+        duration_s=step_s * len(values), status="diverged" if status == "diverged" else "ok",
+    )  # fmt: skip
+
+
+def test_every_setting_has_every_method_at_a_fixed_rate(quick: Lab) -> None:
+    found = converged_trials(quick)
+    assert len(found) == len(converged.SETTINGS) * len(converged.METHODS) == 12
+    configs = [trial.scenario.training for trial in found.values()]
+    assert {config.schedule for config in configs if config} == {"constant"}
+    assert {(config.model, config.optimizer) for config in configs if config} == {
+        ("mlp", "SGD"),
+        ("mlp", "Adam"),
+        ("cnn", "SGD"),
+    }
+    fewer = found[converged.place("CNN, SGD", "SelSync delta = 0.3")]
+    assert (fewer.policy, fewer.scenario.workers) == ("selsync:0.3,factor=0.16", 4)
+    assert found[converged.place("CNN, SGD", "BSP")].policy == "bsp"
+
+
+def test_methods_are_compared_where_each_has_converged() -> None:
+    base, ours = [run_of([0.8, 0.8], step_s=10.0)], [run_of([0.81, 0.82, 0.82], step_s=1.0)]
+    runs = {
+        converged.place(title, name): ours if name.startswith("SelSync") else base
+        for title in converged.SETTINGS
+        for name in converged.METHODS
+    }
+    section = converged_section(runs)
+    found = {row.what: row for row in claims(section)}
+    assert str(found["accuracy less BSP's, MLP, SGD, delta 0.3"].ours) == "+1.0 pt"
+    assert (
+        found["accuracy less BSP's, MLP, SGD, delta 0.3"].why
+        == "Over the last 10 evaluations +2.0 pt, between the best +2.0 pt."
+    )
+    assert str(found["sooner at convergence, MLP, Adam, delta 0.5"].ours) == "10x"
+    assert str(found["steps to convergence over BSP's, MLP, Adam, delta 0.5"].ours) == "1x"
+    assert str(found["accuracy, FedAvg (1, 0.25), less BSP's, CNN, SGD"].ours) == "+0.0 pt"
+    assert section.grids[2].rows[0] == ["BSP", "0.5", "80.0 %", "+0.0 pt", "100", "1x"]
+
+
+def test_the_language_model_is_compared_by_perplexity() -> None:
+    base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0, 1.0], step_s=5.0)]
+    runs = {f"language/{name}": ours if name.startswith("SelSync") else base for name in language.METHODS}
+    runs |= {f"language/{DESCENT}": [run_of([0.0], step_s=1.0, status="diverged")]}
+    section = language_section(runs)
+    found = {row.what: str(row.ours) for row in claims(section)}
+    assert found["perplexity less BSP's, delta = 0.3"] == "+0.00"
+    assert found["sooner at convergence, Transformer, LSSR = 0.725"] == "2x"
+    table = section.grids[-1]
+    assert table.rows[0][2] == f"{math.exp(2.0):.1f}"
+    assert table.rows[-1][:3] == [DESCENT, "0.5", "diverged"]
+    (chart,) = section.charts
+    assert list(chart.figure.data[0].y)[-1] == pytest.approx(math.exp(2.0))
+
+
+def test_the_language_model_learns_from_words(quick: Lab) -> None:
+    found = language_trials(quick)
+    configs = [trial.scenario.training for trial in found.values()]
+    assert {(config.task, config.tokens) for config in configs if config} == {("text", "word")}
+    (run,) = quick.run({"one": found["language/BSP"]})["one"]
+    assert run.curve[-1].loss > 0
