@@ -1,0 +1,85 @@
+"""What lets a switch at 6.25 % keep BSP's accuracy: the decays of the rate, momentum, and the rate, one at a time."""
+
+from typing import NamedTuple
+
+from polyrhythm.report.document import DocumentSection, Grid
+from polyrhythm_experiments.reproduce.figures import mean_text
+from polyrhythm_experiments.reproduce.lab import Lab, Results, Trial
+from polyrhythm_experiments.reproduce.page import ClaimRow, findings
+from polyrhythm_experiments.reproduce.sync_switch.accuracy import final_text, less
+from polyrhythm_experiments.reproduce.sync_switch.trials import CHOSEN, MOMENTA, SETUPS, scenario_of
+
+LATE, EARLY = (0.5547, 0.8047), (0.0625, 0.5)
+"""Where the paper's counter of updates puts the decays of a switch at 6.25 %, and a first decay at the switch."""
+
+
+class Change(NamedTuple):
+    """One thing that differs from setup 1 with a switch at 6.25 %.
+
+    Args:
+        key: of its trials.
+        what: it changes, and to what.
+        options: of the switch.
+    """
+
+    key: str
+    what: str
+    options: str = ""
+
+
+CHANGES = (
+    Change("lr 0.5", "rate after the switch: a half", ",lr=0.5"),
+    Change("late", "decays counted in updates, as in the paper's runs: at 55.5 and 80.5 %"),
+    Change("early", "decays: at the switch and at 50 %"),
+    *(Change(f"momentum {name}", f"momentum after the switch: {name}", f",momentum={momentum}")
+      for name, momentum in MOMENTA.items()),
+    Change("momentum 0, lr 10", "momentum after the switch: 0, with ten times the rate", ",momentum=zero,lr=10"),
+)  # fmt: skip
+
+
+def knee_trials(lab: Lab) -> dict[str, Trial]:
+    """Setup 1 with each change."""
+    plain = scenario_of(lab, SETUPS[1])
+    others = {
+        "late": scenario_of(lab, SETUPS[1], decay_at=LATE),
+        "early": scenario_of(lab, SETUPS[1], decay_at=EARLY),
+    }
+    return {f"knee/{change.key}": Trial(others.get(change.key, plain), CHOSEN + change.options) for change in CHANGES}
+
+
+def knee_section(runs: Results) -> DocumentSection:
+    """What each change does to the accuracy of a switch at 6.25 %."""
+    cells = [knee_cells(runs, "as in the paper", "1/0.0625")]
+    cells += [knee_cells(runs, change.what, f"knee/{change.key}") for change in CHANGES]
+    headings = ("setup 1, switch at 6.25 %", "accuracy", "less BSP's", "less ASP's")
+    rows = [
+        ClaimRow(f"accuracy of a switch at 6.25 % less BSP's, {what}", "", "", less(runs[place], runs["1/BSP"]))
+        for what, place in (("as in the paper", "1/0.0625"), ("half the rate after it", "knee/lr 0.5"))
+    ]
+    return findings("What makes 6.25 % possible", TEXT, rows, [Grid("One change at a time", headings, cells)])
+
+
+TEXT = (
+    "Setup 1, one thing at a time: where the rate decays, what becomes of momentum, and the rate after the switch. "
+    "BSP and ASP are those of setup 1, with the decays of the paper."
+)
+
+
+def knee_cells(runs: Results, what: str, place: str) -> list[str]:
+    mine = runs[place]
+    return [what, final_text(mine), str(less(mine, runs["1/BSP"])), str(less(mine, runs["1/ASP"]))]
+
+
+def knee_note(runs: Results) -> str:
+    """What was tried at 6.25 %, in short."""
+    bsp = runs["1/BSP"]
+    texts = [
+        f"{mean_text(less(runs[f'knee/{key}'], bsp))} {what}"
+        for key, what in (
+            ("lr 0.5", "with half the rate after the switch"),
+            ("late", "with the decays of the paper's counter"),
+            ("early", "with a decay at the switch"),
+            ("momentum 0", "without momentum after it"),
+        )
+    ]
+    return f"At 6.25 % in setup 1 it is {', '.join(texts)} (table of what makes 6.25 % possible)."
