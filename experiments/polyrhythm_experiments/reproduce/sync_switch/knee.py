@@ -9,6 +9,7 @@ from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 from polyrhythm_experiments.reproduce.sync_switch.accuracy import final_text, less
 from polyrhythm_experiments.reproduce.sync_switch.trials import CHOSEN, MOMENTA, SETUPS, scenario_of
 
+LOW_RATE = 0.003
 LATE, EARLY = (0.5547, 0.8047), (0.0625, 0.5)
 """Where the paper's counter of updates puts the decays of a switch at 6.25 %, and a first decay at the switch."""
 
@@ -29,6 +30,9 @@ class Change(NamedTuple):
 
 CHANGES = (
     Change("lr 0.5", "rate after the switch: a half", ",lr=0.5"),
+    Change("lr 0.25", "rate after the switch: a quarter", ",lr=0.25"),
+    Change("lr 0.125", "rate after the switch: an eighth", ",lr=0.125"),
+    Change("low", f"rate of the whole job: {LOW_RATE:g}"),
     Change("late", "decays counted in updates, as in the paper's runs: at 55.5 and 80.5 %"),
     Change("early", "decays: at the switch and at 50 %"),
     *(Change(f"momentum {name}", f"momentum after the switch: {name}", f",momentum={momentum}")
@@ -38,20 +42,22 @@ CHANGES = (
 
 
 def knee_trials(lab: Lab) -> dict[str, Trial]:
-    """Setup 1 with each change."""
+    """Setup 1 with each change, and BSP in the jobs that differ before the switch."""
     plain = scenario_of(lab, SETUPS[1])
     others = {
         "late": scenario_of(lab, SETUPS[1], decay_at=LATE),
         "early": scenario_of(lab, SETUPS[1], decay_at=EARLY),
+        "low": scenario_of(lab, SETUPS[1], learning_rate=LOW_RATE),
     }
-    return {f"knee/{change.key}": Trial(others.get(change.key, plain), CHOSEN + change.options) for change in CHANGES}
+    found = {f"knee/{each.key}": Trial(others.get(each.key, plain), CHOSEN + each.options) for each in CHANGES}
+    return found | {f"knee/{key}/BSP": Trial(others[key], "bsp") for key in ("early", "low")}
 
 
 def knee_section(runs: Results) -> DocumentSection:
     """What each change does to the accuracy of a switch at 6.25 %."""
     cells = [knee_cells(runs, "as in the paper", "1/0.0625")]
     cells += [knee_cells(runs, change.what, f"knee/{change.key}") for change in CHANGES]
-    headings = ("setup 1, switch at 6.25 %", "accuracy", "less BSP's", "less ASP's")
+    headings = ("setup 1, switch at 6.25 %", "accuracy", "less BSP's", "less ASP's", "less BSP's with the same change")
     rows = [
         ClaimRow(f"accuracy of a switch at 6.25 % less BSP's, {what}", "", "", less(runs[place], runs["1/BSP"]))
         for what, place in (("as in the paper", "1/0.0625"), ("half the rate after it", "knee/lr 0.5"))
@@ -61,13 +67,14 @@ def knee_section(runs: Results) -> DocumentSection:
 
 TEXT = (
     "Setup 1, one thing at a time: where the rate decays, what becomes of momentum, and the rate after the switch. "
-    "BSP and ASP are those of setup 1, with the decays of the paper."
+    "BSP and ASP are those of setup 1; where a change is one of BSP too, the last column has it."
 )
 
 
 def knee_cells(runs: Results, what: str, place: str) -> list[str]:
-    mine = runs[place]
-    return [what, final_text(mine), str(less(mine, runs["1/BSP"])), str(less(mine, runs["1/ASP"]))]
+    mine, changed = runs[place], runs.get(f"{place}/BSP")
+    same = str(less(mine, changed)) if changed is not None else ""
+    return [what, final_text(mine), str(less(mine, runs["1/BSP"])), str(less(mine, runs["1/ASP"])), same]
 
 
 def knee_note(runs: Results) -> str:
@@ -77,6 +84,7 @@ def knee_note(runs: Results) -> str:
         f"{mean_text(less(runs[f'knee/{key}'], bsp))} {what}"
         for key, what in (
             ("lr 0.5", "with half the rate after the switch"),
+            ("lr 0.25", "with a quarter of it"),
             ("late", "with the decays of the paper's counter"),
             ("early", "with a decay at the switch"),
             ("momentum 0", "without momentum after it"),

@@ -10,10 +10,10 @@ from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, fin
 from polyrhythm_experiments.reproduce.sync_switch.accuracy import converged_text, final_text, less
 from polyrhythm_experiments.reproduce.sync_switch.knee import knee_note
 from polyrhythm_experiments.reproduce.sync_switch.times import durations, faster
-from polyrhythm_experiments.reproduce.sync_switch.trials import POLICIES, SETUPS
+from polyrhythm_experiments.reproduce.sync_switch.trials import GENTLE, POLICIES, SETUPS
 
 HEADINGS = ("accuracy", "converged", "less BSP's", "time", "speed vs. BSP", "diverged")
-HALF_NAME = "6.25 %, half the rate"
+GENTLE_NAMES = {"half": "6.25 %, half the rate", "quarter": "6.25 %, a quarter of the rate"}
 
 
 def at(number: int, share: float) -> str:
@@ -22,12 +22,10 @@ def at(number: int, share: float) -> str:
 
 def one_setup(runs: Results, number: int) -> DocumentSection:
     setup = SETUPS[number]
-    names = [
-        name for name in ("BSP", "ASP", *(f"{each:g}" for each in setup.shares), "half") if there(runs, number, name)
-    ]
+    names = ["BSP", "ASP", *(f"{each:g}" for each in setup.shares), *GENTLE]
     cells = [[label(name), *setup_cells(runs[f"{number}/{name}"], runs[f"{number}/BSP"])] for name in names]
-    key_names = [name for name in ("BSP", "ASP", f"{setup.chosen:g}", "0.5", "half") if name in names]
-    shown = {label(name): runs[f"{number}/{name}"] for name in key_names}
+    drawn = dict.fromkeys(("BSP", "ASP", f"{setup.chosen:g}", "0.5", *GENTLE))
+    shown = {label(name): runs[f"{number}/{name}"] for name in drawn}
     return findings(
         f"Setup {number}: figures 10 and {10 + number}",
         f"The paper: {setup.paper}, switch at {100 * setup.chosen:g} %. Here: {setup.workers} workers, rate "
@@ -41,19 +39,13 @@ def one_setup(runs: Results, number: int) -> DocumentSection:
     )
 
 
-def there(runs: Results, number: int, name: str) -> bool:
-    return f"{number}/{name}" in runs
-
-
 def label(name: str) -> str:
     """A policy as tables name it.
 
     >>> label("0.25"), label("ASP"), label("half")
     ('25 %', 'ASP', '6.25 %, half the rate')
     """
-    if name == "half":
-        return HALF_NAME
-    return f"{100 * float(name):g} %" if name[0].isdigit() else name
+    return f"{100 * float(name):g} %" if name[0].isdigit() else GENTLE_NAMES.get(name, name)
 
 
 PAPER_GAIN = {1: "+2.5 pt", 2: "up to +3.8 pt", 3: "ASP diverged"}
@@ -72,9 +64,10 @@ def setup_rows(runs: Results, number: int) -> list[ClaimRow]:
             ClaimRow(f"{what} BSP's", place, "about 0" if own else "", less(mine, bsp), why),
             ClaimRow(f"{what} ASP's", place, PAPER_GAIN[number] if own else "", less(mine, asp), why),
         ]
-    if there(runs, number, "half"):
-        what = f"accuracy of a switch at {HALF_NAME} after it, less BSP's"
-        rows.append(ClaimRow(what, "", "", less(runs[f"{number}/half"], bsp)))
+    rows += [
+        ClaimRow(f"accuracy of a switch at {said} after it, less BSP's", "", "", less(runs[f"{number}/{name}"], bsp))
+        for name, said in GENTLE_NAMES.items()
+    ]
     return rows
 
 

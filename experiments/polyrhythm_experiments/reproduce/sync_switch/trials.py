@@ -42,15 +42,13 @@ class Setup:
 POLICIES = (0.0625, 0.125, 0.5)
 """Switch points of the paper's policies 1 to 3."""
 SETUPS = {
-    1: Setup("ResNet32 on CIFAR-10, 8 K80", 8, 0.006, 0.197, (0.0625, 0.125, 0.25, 0.5), POLICIES[0]),
+    1: Setup("ResNet32 on CIFAR-10, 8 K80", 8, 0.006, 0.197, (0.0625, 0.125, 0.25, 0.5, 0.75), POLICIES[0]),
     2: Setup("ResNet50 on CIFAR-100, 8 K80", 8, 0.003, 1.39, POLICIES, POLICIES[1]),
     3: Setup("ResNet32 on CIFAR-10, 16 K80", 16, 0.006, 0.168, POLICIES, POLICIES[2]),
 }
 
-HALF = ",lr=0.5"
-"""ASP after the switch at half the rate that it has in the paper."""
-HALVED = (1, 3)
-"""Setups in which policy 1 is tried with it too."""
+GENTLE = {"half": 0.5, "quarter": 0.25}
+"""Factors on the paper's rate of ASP after a switch by policy 1, beside 1."""
 
 MOMENTA = {"0": "zero", "1/n": "1/n", "2^i/n": "2^i/n", "i/n": "i/n"}
 """The momenta of figure 8(b) beside the same one, by the paper's names."""
@@ -96,8 +94,7 @@ def setups(lab: Lab) -> dict[str, Trial]:
     for number, setup in SETUPS.items():
         scenario = scenario_of(lab, setup)
         policies = {"BSP": "bsp", "ASP": "asp", **{f"{share:g}": switch(share) for share in setup.shares}}
-        if number in HALVED:
-            policies["half"] = switch(POLICIES[0], HALF)
+        policies |= {name: switch(POLICIES[0], f",lr={factor:g}") for name, factor in GENTLE.items()}
         found |= {f"{number}/{name}": Trial(scenario, policy) for name, policy in policies.items()}
     return found | {"1/ASP to BSP": Trial(scenario_of(lab, SETUPS[1]), "switch:asp@0.5,bsp")}
 
