@@ -1,4 +1,4 @@
-"""Accuracies of runs: at the end, and converged by the paper's rule."""
+"""Accuracies of runs: at the end, and converged by the paper's criterion."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from polyrhythm_experiments.reproduce.figures import Measured, difference, over_
 from polyrhythm_experiments.reproduce.lab import Runs
 
 PATIENCE, CHANGE = 5, 0.001
-"""The paper's rule: a run has converged when so many evaluations differ by no more than this."""
+"""The paper's criterion: a run has converged when so many evaluations differ by no more than this."""
 CHANCE = 0.1
 """Where a run that diverged ends."""
 
@@ -22,7 +22,7 @@ def less(runs: Runs, base: Runs) -> Measured:
 
 
 def converged(curve: Sequence[EvalPoint]) -> float | None:
-    """Accuracy at the first evaluation at which the rule holds; None if it never does.
+    """Accuracy at the first evaluation at which the criterion holds; None if it never does.
 
     >>> converged([EvalPoint(float(k), k, k, min(0.5, 0.1 * k), 1.0) for k in range(12)])
     0.5
@@ -36,7 +36,7 @@ def converged(curve: Sequence[EvalPoint]) -> float | None:
 
 
 def converged_text(runs: Runs) -> str:
-    """The mean of the seeds for which the rule holds, and how many these are."""
+    """The mean of the seeds for which it holds, and how many these are."""
     there = [value for run in runs if (value := converged(run.curve)) is not None]
     of_all = f"{len(there)} of {len(runs)}"
     return f"{percent(sum(there) / len(there))} ({of_all})" if there else f"never ({of_all})"

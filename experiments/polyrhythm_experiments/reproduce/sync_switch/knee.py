@@ -14,7 +14,7 @@ LATE, EARLY = (0.5547, 0.8047), (0.0625, 0.5)
 """Where the paper's counter of updates puts the decays of a switch at 6.25 %, and a first decay at the switch."""
 
 
-class Change(NamedTuple):
+class Ablation(NamedTuple):
     """One thing that differs from setup 1 with a switch at 6.25 %.
 
     Args:
@@ -28,16 +28,16 @@ class Change(NamedTuple):
     options: str = ""
 
 
-CHANGES = (
-    Change("lr 0.5", "rate after the switch: a half", ",lr=0.5"),
-    Change("lr 0.25", "rate after the switch: a quarter", ",lr=0.25"),
-    Change("lr 0.125", "rate after the switch: an eighth", ",lr=0.125"),
-    Change("low", f"rate of the whole job: {LOW_RATE:g}"),
-    Change("late", "decays counted in updates, as in the paper's runs: at 55.5 and 80.5 %"),
-    Change("early", "decays: at the switch and at 50 %"),
-    *(Change(f"momentum {name}", f"momentum after the switch: {name}", f",momentum={momentum}")
+ABLATIONS = (
+    Ablation("lr 0.5", "rate after the switch: a half", ",lr=0.5"),
+    Ablation("lr 0.25", "rate after the switch: a quarter", ",lr=0.25"),
+    Ablation("lr 0.125", "rate after the switch: an eighth", ",lr=0.125"),
+    Ablation("low", f"rate of the whole job: {LOW_RATE:g}"),
+    Ablation("late", "decays counted in updates, as in the paper's runs: at 55.5 and 80.5 %"),
+    Ablation("early", "decays: at the switch and at 50 %"),
+    *(Ablation(f"momentum {name}", f"momentum after the switch: {name}", f",momentum={momentum}")
       for name, momentum in MOMENTA.items()),
-    Change("momentum 0, lr 10", "momentum after the switch: 0, with ten times the rate", ",momentum=zero,lr=10"),
+    Ablation("momentum 0, lr 10", "momentum after the switch: 0, with ten times the rate", ",momentum=zero,lr=10"),
 )  # fmt: skip
 
 
@@ -49,14 +49,14 @@ def knee_trials(lab: Lab) -> dict[str, Trial]:
         "early": scenario_of(lab, SETUPS[1], decay_at=EARLY),
         "low": scenario_of(lab, SETUPS[1], learning_rate=LOW_RATE),
     }
-    found = {f"knee/{each.key}": Trial(others.get(each.key, plain), CHOSEN + each.options) for each in CHANGES}
+    found = {f"knee/{each.key}": Trial(others.get(each.key, plain), CHOSEN + each.options) for each in ABLATIONS}
     return found | {f"knee/{key}/BSP": Trial(others[key], "bsp") for key in ("early", "low")}
 
 
 def knee_section(runs: Results) -> DocumentSection:
     """What each change does to the accuracy of a switch at 6.25 %."""
     cells = [knee_cells(runs, "as in the paper", "1/0.0625")]
-    cells += [knee_cells(runs, change.what, f"knee/{change.key}") for change in CHANGES]
+    cells += [knee_cells(runs, change.what, f"knee/{change.key}") for change in ABLATIONS]
     headings = ("setup 1, switch at 6.25 %", "accuracy", "less BSP's", "less ASP's", "less BSP's with the same change")
     rows = [
         ClaimRow(f"accuracy of a switch at 6.25 % less BSP's, {what}", "", "", less(runs[place], runs["1/BSP"]))

@@ -14,7 +14,7 @@ from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.store import ResultStore
 from polyrhythm_experiments.reproduce.sync_switch import page as module
 from polyrhythm_experiments.reproduce.sync_switch.accuracy import converged
-from polyrhythm_experiments.reproduce.sync_switch.knee import CHANGES
+from polyrhythm_experiments.reproduce.sync_switch.knee import ABLATIONS
 from polyrhythm_experiments.reproduce.sync_switch.live import LiveSwitch, measure
 from polyrhythm_experiments.reproduce.sync_switch.stragglers import straggler_trials
 from polyrhythm_experiments.reproduce.sync_switch.times import faster
@@ -65,8 +65,8 @@ def test_every_reason_cites_a_number_of_the_page(page: Document) -> None:
 
 def test_the_knee_is_looked_for_in_decays_momentum_and_rate(page: Document) -> None:
     (grid,) = (grid for part in page.parts for grid in part.grids if grid.title == "One change at a time")
-    assert [row[0] for row in grid.rows] == ["as in the paper", *(change.what for change in CHANGES)]
-    assert all(any(word in change.what for change in CHANGES) for word in ("decays", "momentum", "rate"))
+    assert [row[0] for row in grid.rows] == ["as in the paper", *(change.what for change in ABLATIONS)]
+    assert all(any(word in change.what for change in ABLATIONS) for word in ("decays", "momentum", "rate"))
 
 
 def test_times_are_right_in_a_quick_run_too(runs: Results) -> None:
