@@ -88,6 +88,7 @@ def knee_note(runs: Results) -> str:
             ("late", "with the decays of the paper's counter"),
             ("early", "with a decay at the switch"),
             ("momentum 0", "without momentum after it"),
+            ("momentum 0, lr 10", "without it and with ten times the rate"),
         )
     ]
     return f"At 6.25 % in setup 1 it is {', '.join(texts)} (table of what makes 6.25 % possible)."

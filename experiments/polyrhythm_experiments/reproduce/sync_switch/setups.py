@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.report.figures import Chart
-from polyrhythm_experiments.reproduce.figures import over_seeds, seconds
+from polyrhythm_experiments.reproduce.figures import mean_text, over_seeds, seconds
 from polyrhythm_experiments.reproduce.lab import Results, Runs
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings
 from polyrhythm_experiments.reproduce.sync_switch.accuracy import converged_text, final_text, less
@@ -59,7 +59,7 @@ def setup_rows(runs: Results, number: int) -> list[ClaimRow]:
     for share in dict.fromkeys((chosen, 0.5)):
         mine, own = runs[at(number, share)], share == chosen
         what, place = f"accuracy of a switch at {100 * share:g} % less", "figure 10" if own else ""
-        why = knee_note(runs) if share < 0.5 else ""
+        why = reason(runs, number) if share < 0.5 else ""
         rows += [
             ClaimRow(f"{what} BSP's", place, "about 0" if own else "", less(mine, bsp), why),
             ClaimRow(f"{what} ASP's", place, PAPER_GAIN[number] if own else "", less(mine, asp), why),
@@ -69,6 +69,18 @@ def setup_rows(runs: Results, number: int) -> list[ClaimRow]:
         for name, said in GENTLE_NAMES.items()
     ]
     return rows
+
+
+def reason(runs: Results, number: int) -> str:
+    """What was tried in this setup."""
+    if number == 1:
+        return knee_note(runs)
+    bsp = runs[f"{number}/BSP"]
+    tried = {"at the paper's rate": "0.0625", "with half of it after the switch": "half", "with a quarter": "quarter"}
+    texts = [f"{mean_text(less(runs[f'{number}/{name}'], bsp))} {how}" for how, name in tried.items()]
+    return (
+        f"Not known. A switch at 6.25 % is {', '.join(texts)}; ASP alone {mean_text(less(runs[f'{number}/ASP'], bsp))}."
+    )
 
 
 def setup_cells(runs: Runs, base: Runs) -> list[str]:

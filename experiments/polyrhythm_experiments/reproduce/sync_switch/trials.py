@@ -1,5 +1,6 @@
 """What is run for the page on Sync-Switch: its three setups, with a small model on Fashion-MNIST for ResNets."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,8 @@ STRAGGLERS = {
 }
 TRAINED = {"mild": ("agnostic", "greedy", "elastic"), "moderate": ("agnostic", "elastic", "elastic, probes dropped")}
 """What is trained in a scene; the others are of times alone."""
+GENTLE_SCENES = {"mild": TRAINED["mild"], "moderate": ("agnostic", "elastic, probes dropped")}
+"""What is trained once more with half the rate after the switch."""
 
 
 def switch(share: float, options: str = "") -> str:
@@ -108,10 +111,18 @@ def batches(lab: Lab) -> dict[str, Trial]:
 
 def stragglers(lab: Lab) -> dict[str, Trial]:
     """Policies that watch for stragglers, at the paper's point, where a switch costs what it costs in the paper."""
+    gentle = f"{CHOSEN},lr={GENTLE['half']:g}"
+    return {
+        **trained_scenes(lab, TRAINED, CHOSEN),
+        **{f"half/{key}": trial for key, trial in trained_scenes(lab, GENTLE_SCENES, gentle).items()},
+    }
+
+
+def trained_scenes(lab: Lab, scenes: Mapping[str, Sequence[str]], within: str) -> dict[str, Trial]:
     plain = scenario_of(lab, SETUPS[1])
     return {
-        f"{scene}/{name}": Trial(with_stragglers(plain, scene), STRAGGLERS[name].format(CHOSEN))
-        for scene, names in TRAINED.items()
+        f"{scene}/{name}": Trial(with_stragglers(plain, scene), STRAGGLERS[name].format(within))
+        for scene, names in scenes.items()
         for name in names
     }
 
