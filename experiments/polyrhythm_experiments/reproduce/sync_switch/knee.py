@@ -38,6 +38,7 @@ ABLATIONS = (
     *(Ablation(f"momentum {name}", f"momentum after the switch: {name}", f",momentum={momentum}")
       for name, momentum in MOMENTA.items()),
     Ablation("momentum 0, lr 10", "momentum after the switch: 0, with ten times the rate", ",momentum=zero,lr=10"),
+    Ablation("momentum 0, lr 5", "momentum after the switch: 0, with five times the rate", ",momentum=zero,lr=5"),
 )  # fmt: skip
 
 
