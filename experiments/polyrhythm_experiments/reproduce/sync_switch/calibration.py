@@ -102,7 +102,8 @@ STEPS = f"A step of setup 3 is {LOGGED[3].step_s} in the logs, of setup 1 {LOGGE
 TEXT = (
     "Times alone. The logs have the time of a round of BSP and of a step of ASP (table below). BSP's round is longer "
     "by about 0.14 s for each worker, in setup 1 and in setup 3. So here the server works for "
-    f"{COMBINE_S:g} s on each gradient of an update of BSP (`network.combine_s`), in every setup, and on none under ASP. The step times are those of the "
+    f"{COMBINE_S:g} s on each gradient of an update of BSP (`network.combine_s`), in every setup, "
+    "and on none under ASP. The step times are those of the "
     "logs; that of setup 2 is chosen for Table I's ratio. What the server does in that time is not known. Links and "
     "step times that vary bring less in the simulator (last table)."
 )
