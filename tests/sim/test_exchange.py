@@ -203,3 +203,12 @@ def test_who_dies_before_it_hears_the_call_is_not_awaited() -> None:
     faults = Faults(leaves=[Leave(worker=2, time_s=2.25)])
     result = run(msgspec.structs.replace(scenario, faults=faults), "diloco:1,quorum=3")
     assert (result.status, result.samples) == ("ok", 30)
+
+
+def test_a_server_works_on_every_gradient_of_a_mean_and_on_none_alone() -> None:
+    network = Network(combine_s=0.5)
+    devices = [Device(count=3, compute_s=1.0)]
+    scenario = Scenario(devices=devices, network=network, workload=TimingWorkload(batch_size=1, samples=12))
+    assert simulate(scenario, "bsp").duration_s == 3 * (1.0 + 3 * 0.5) + 1.0
+    assert simulate(scenario, "k-async:2").duration_s > simulate(scenario, "asp").duration_s == 4 * 1.0
+    assert simulate(scenario, "switch:bsp@0.5,asp").duration_s == 2 * (1.0 + 3 * 0.5) + 2 * 1.0

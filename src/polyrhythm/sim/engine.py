@@ -137,6 +137,8 @@ class Engine:
         self.meter.sync(decision)
         if self.transport_plan.ring or not tickets:
             self.transport.average(decision, self.worker_states)
+        elif len(tickets) > 1:
+            self.steps.hold(len(tickets) * self.job.network.combine_s)
 
     def start_step(self, ticket: Ticket, decision: Proceed) -> bool:
         """Start a step, as soon as the worker has all that it needs."""
@@ -222,7 +224,7 @@ class Engine:
         """Another policy is in force: whoever starts next stands still for as long as a switch takes."""
         self.meter.switches += 1
         self.switching = isinstance(self.policy, Supervisor)
-        self.steps.held_until_s = self.calendar.now_s + self.job.switch_cost_s
+        self.steps.hold(self.job.switch_cost_s)
 
     def _alarm(self, timer: Reminder) -> None:
         self.alarms += 1

@@ -43,6 +43,10 @@ class StepRunner:
         self.reports, self.waits = False, True
         self.held_until_s = 0.0
 
+    def hold(self, seconds: float) -> None:
+        """Nobody starts a step for so long."""
+        self.held_until_s = max(self.held_until_s, self.calendar.now_s + seconds)
+
     def begin(self, worker_state: WorkerState) -> None:
         """The worker is released: it starts its next step, or waits for the results that the step needs."""
         worker_state.started += 1

@@ -1,5 +1,6 @@
 """What a switch costs in the running job, measured on real processes of this host."""
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +25,18 @@ class LiveSwitch:
         switch_s: from the last report under BSP to the moment at which ASP starts everyone.
         duration_s: of all training.
         start_s: from the call to the first step, processes and data included.
+        load: processes of the host that ran or waited for a core, in the minute before.
     """
 
     workers: int
     switch_s: float
     duration_s: float
     start_s: float
+    load: float = 0.0
 
 
 def measure(workers: int, epochs: int = 2) -> LiveSwitch:
+    load = os.getloadavg()[0]
     config = TrainingConfig(task="digits", epochs=epochs, batch_size=16, learning_rate=0.05, momentum=0.9)
     emulations = [Emulation([STEP_S], (), ()) for _ in range(workers)]
     run = LocalRun("live switch", parse_policy("switch:bsp@0.5,asp"), config, 0, emulations, None)
@@ -42,4 +46,4 @@ def measure(workers: int, epochs: int = 2) -> LiveSwitch:
         before, after = Trace.load(trace), Trace.load(trace.with_stem("trace-phase-2"))
     last_s = max(event.time_s for event, _ in before.entries if isinstance(event, Report | Left))
     switch_s = after.entries[0][0].time_s - last_s
-    return LiveSwitch(workers, switch_s, result.duration_s, result.wall_s - result.duration_s)
+    return LiveSwitch(workers, switch_s, result.duration_s, result.wall_s - result.duration_s, load)

@@ -41,6 +41,9 @@ class Network(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     service_s: Seconds = 0.0
     """Time that the server works on each push, one after the other in order of arrival, before it counts; seconds."""
 
+    combine_s: Seconds = 0.0
+    """Time that the server works on each gradient of an update of several, before anyone goes on; seconds."""
+
     averaging_s: Seconds | None = None
     """What a ring all-reduce takes beside its bytes, in seconds; none: the latency of its 2 (m - 1) hops."""
 
