@@ -27,7 +27,7 @@ GONE_S = 1.0
 """How soon a process that has been killed is known to be gone, after its connections."""
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals on which a job ends. The last one says that the terminal is gone, and may come twice for that."""
 
 
@@ -71,7 +71,7 @@ class ProcessWatch:
         self._silence, self._ending = "", False
         self._late, self._unheard, self._ended = set[int](), set[int](), set[int]()
         self._lock, self._telling = threading.Lock(), list[threading.Thread]()
-        for number in ENDING:
+        for number in STOP_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, self._interrupt)
 

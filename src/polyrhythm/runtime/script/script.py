@@ -24,7 +24,7 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.session import ScriptSession
-from polyrhythm.runtime.script.session_start import MADE_LATE, NOT_FOUND, disjoint, open_session, read_own, renew
+from polyrhythm.runtime.script.session_start import MADE_LATE, NOT_FOUND, disjoint, open_session, own_reading, renew
 from polyrhythm.runtime.script.warm_up import Arguments, WarmUpStep, check_step, run_closure
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -309,7 +309,7 @@ class AdaptedScript:
         """Whether it is inside its loop over an epoch, where workers make steps of their own."""
         return self.session is not None and self.session.apart and self._inside()
 
-    def _inside(self) -> bool:
+    def _inside(self) -> bool:  # and if it has left its loop early, end its epoch
         outside = self._step_loop.left(sys._getframe(1))
         if self._own is not None or self._run is None:
             return self._own is not None and self._own.is_open(outside)
@@ -389,7 +389,7 @@ class AdaptedScript:
         self.session = self._open_session()
         split = 1 if self.distributed or run is None else self.workers
         counts = {"batch_size": self.warm_up.samples, "workers": self.workers, "stretch": split}
-        self._own = read_own(self.session, run, place, self._epoch, counts, self._parts, self.rank)
+        self._own = own_reading(self.session, run, place, self._epoch, counts, self._parts, self.rank)
         if run is not None:
             for each in self._passes:
                 each.steps = run.steps

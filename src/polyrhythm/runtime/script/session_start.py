@@ -112,7 +112,7 @@ def open_session(
     return session
 
 
-def read_own(
+def own_reading(
     session: ScriptSession,
     run: Pass | None,
     place: str,

@@ -37,23 +37,25 @@ class StepLoop:
     """
 
     def __init__(self) -> None:
-        self._reading: tuple[FrameLine, ...] = ()
-        self._read: tuple[FrameLine, ...] = ()
-        self._step: tuple[FrameLine, ...] = ()
+        self._reads_at: tuple[FrameLine, ...] = ()
+        """Where the latest mini-batch was read."""
+        self._read_at: tuple[FrameLine, ...] = ()
+        """Where that of the latest step was."""
+        self._stepped_at: tuple[FrameLine, ...] = ()
         self._thread = 0
         self.computes = False
         """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
 
     def reads(self, frame: FrameType) -> None:
         """A mini-batch is read from this frame."""
-        self._reading = tuple(standing(frame))
+        self._reads_at = tuple(standing(frame))
 
     def stepped(self, frame: FrameType) -> None:
         """A step is made from this frame."""
-        known = bool(self._step)
-        self._read, self._step, self._thread = self._reading, tuple(standing(frame)), threading.get_ident()
+        first = not self._stepped_at
+        self._read_at, self._stepped_at, self._thread = self._reads_at, tuple(standing(frame)), threading.get_ident()
         self.computes = False
-        if not known:
+        if first:
             self._around_step()  # the script's file is read now: it may be edited while it runs
 
     def left(self, frame: FrameType) -> bool:
@@ -64,11 +66,11 @@ class StepLoop:
         return not holds(lines, code, standing(frame))
 
     def _around_step(self) -> tuple[CodeType, range] | None:
-        for code, line in reversed(self._step):
+        for code, line in reversed(self._stepped_at):
             if code.co_flags & inspect.CO_GENERATOR:  # which has left nothing while it waits
                 continue
             for lines in loops_of(code.co_filename):
-                if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read):
+                if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
                     return code, lines
         return None
 
