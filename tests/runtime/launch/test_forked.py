@@ -152,16 +152,17 @@ def test_an_interrupt_while_all_is_imported_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("interrupts", [True, False])
-def test_a_worker_is_interrupted_if_its_launcher_is(interrupts: bool) -> None:
+def test_a_worker_is_interrupted_if_its_launcher_was_when_it_began(interrupts: bool) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler if interrupts else signal.SIG_IGN)
-    sent: list[bool] = []
     try:
-        fork = object.__new__(forked.WorkerFork)
-        fork._ask = lambda word, descriptors=(): sent.append(word.interrupts)  # type: ignore[method-assign]
-        fork.start(["x.py"], {})
+        fork = forked.WorkerFork(["x.py"], os.environ)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert sent == [interrupts]
+    asked: list[bool] = []
+    fork._ask = lambda word, descriptors=(): asked.append(word.interrupts)  # type: ignore[method-assign]
+    fork.start(["x.py"], {})
+    fork.close()
+    assert asked == [interrupts]
 
 
 def test_what_is_set_stays() -> None:

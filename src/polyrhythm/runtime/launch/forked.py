@@ -145,6 +145,7 @@ class WorkerFork:
 
     def __init__(self, shown: Sequence[str], environment: Mapping[str, str]) -> None:
         adopt(True)
+        self._interrupts = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # before the launcher handles it
         self._socket, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
@@ -156,8 +157,7 @@ class WorkerFork:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
         """A worker with these arguments in this environment; None if there is none that is our child."""
-        interrupts = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-        return self._ask(ForkWord(arguments, {**environment}, interrupts=interrupts))
+        return self._ask(ForkWord(arguments, {**environment}, interrupts=self._interrupts))
 
     def start_coordinator(self, order: int, memory: Sequence[int], listeners: Sequence[int]) -> ForkedProcess | None:
         """As `polyrhythm.runtime.launch.rendezvous.CoordinatorStart.start`, with these descriptors; None as above."""
