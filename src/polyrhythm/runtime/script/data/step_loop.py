@@ -6,20 +6,15 @@ A script that counts its steps keeps the iterator that it reads by `next`: nothi
 import ast
 import inspect
 import threading
-from collections.abc import Iterable, Iterator
 from functools import cache
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import TypeAlias
 
 from polyrhythm.runtime.script.epochs import parsed
 from polyrhythm.runtime.script.notices import is_script
 
-
-class FrameLine(NamedTuple):
-    """A function that runs, and its line."""
-
-    code: CodeType
-    line: int
+FrameLines: TypeAlias = list[tuple[CodeType, int]]
+"""All functions that run, innermost first, each with its line."""
 
 
 class StepLoop:
@@ -37,23 +32,23 @@ class StepLoop:
     """
 
     def __init__(self) -> None:
-        self._reads_at: tuple[FrameLine, ...] = ()
+        self._reads_at: FrameLines = []
         """Where the latest mini-batch was read."""
-        self._read_at: tuple[FrameLine, ...] = ()
+        self._read_at: FrameLines = []
         """Where that of the latest step was."""
-        self._stepped_at: tuple[FrameLine, ...] = ()
+        self._stepped_at: FrameLines = []
         self._thread = 0
         self.computes = False
         """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
 
     def reads(self, frame: FrameType) -> None:
         """A mini-batch is read from this frame."""
-        self._reads_at = tuple(standing(frame))
+        self._reads_at = standing(frame)
 
     def stepped(self, frame: FrameType) -> None:
         """A step is made from this frame."""
         first = not self._stepped_at
-        self._read_at, self._stepped_at, self._thread = self._reads_at, tuple(standing(frame)), threading.get_ident()
+        self._read_at, self._stepped_at, self._thread = self._reads_at, standing(frame), threading.get_ident()
         self.computes = False
         if first:
             self._around_step()  # the script's file is read now: it may be edited while it runs
@@ -75,15 +70,16 @@ class StepLoop:
         return None
 
 
-def holds(lines: range, code: CodeType, stack: Iterable[FrameLine]) -> bool:
-    return any(here.code is code and here.line in lines for here in stack)
+def holds(lines: range, code: CodeType, stack: FrameLines) -> bool:
+    return any(running is code and line in lines for running, line in stack)
 
 
-def standing(frame: FrameType | None) -> Iterator[FrameLine]:
-    """All that runs, innermost first."""
+def standing(frame: FrameType | None) -> FrameLines:
+    stack = []
     while frame is not None:
-        yield FrameLine(frame.f_code, frame.f_lineno)
+        stack.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
+    return stack
 
 
 @cache
