@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     try:
-        from polyrhythm.cli.app import app
+        from polyrhythm.cli.app import app  # here, as Ctrl-C may come while it is imported
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     app(prog_name="polyrhythm")

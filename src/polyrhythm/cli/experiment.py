@@ -134,8 +134,7 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
         interrupted = was_interrupted(lambda: trials(experiment, results, traces))
         if results:
             conclude(experiment, results)
-    for line in troubles(results):
-        say(line)
+    say(*troubles(results))
     if interrupted:
         say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
         raise typer.Exit(INTERRUPTED)

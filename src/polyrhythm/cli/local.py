@@ -32,8 +32,7 @@ def compare_on_workers(
 
     scenario = experiment.scenario
     assert scenario.training is not None, "check_playable has seen it"
-    for line in not_played(scenario, experiment.policies):
-        say(line)
+    say(*not_played(scenario, experiment.policies))
     task = build_task(scenario.training)
     with interrupted_by_termination(), experiment.shown("real runs", at_once=1) as told:
         for spec in experiment.policies:

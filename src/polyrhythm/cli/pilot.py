@@ -60,8 +60,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     from polyrhythm.search.store import TrialStore
 
-    for line in pilot.overruled:
-        say(line)
+    say(*pilot.overruled)
     os.environ.pop(VARIABLE, None)  # it asks for a search, not for the policy of a run
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     if pilot.options.job_family:

@@ -92,8 +92,8 @@ def become_worker(config: JobConfig, command: Sequence[str], overruled: Sequence
     refuse_restarts(config)
     check_groups(config, 0)
     place = place_of(os.environ)
-    for line in overruled if {**os.environ, **place}["RANK"] == "0" else ():
-        say(line)
+    if {**os.environ, **place}["RANK"] == "0":
+        say(*overruled)
     ours = {HANDED_ON: msgspec.json.encode(config).decode()}
     os.execve(sys.executable, [*command], {"PYTHONHASHSEED": "0", **os.environ, **place, **ours})
 

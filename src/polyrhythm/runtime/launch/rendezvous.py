@@ -89,8 +89,7 @@ def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
     take_up(files_of(os.environ), os.environ, node.count)
     if rank == 0 and not trainings:
         config, overruled = with_session(handed_on(os.environ), arguments)
-        for line in overruled:
-            say(line)
+        say(*overruled)
         start_coordinator(
             msgspec.structs.replace(
                 config, job=job, workers=workers, token=node.token or make_token(), listen=node.listen

@@ -227,7 +227,6 @@ class AdaptedScript:
         """Let the session take over after the warm-up step, or begin an epoch, or let the script only look."""
         if self.dormant:
             return
-        self._step_loop.reads(sys._getframe(1))
         self._stepping = None
         if self._own is not None:
             if self.session is not None:
@@ -249,6 +248,8 @@ class AdaptedScript:
 
     def given(self, run: Pass) -> None:
         self._stepped.clear()
+        if self._own is not None or run.by_generator:
+            self._step_loop.reads(sys._getframe(1))
         if self.session is None:
             self._run = run
             self._passes = [each for each in self._passes if each.unstepped and each.inside and each is not run]
@@ -350,9 +351,8 @@ class AdaptedScript:
         self._dealing.check_begin(batches, place)
         self.session = self._open_session()
         first, counted_from = self.session.place_of(self._epoch, loop_number())
-        how = self._dealing, place, batches, self.distributed
         where = {"first_epoch": first, "counted_from": counted_from}
-        self._loader = self.session.take_over(run, *how, self._parts, where)
+        self._loader = self.session.take_over(run, self._dealing, place, batches, self.distributed, self._parts, where)
         tell("the training loader's samples are dealt out by the job", place)
         self.session.at_end = self.schedules.follow
         self._opened_at = self._loader.steps_to(first, batches // self._parts)

@@ -34,6 +34,7 @@ INPLACE = "modified by an inplace operation"
 """What torch says of a value that a backward pass needs."""
 
 LONE = "an epoch can end with a mini-batch of one sample, on which BatchNorm1d fails; drop_last=True leaves it out"
+
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 

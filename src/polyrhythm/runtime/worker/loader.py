@@ -71,8 +71,7 @@ def asked_data(
     for name, value in chosen.items():
         asked[name] = holds[name] if name in config.given else value
         if rank == 0 and value is not None and value != asked[name]:
-            line = f"{config.label(name)} {getattr(config, name)} holds; {value} of session.loader is overruled"
-            say(line)
+            say(f"{config.label(name)} {getattr(config, name)} holds; {value} of session.loader is overruled")
     return asked["partition"] or "shared", asked["injection"]
 
 

@@ -59,12 +59,11 @@ class Loaders:
 
     def _renews(self, loader: DataLoader[Any]) -> bool:
         """Whether it was made as the training loader was, but since steps are made from that."""
-        known = self.training
-        return known is not None and loader in self._later and self._origins[loader] == self._origins[known]
+        return self.training is not None and loader in self._later and self.replaces(loader, self.training)
 
     def replaces(self, loader: DataLoader[Any], known: DataLoader[Any]) -> bool:
         """Whether the same lines have made both, for the same data or the later one since steps are made."""
-        alike = loader in self._origins and self._origins[loader] == self._origins[known]
+        alike = self._origins[loader] == self._origins[known]
         return alike and (loader.dataset is known.dataset or loader in self._later)
 
     def turn(self, loader: DataLoader[Any]) -> int:

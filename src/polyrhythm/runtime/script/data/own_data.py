@@ -124,7 +124,7 @@ class OwnReading:
     def __init__(self, data: OwnData, *, parts: int, rank: int, split: int) -> None:
         self.data = data
         self._parts, self._rank, self._split = parts, rank, split
-        self._loaders: TrainingLoaders | None = None
+        self._loaders = TrainingLoaders(Loaders(), ())
         self._passes: dict[int, Pass] = {}
         """The latest over each training loader, by its number."""
         self._begun: Counter[int] = Counter()
@@ -163,7 +163,7 @@ class OwnReading:
         return any(each.inside for each in self._passes.values())
 
     def given(self, run: Pass) -> None:
-        if (number := self._number(run.loader)) is None:
+        if (number := self._loaders.number(run.loader)) is None:
             return
         if (before := self._passes[number]) is not run:
             self._passes[number], self._unused[number] = run, 0
@@ -173,13 +173,10 @@ class OwnReading:
 
     def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Any:
         """What the script gets from a loader that it begins to read."""
-        if self._split == 1 or (number := self._number(loader)) is None:
+        if self._split == 1 or (number := self._loaders.number(loader)) is None:
             return original(loader)
         self._begun[number] += 1
         return every_nth(loader, original, self._begun[number] - 1, self._rank, self._split)
-
-    def _number(self, loader: DataLoader[Any]) -> int | None:
-        return None if self._loaders is None else self._loaders.number(loader)
 
     def forward(self, trains: bool, inputs: Any) -> None:
         """The model is called; whether a step may follow it."""

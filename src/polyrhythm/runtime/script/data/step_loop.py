@@ -42,11 +42,13 @@ class StepLoop:
         """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
 
     def reads(self, frame: FrameType) -> None:
-        """A mini-batch is read from this frame."""
+        """A mini-batch is read from this frame, by what may stay open when the script is through."""
         self._reads_at = standing(frame)
 
     def stepped(self, frame: FrameType) -> None:
-        """A step is made from this frame."""
+        """A step is made from this frame; where nothing may stay open, nobody asks for it."""
+        if not self._reads_at:
+            return
         first = not self._stepped_at
         self._read_at, self._stepped_at, self._thread = self._reads_at, standing(frame), threading.get_ident()
         self.computes = False
