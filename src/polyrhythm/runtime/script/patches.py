@@ -24,7 +24,7 @@ from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, remind_while_waiting
-from polyrhythm.runtime.script.warm_up import unwatched
+from polyrhythm.runtime.script.training.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.worker.loader import _Sampler

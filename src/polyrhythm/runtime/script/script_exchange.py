@@ -13,8 +13,8 @@ from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.collectives.ops import all_reduce, mean_gradients
 from polyrhythm.runtime.collectives.scaling import unscale
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
-from polyrhythm.runtime.script.joint_step import trained_by
 from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.training.joint_step import trained_by
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.optimizers import parts_of

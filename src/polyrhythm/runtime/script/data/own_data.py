@@ -171,7 +171,7 @@ class OwnReading:
                 self.data.end()
         self._unused[number] += 1
 
-    def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Any:
+    def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
         """What the script gets from a loader that it begins to read."""
         if self._split == 1 or (number := self._loaders.number(loader)) is None:
             return original(loader)

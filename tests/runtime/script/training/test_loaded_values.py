@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from polyrhythm.runtime.script.loaded_values import LoadedValues
+from polyrhythm.runtime.script.training.loaded_values import LoadedValues
 
 
 def twice(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -16,10 +16,10 @@ from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
-from polyrhythm.runtime.script.joint_step import JointStep, trained_by
-from polyrhythm.runtime.script.loaded_values import LOADED, LoadedValues
 from polyrhythm.runtime.script.notices import callers, refuse, tell
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
+from polyrhythm.runtime.script.training.joint_step import JointStep, trained_by
+from polyrhythm.runtime.script.training.loaded_values import LOADED, LoadedValues
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import data_terms

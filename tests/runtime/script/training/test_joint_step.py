@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyrhythm.runtime.script.joint_step import JointStep
+from polyrhythm.runtime.script.training.joint_step import JointStep
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 from polyrhythm.runtime.worker.replica import ScriptReplica
 

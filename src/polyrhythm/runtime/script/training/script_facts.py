@@ -1,0 +1,38 @@
+"""What outlives a training: who the script is in the job, and what it has made."""
+
+import os
+import weakref
+
+from torch.optim import Optimizer
+
+from polyrhythm.runtime.script.data.dealing import Dealing
+from polyrhythm.runtime.script.data.loaders import Loaders
+from polyrhythm.runtime.script.schedulers import Schedules
+from polyrhythm.runtime.script.wrapper import Lane
+
+
+class ScriptFacts:
+    """What is known of the script.
+
+    Args:
+        rank: of this worker.
+        workers: ranks of the job.
+        schedules: its learning-rate schedulers.
+
+    Attributes:
+        dormant: whether the script uses Polyrhythm itself, and nothing is to be adapted.
+        follows: whether the script has come to train in a session, its own or ours.
+        distributed: whether the script knows of its ranks; otherwise it was written for a single process.
+        lanes: the exchanges of its wrappers.
+        trainings: that are over.
+    """
+
+    def __init__(self, rank: int, workers: int, schedules: Schedules) -> None:
+        self.rank, self.workers = rank, workers
+        self.dormant = self.follows = self.distributed = False
+        self.lanes: list[Lane] = []
+        self.trainings = 0
+        self.schedules = schedules
+        self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
+        self.loaders = Loaders()
+        self.dealing = Dealing(os.environ, rank, workers)

@@ -1,0 +1,176 @@
+"""How a session is opened once the warm-up step has shown what the script trains, and how."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from polyrhythm.errors import RefusalError, UsageError
+from polyrhythm.runtime.script.data.alone import keep_quiet
+from polyrhythm.runtime.script.data.loaders import length_of
+from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
+from polyrhythm.runtime.script.data.passes import Pass
+from polyrhythm.runtime.script.epochs import loop_number, planned_epochs
+from polyrhythm.runtime.script.notices import refuse, tell
+from polyrhythm.runtime.script.training.dealt_steps import DealtSteps
+from polyrhythm.runtime.script.training.own_steps import OwnSteps
+from polyrhythm.runtime.script.training.script_facts import ScriptFacts
+from polyrhythm.runtime.script.training.session import ScriptSession
+from polyrhythm.runtime.script.training.warm_up import WarmUpStep, watch
+from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
+from polyrhythm.runtime.script.wrapper import Lane
+from polyrhythm.runtime.worker.optimizers import JointOptimizer
+
+MADE_LATE = "another optimizer steps for the first time; make all before the first step, each for parameters of its own"
+NOT_FOUND = (
+    "another optimizer steps for the first time, and its parameters are of no model that was called before, or another "
+    "optimizer's; call models themselves, not their forward(), and give each parameter to one optimizer"
+)
+
+
+def disjoint(
+    trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep, loose: bool
+) -> list[Optimizer]:
+    """The optimizers that have stepped, and others that may: for parameters of their own in the same models.
+
+    If `loose`, also those for tensors that belong to no model.
+    """
+    found = list(trained)
+    taken = {p for each in found for group in each.param_groups for p in group["params"]}
+    for each in others:
+        own = {p for group in each.param_groups for p in group["params"]}
+        outside = loose and not any(isinstance(p, nn.Parameter) for p in own)
+        if own.isdisjoint(taken) and (outside or warm_up.has_seen(each)):
+            found.append(each)
+            taken |= own
+    return found
+
+
+def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
+    """The wrappers of what this optimizer trains; all are closed."""
+    wanted = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    for lane in lanes:
+        lane.close()
+    return [lane for lane in lanes if not wanted.isdisjoint(lane.module.parameters())]
+
+
+def renew(lanes: Iterable[Lane], optimizers: Iterable[Optimizer]) -> None:
+    """A session is over: what these optimizers train is exchanged as torch does, until the next one."""
+    wanted = {p for each in optimizers for group in each.param_groups for p in group["params"]}
+    for lane in lanes:
+        if lane.inner is None and not wanted.isdisjoint(lane.module.parameters()):
+            assert dist.group.WORLD is not None, "the script has formed one"
+            lane.open(dist.group.WORLD)
+
+
+def model_of(
+    optimizer: Optimizer, lanes: list[Lane], warm_up: WarmUpStep, called: Callable[[bool, Any], None]
+) -> nn.Module:
+    """What this optimizer trains; without a wrapper, `called` is told of its forward passes."""
+    if len(lanes) == 1:
+        return lanes[0].module
+    if lanes:
+        return nn.ModuleList(lane.module for lane in lanes)
+    model = warm_up.model_of(optimizer)
+    for module in model if isinstance(model, nn.ModuleList) else [model]:
+        watch(module, called)
+    return model
+
+
+Opening: TypeAlias = Callable[[], ScriptSession]
+
+
+def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bool, Any], None]) -> ScriptSession:
+    """A session for what the script's optimizers train, in place of the warm-up; other models' lanes are dropped.
+
+    Args:
+        script: whose session it is.
+        warm_up: what has been seen; its optimizers are those of the session from now on.
+        called: told of the model's forward passes.
+    """
+    watched = warm_up.watch
+    optimizers = disjoint(warm_up.optimizers, script.optimizers, watched, loose=not script.lanes)
+    warm_up.optimizers = dict.fromkeys(optimizers)
+    optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
+    script.lanes[:] = lanes_of(optimizer, script.lanes)
+    session = entered(script, optimizer, model_of(optimizer, script.lanes, watched, called), watched)
+    names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
+    tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", watched.stepped_at)
+    if not (script.distributed or script.follows):
+        keep_quiet(script.rank)
+    return session
+
+
+def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, watched: WarmUpStep) -> ScriptSession:
+    moving, changes = watched.moving(model), watched.changed
+    watched.close()
+    try:
+        planned = planned_epochs()
+        arguments = {"epochs": planned.epochs} if planned else {}
+        session = ScriptSession(model, optimizer, script.lanes, arguments, moving, script.trainings)
+        session.changes = changes
+        session.__enter__()
+        if planned and session.counts_shares:
+            tell(f"{session.policy} counts shares of {planned.epochs} epochs", planned.place)
+    except RefusalError:
+        raise
+    except UsageError as error:
+        raise refuse(str(error), watched.stepped_at) from error
+    return session
+
+
+def begin_dealt(open_: Opening, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass, batches: int) -> DealtSteps:
+    """The job deals out the training loader's data, `batches` of every worker after the start of the epoch."""
+    place = script.loaders.place(run.loader)
+    script.dealing.check_begin(batches, place)
+    session = open_()
+    first, counted_from = session.place_of(warm_up.epoch, loop_number())
+    where = {"first_epoch": first, "counted_from": counted_from}
+    loader = session.take_over(run, script.dealing, place, batches, script.distributed, warm_up.parts, where)
+    tell("the training loader's samples are dealt out by the job", place)
+    opened_at = loader.steps_to(first, batches // warm_up.parts)
+    follow_schedules(script, session, stretched=script.workers > 1 and not script.distributed)
+    steps = DealtSteps(session, script.loaders, loader, warm_up.parts, opened_at)
+    steps.start_epoch(run)
+    return steps
+
+
+def begin_own(open_: Opening, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None) -> OwnSteps:
+    """The script goes on to read its data itself, after `run` if its steps are made from a loader."""
+    place = warm_up.watch.stepped_at if run is None else script.loaders.place(run.loader)
+    script.dealing.check_own(place)
+    session = open_()
+    split = 1 if script.distributed or run is None else script.workers
+    check_counts(session, run, place)
+    tell(promise_of(run, split), place)
+    if run is not None and run.looked_up and split == 1:
+        tell(LOOKED_UP, run.looked_up)
+    data = counted(session, warm_up, run, {"workers": script.workers, "stretch": split})
+    reading = OwnReading(data, parts=warm_up.parts, rank=script.rank, split=split)
+    if run is not None:
+        for each in warm_up.passes:
+            each.steps = run.steps
+        reading.take_over([run, *warm_up.passes], script.loaders)
+    script.schedules.left_alone = split == 1
+    follow_schedules(script, session, stretched=split > 1)
+    return OwnSteps(session, script.loaders, reading, run)
+
+
+def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:
+    if session.counts_shares and (run is None or length_of(run.loader) is None):
+        raise refuse(f"policy {session.policy} counts shares of epochs whose length nobody knows", place)
+
+
+def counted(session: ScriptSession, warm_up: WarmUpSteps, run: Pass | None, counts: dict[str, int]) -> OwnData:
+    """What counts the samples of steps that are made from this pass, or from no loader."""
+    first, counted_from = session.place_of(warm_up.epoch, loop_number() if run is not None else None)
+    size = (run.loader.batch_size or 1) * warm_up.parts if run is not None else 1
+    samples = warm_up.watch.samples or size
+    return session.count(**counts, batch_size=samples, first_epoch=first, counted_from=counted_from)
+
+
+def follow_schedules(script: ScriptFacts, session: ScriptSession, stretched: bool) -> None:
+    session.at_end = script.schedules.follow
+    script.schedules.settle(stretched)

@@ -1,0 +1,191 @@
+"""One training of a script, from its warm-up step to the end of its session."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from polyrhythm.runtime.script.data.passes import Pass, PassListener
+from polyrhythm.runtime.script.data.step_loop import StepLoop
+from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.script_group import OwnValues
+from polyrhythm.runtime.script.training.script_facts import ScriptFacts
+from polyrhythm.runtime.script.training.session import ScriptSession
+from polyrhythm.runtime.script.training.session_start import MADE_LATE, NOT_FOUND, begin_dealt, begin_own, open_session
+from polyrhythm.runtime.script.training.steps import Steps
+from polyrhythm.runtime.script.training.warm_up import Arguments, check_step, run_closure
+from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
+
+
+class Training:
+    """Hears what the script does, and has its `Steps` follow.
+
+    Args:
+        script: whose training it is.
+        listener: told of passes, and tells this training.
+        called: told of the forward passes of the model, and tells this training.
+    """
+
+    def __init__(self, script: ScriptFacts, listener: PassListener, called: Callable[[bool, Any], None]) -> None:
+        self._script, self._listener, self._called = script, listener, called
+        self.session: ScriptSession | None = None
+        self.warm_up = WarmUpSteps(script, self._begin)
+        self.warm_up.watch.again = self._called_again
+        self._steps: Steps = self.warm_up
+        self._step_loop = StepLoop()
+        self._own_values = OwnValues()
+        self._stepping: Optimizer | None = None
+        """Which optimizer is within its step; one that it wraps steps as a part of it."""
+
+    # -- whether another one begins ------------------------------------------------------------------------------------
+
+    @property
+    def draws(self) -> bool:
+        """Whether its steps are made from no loader, so that only another optimizer shows another training."""
+        return self._steps.drawn
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the script, which is about to read a loader, begins another training by that."""
+        return self.session is not None and not self._steps.inside and self.session.is_over
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def read(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        if not self._steps.trains_on(loader):
+            return self._script.loaders.pass_over(loader)
+        return Pass(self._listener, loader, self._steps.read(loader)).iterator()
+
+    def before_batch(self, run: Pass) -> None:
+        self._stepping = None
+        self._steps.before_batch(run)
+
+    def given(self, run: Pass) -> None:
+        if self._steps.own or run.by_generator:
+            self._step_loop.reads(sys._getframe(1))
+        self._steps.given(run)
+
+    def finished(self, run: Pass) -> None:
+        self._steps.finished(run)
+
+    # -- from the model to a step --------------------------------------------------------------------------------------
+
+    def forward(self, trains: bool, inputs: Any) -> None:
+        self._step_loop.computes |= trains
+        self._steps.forward(trains, inputs)
+
+    def backward(self, roots: Iterable[Tensor]) -> None:
+        if (session := self.session) is None:
+            self.warm_up.watch.backward()
+            return
+        self._steps.used()  # though the model may be in evaluation mode
+        self._own_values.backward(roots)
+        if session.deferred.fresh:
+            session.deferred.backward(together=not session.apart)
+
+    def before_scaler(self, optimizer: Optimizer) -> None:
+        """A GradScaler is about to look at gradients; it may find infinities, and then no step follows."""
+        if self.session is not None and optimizer in self.warm_up.optimizers:
+            self._steps.unscale()
+            self.session.before_scaler(optimizer)
+
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
+        if self._stepping not in (None, optimizer) or not self._adopt(optimizer):
+            return None
+        self._step_loop.stepped(sys._getframe(1))
+        instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
+        self._stepping = optimizer
+        self._steps.used()
+        if self.session is None and self.warm_up.steps_again(optimizer):
+            self._begin_drawn()
+        if self.session is None:
+            self.warm_up.before_step(optimizer)
+        else:
+            self._before_step(self.session, optimizer)
+        return instead
+
+    def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
+        check_step(optimizer)
+        self._steps.before_step(optimizer)
+        self._own_values.step(session.parameters)
+        if self._script.schedules.follows and not session.apart:
+            self._script.schedules.meet(self._steps.begun)
+
+    def _adopt(self, optimizer: Optimizer) -> bool:
+        """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
+        if optimizer in self.warm_up.optimizers:
+            return True
+        if optimizer not in self._script.optimizers:
+            return False
+        if self.session is not None:
+            raise refuse(MADE_LATE if optimizer in self.session.later else NOT_FOUND)
+        self.warm_up.optimizers[optimizer] = None
+        return True
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        if optimizer is not self._stepping:
+            return
+        self._stepping = None
+        if self.session is not None:
+            self._own_values.stepped()
+            self._script.schedules.stepped()
+        self._steps.after_step(optimizer)
+
+    # -- where the workers are -----------------------------------------------------------------------------------------
+
+    def collective(self, name: str, outputs: list[Tensor]) -> bool:
+        """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
+        if self.session is None or not self._is_open() or self.session.aligned:
+            return False
+        when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
+        self._own_values.check(name, outputs, when, self.session.parameters)
+        return True
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is inside its loop over an epoch, where workers make steps of their own."""
+        return self.session is not None and self.session.apart and self._is_open()
+
+    @property
+    def reached(self) -> int:
+        """Steps since the session began that workers in synchronous mode would have made by now."""
+        return self._steps.reached
+
+    def _is_open(self) -> bool:  # and if it has left its loop early, its epoch ends
+        return self._steps.is_open(self._step_loop.left(sys._getframe(1)))
+
+    # -- from the warm-up step to the end ------------------------------------------------------------------------------
+
+    def _called_again(self, first: bool) -> None:
+        """A model is called for another step: if its data come from no loader, the session takes over."""
+        if self.session is None and not self._script.dormant and self.warm_up.calls_again(first):
+            self._begin_drawn()  # before what this pass computes: an epoch may begin with other values
+
+    def _begin_drawn(self) -> None:
+        self.warm_up.parts = self.warm_up.watch.parts
+        self._steps = steps = begin_own(self._open, self._script, self.warm_up, self.warm_up.run)
+        steps.begin()
+
+    def _begin(self, run: Pass, batches: int) -> None:
+        """The session takes over, `batches` of every worker after the start of the epoch."""
+        if self.warm_up.deals:
+            self._steps = begin_dealt(self._open, self._script, self.warm_up, run, batches)
+        else:
+            self._steps = begin_own(self._open, self._script, self.warm_up, run)
+
+    def _open(self) -> ScriptSession:
+        self.session = open_session(self._script, self.warm_up, self._called)
+        self._script.follows = True
+        return self.session
+
+    def leave(self) -> ScriptSession | None:
+        """The script has come to its end, or to another training: what is left of the session."""
+        session, self.session = self.session, None
+        return session
+
+    def end(self) -> None:
+        self._steps.end()
