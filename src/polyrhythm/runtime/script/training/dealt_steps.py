@@ -12,7 +12,7 @@ from polyrhythm.runtime.script.training.session import ScriptSession
 
 
 class DealtSteps:
-    """Follows passes over the training loader; see `Steps`.
+    """Follows passes over the training loader; see `ScriptSteps`.
 
     Args:
         session: of the training.

@@ -13,7 +13,7 @@ from polyrhythm.runtime.script.training.session import ScriptSession
 
 
 class OwnSteps:
-    """Follows what the script reads; see `Steps`.
+    """Follows what the script reads; see `ScriptSteps`.
 
     Args:
         session: of the training.

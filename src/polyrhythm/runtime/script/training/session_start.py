@@ -79,7 +79,7 @@ def model_of(
     return model
 
 
-Opening: TypeAlias = Callable[[], ScriptSession]
+OpenSession: TypeAlias = Callable[[], ScriptSession]
 
 
 def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bool, Any], None]) -> ScriptSession:
@@ -121,7 +121,7 @@ def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, watched
     return session
 
 
-def begin_dealt(open_: Opening, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass, batches: int) -> DealtSteps:
+def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass, batches: int) -> DealtSteps:
     """The job deals out the training loader's data, `batches` of every worker after the start of the epoch."""
     place = script.loaders.place(run.loader)
     script.dealing.check_begin(batches, place)
@@ -137,7 +137,7 @@ def begin_dealt(open_: Opening, script: ScriptFacts, warm_up: WarmUpSteps, run: 
     return steps
 
 
-def begin_own(open_: Opening, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None) -> OwnSteps:
+def begin_own(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None) -> OwnSteps:
     """The script goes on to read its data itself, after `run` if its steps are made from a loader."""
     place = warm_up.watch.stepped_at if run is None else script.loaders.place(run.loader)
     script.dealing.check_own(place)

@@ -13,15 +13,15 @@ from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
+from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.session_start import MADE_LATE, NOT_FOUND, begin_dealt, begin_own, open_session
-from polyrhythm.runtime.script.training.steps import Steps
 from polyrhythm.runtime.script.training.warm_up import Arguments, check_step, run_closure
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
 
 
 class Training:
-    """Hears what the script does, and has its `Steps` follow.
+    """Hears what the script does, and has its `ScriptSteps` follow.
 
     Args:
         script: whose training it is.
@@ -34,7 +34,7 @@ class Training:
         self.session: ScriptSession | None = None
         self.warm_up = WarmUpSteps(script, self._begin)
         self.warm_up.watch.again = self._called_again
-        self._steps: Steps = self.warm_up
+        self._steps: ScriptSteps = self.warm_up
         self._step_loop = StepLoop()
         self._own_values = OwnValues()
         self._stepping: Optimizer | None = None

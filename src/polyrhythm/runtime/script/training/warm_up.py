@@ -186,8 +186,10 @@ class ForwardWatch:
 
 
 def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:
-    module.register_forward_pre_hook(ForwardWatch(called))
-    _watched.add(module)
+    """Have `called` told of a module's forward passes; a module that an earlier training has watched is already."""
+    if module not in _watched:
+        module.register_forward_pre_hook(ForwardWatch(called))
+        _watched.add(module)
 
 
 _watched: "WeakSet[nn.Module]" = WeakSet()

@@ -13,7 +13,7 @@ from polyrhythm.runtime.script.training.warm_up import WarmUpStep
 
 
 class WarmUpSteps:
-    """Follows the script until the session takes over; see `Steps`.
+    """Follows the script until the session takes over; see `ScriptSteps`.
 
     Args:
         script: of this training.

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from polyrhythm.runtime.script.data.passes import PassListener
 
 
-class Steps(PassListener, Protocol):
+class ScriptSteps(PassListener, Protocol):
     """Follows the script from its mini-batches to its steps."""
 
     own: bool
