@@ -106,3 +106,39 @@ def test_what_cannot_be_is_one_line(flags: tuple[str, ...], line: str) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert line.format(taken=port) in done.stderr
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+TRAINS = """
+import os, sys, torch
+for _ in range(int(sys.argv[1])):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        if sys.argv[2:] and step:
+            os._exit(9)
+"""
+"""So many trainings, each through before a process that follows the job has been imported."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kinds", "ended"),
+    [
+        (("1",), ["start", "end"], "finished"),
+        (("2",), ["start", "start", "end"], "finished"),
+        (("1", "and dies"), ["start", "death", "end"], "all workers have died"),
+    ],
+)
+def test_a_job_of_milliseconds_is_followed_to_its_end(
+    arguments: tuple[str, ...], kinds: list[str], ended: str, tmp_path: Path
+) -> None:
+    events, script = tmp_path / "events.jsonl", tmp_path / "train.py"
+    script.write_text(TRAINS, encoding="utf-8")
+    flags = ("--policy", "asp", "--max-coordinator-restarts", "1", "--events", str(events))
+    command = [sys.executable, "-m", "polyrhythm", "run", "--nproc-per-node", "1", *flags, str(script), *arguments]
+    subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+    happened = [msgspec.json.decode(line, type=JobEvent) for line in events.read_bytes().splitlines()]
+    assert [event.kind for event in happened] == kinds
+    assert happened[-1].text == ended

@@ -1,17 +1,20 @@
 """What a coordinator counts and remembers for those outside, and what they can ask of it."""
 
 import signal
+import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 import polyrhythm
-from polyrhythm.core import Report, Sync
+from polyrhythm.core import LeftReason, Report, Sync
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.connections import require
 from polyrhythm.runtime.coordinator.monitor import KEPT_EVENTS, JobMonitor
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.control_protocol import AskStatus, EndJob, RemoveWorker, Status
 from polyrhythm.runtime.wire.protocol import SwitchTo
 from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
@@ -53,6 +56,23 @@ def test_what_happens_to_the_policy_is_told_apart() -> None:
     made.begin_phase(4, parse_policy("bsp"), 1, "the loss of rank 0 is nan: went back")
     assert [event.kind for event in made.after(0)] == ["start", "switch", "phase", "rollback", "switch"]
     assert made.switches == 2
+
+
+@pytest.mark.parametrize(
+    ("reasons", "outcome"),
+    [
+        ((), "no worker has joined"),
+        (("died", "finished"), "finished"),
+        (("died", "removed"), "all workers have left"),
+        (("died", "hung"), "all workers have died"),
+    ],
+)
+def test_a_job_is_finished_once_a_worker_is_through(reasons: tuple[LeftReason, ...], outcome: str) -> None:
+    made, (ours, _) = monitor("asp"), socket.socketpair()
+    for rank, reason in enumerate(reasons):
+        made.joined(rank, Channel(ours, msgspec.msgpack.Decoder(), "a worker"))
+        made.lost(rank, reason)
+    assert made.outcome == outcome
 
 
 def test_events_have_numbers_and_an_end() -> None:

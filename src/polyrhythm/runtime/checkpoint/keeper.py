@@ -13,7 +13,8 @@ import msgspec
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.folder import CheckpointFolder, WholeCheckpoint
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Manifest, Saved
-from polyrhythm.runtime.wire.job_config import JobConfig, seconds
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.setting_values import seconds
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from polyrhythm.runtime.checkpoint.keeper import PROGRESS_S, CheckpointKeeper
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Manifest, Saved
 from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.job_config import JobConfig, seconds
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.setting_values import seconds
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from polyrhythm.runtime.coordinator.recorder import JobRecorder
 from polyrhythm.runtime.coordinator.stages import read_policy
 from polyrhythm.runtime.wire.connection import Channel, parse_address
 from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, DrainWorker, EndJob, RemoveWorker, Status
+from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import SwitchTo
@@ -25,11 +26,15 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 
+FIRST_LOOK_S = 4.0
+"""How long the process that follows the job may take to come up; the launcher waits a little longer."""
+
 
 class Steered(Protocol):
     """What is steered; see `CoordinatorServer`."""
 
     config: JobConfig
+    loop: Loop
     monitor: JobMonitor
     recorder: JobRecorder
     channels: dict[int, Channel]
@@ -58,14 +63,25 @@ class Controllers:
     def __init__(self, job: Steered) -> None:
         self._job = job
         self._channels: list[Channel] = []
+        self._asked = False
+        """Whether anybody has asked how the job is."""
 
     def admit(self, channel: Channel) -> "ControlAcceptor":
         self._channels = [*(each for each in self._channels if not each.closed), channel]
-        return ControlAcceptor(self._job, channel)
+        return ControlAcceptor(self._job, channel, self._look)
+
+    def _look(self) -> None:
+        self._asked = True
 
     def say_last(self, ended: str) -> None:
-        """Whoever watches the job hears how it ended."""
-        self._job.monitor.tell("end", ended)
+        """Whoever watches the job hears how it ended, or what has happened if it goes on with another coordinator.
+
+        Of a short job, the process that is to follow it may be yet to come.
+        """
+        if ended:
+            self._job.monitor.tell("end", ended)
+        if self._job.config.watched:
+            self._job.loop.run_until(lambda: self._asked, FIRST_LOOK_S)
         for channel in self._channels:
             channel.send(status_of(self._job, ended=ended))
 
@@ -73,9 +89,8 @@ class Controllers:
 class ControlAcceptor:
     """Handler of a connection from outside the job."""
 
-    def __init__(self, job: Steered, channel: Channel) -> None:
-        self._job = job
-        self._channel = channel
+    def __init__(self, job: Steered, channel: Channel, asked: Callable[[], None]) -> None:
+        self._job, self._channel, self._asked_status = job, channel, asked
 
     def received(self, message: Any) -> None:
         """Steer or ask; the answer is the status, or why a policy is refused once all workers have been asked."""
@@ -106,7 +121,7 @@ class ControlAcceptor:
             case Absent():
                 self._job.absent(message.rank)
             case AskStatus():
-                pass
+                self._asked_status()
             case _:
                 raise FrameError(f"a controller sent {type(message).__name__}")
 

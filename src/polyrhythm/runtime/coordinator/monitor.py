@@ -19,6 +19,9 @@ from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.shard_protocol import MOST_FIGURES
 from polyrhythm.telemetry import LinkBytes, Stragglers
 
+FINISHED = "finished"
+"""How a job ends whose training is done."""
+
 KEPT_EVENTS = 100
 """Events that are remembered for whoever asks late."""
 
@@ -54,6 +57,7 @@ class JobMonitor:
         self.staleness_sum = self.steps = self.local_steps = self.switches = 0
         self.replicas = False
         self._hosts: dict[int, str] = {}
+        self._leavings: set[LeftReason] = set()
         self._local: set[int] = set()
         self._events: deque[JobEvent] = deque(maxlen=KEPT_EVENTS)
         self._phase, self._policy, self._trouble = 0, "", ""
@@ -111,8 +115,18 @@ class JobMonitor:
 
     def lost(self, worker: int, reason: LeftReason) -> None:
         """A member is gone; of one that is through there is nothing to tell."""
+        self._leavings.add(reason)
         if reason != "finished":
             self.tell("left" if reason == "removed" else "death", f"rank {worker} {WORDS[reason]}", worker)
+
+    @property
+    def outcome(self) -> str:
+        """How the job has ended by itself: once one worker is through, it is."""
+        if not self._hosts:
+            return "no worker has joined"
+        if "finished" in self._leavings or not self._leavings:
+            return FINISHED
+        return "all workers have left" if "removed" in self._leavings else "all workers have died"
 
     def diverged(self, reason: str) -> None:
         if reason != self._trouble:  # it is said to every worker

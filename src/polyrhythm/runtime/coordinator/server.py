@@ -105,7 +105,7 @@ class CoordinatorServer:
         pushes = PushMatcher(complete) if config.shards > 1 else None
         self.shards = ShardGroup(config.shards, pushes, config.compensation)
         self.started_s = time.monotonic()
-        self._ended, self._ending, self.broken = "finished", False, False
+        self._ended, self._ending, self.broken = "", False, False
         self.again: set[int] = set()
         """Workers whose scripts have finished a training, and begin another one."""
         self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
@@ -141,8 +141,7 @@ class CoordinatorServer:
         finally:
             self._ending = True
             self.recorder.close(policy_figures(self.coordinator))
-            if not self.again:
-                self._controllers.say_last(self._ended)
+            self._controllers.say_last("" if self.again else self._ended or self.monitor.outcome)
             self._recovery.close()
             if self.again:
                 self._recovery.begin_again(self.again)

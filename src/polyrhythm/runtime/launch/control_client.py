@@ -13,8 +13,9 @@ from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, Status, 
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
-from polyrhythm.runtime.wire.job_config import check_job_name, coordinator_address, runnable
+from polyrhythm.runtime.wire.job_config import coordinator_address, runnable
 from polyrhythm.runtime.wire.protocol import Address, SwitchTo
+from polyrhythm.runtime.wire.setting_values import check_job_name
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
 
 AGAIN_S = 0.1

@@ -15,7 +15,8 @@ from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.nodes import DEFAULT_PORT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.config_sources import HANDED_ON
-from polyrhythm.runtime.wire.job_config import MOST_NAMED, JobConfig, is_job_name
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.setting_values import MOST_NAMED, is_job_name
 
 STARTERS = ("--nproc", "--nnodes", "--node", "--standalone", "--rdzv", "--no-python", "--no_python")
 """How flags begin that say that workers are to be started here."""

@@ -8,7 +8,8 @@ from typing import Any
 from polyrhythm.core.toml import read_toml
 from polyrhythm.errors import SpecError, UsageError, did_you_mean
 from polyrhythm.policies import KNOWN
-from polyrhythm.runtime.wire.job_config import INTERNAL, KINDS, TYPES, converted
+from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, converted
+from polyrhythm.runtime.wire.setting_values import KINDS
 
 LOGS = "what workers print comes out here as it is"
 REFUSED = {

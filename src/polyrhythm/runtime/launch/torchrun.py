@@ -41,9 +41,10 @@ from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_wa
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
-from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, check_job_name, coordinator_address, make_config
+from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.setting_values import check_job_name
 from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
 from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
 from polyrhythm.training.divergence import DIVERGED

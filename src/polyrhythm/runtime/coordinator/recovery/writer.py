@@ -12,8 +12,8 @@ from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoord
 from polyrhythm.runtime.coordinator.recovery.standby_link import GuardedJob, Hosts, StandbyLink, ranks_by_host
 from polyrhythm.runtime.server.shard_group import ShardGroup
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.job_config import seconds
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.wire.setting_values import seconds
 
 log = logging.getLogger(__name__)
 
