@@ -7,7 +7,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.loaders import Loaders
-from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
+from polyrhythm.runtime.script.data.passes import Pass
+from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 from polyrhythm.runtime.script.training.session import ScriptSession
 
 

@@ -15,9 +15,11 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
-from polyrhythm.runtime.script.data.passes import Pass, ScriptLoader
+from polyrhythm.runtime.script.data.passes import Pass
+from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 from polyrhythm.runtime.script.notices import callers, refuse, tell
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
+from polyrhythm.runtime.script.training.deferred_step import DeferredStep
 from polyrhythm.runtime.script.training.joint_step import JointStep, trained_by
 from polyrhythm.runtime.script.training.loaded_values import LOADED, LoadedValues
 from polyrhythm.runtime.script.wrapper import Lane
@@ -25,7 +27,6 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import data_terms
 from polyrhythm.runtime.worker.losses.figures import WriterEar
 from polyrhythm.runtime.worker.optimizers import parts_of
-from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.session import COLLECTIVE_TIMEOUT, Session
 
 CHANGED = "the script changes the parameters by itself after a step, such as to clip them, which servers do not see"
@@ -49,69 +50,6 @@ def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
             raise refuse(str(error), place) from None
 
     return call
-
-
-class DeferredStep:
-    """A step that a script makes at the end of its own epoch, in the middle of one of the job's, is made later.
-
-    A worker of an asynchronous policy does not stop after as many mini-batches as the script's loader has. A script
-    that accumulates gradients and steps once more with the rest of its epoch steps too early then: what it has is added
-    to the gradients of the mini-batches that still belong to the step.
-
-    Args:
-        replica: the script's model and optimizer.
-
-    Example:
-        >>> import torch
-        >>> weight = torch.nn.Linear(1, 1, bias=False)
-        >>> deferred = DeferredStep(ScriptReplica(weight, torch.optim.SGD(weight.parameters(), lr=1.0)))
-        >>> weight.weight.grad = torch.ones(1, 1)
-        >>> deferred.put_off()
-        >>> weight.weight.grad is None
-        True
-        >>> deferred.backward(together=False)
-        >>> weight.weight.grad = torch.ones(1, 1)
-        >>> deferred.complete()
-        >>> weight.weight.grad.item()
-        2.0
-    """
-
-    def __init__(self, replica: ScriptReplica) -> None:
-        self._replica = replica
-        self._kept: list[Tensor | None] = []
-        self.under_way = self.fresh = False
-        """Whether a step that was put off is under way, and whether no backward pass has begun since."""
-
-    def put_off(self) -> None:
-        """The script's optimizer is about to step: keep its gradients, and keep it from them."""
-        self._kept = [None if p.grad is None else p.grad.clone() for p in self._replica.parameters]
-        self.under_way = self.fresh = True
-        self._replica.hide_gradients()
-
-    def stepped(self) -> None:
-        """The script's optimizer has done nothing."""
-        self.under_way = False
-        self._replica.show_gradients()
-
-    def backward(self, together: bool) -> None:
-        """A backward pass begins. If the script has not dropped the gradients until now, they need not be kept for it.
-
-        If workers step together the pass may end in their exchange, which takes what was kept along.
-        """
-        if not self.fresh:
-            return
-        self.fresh = False
-        if any(p.grad is not None and p.grad.any() for p in self._replica.parameters):
-            self._kept = []
-        elif together:
-            self.complete()
-
-    def complete(self) -> None:
-        """Add what was kept to the gradients at hand."""
-        kept, self._kept = self._kept, []
-        for parameter, gradient in zip(self._replica.parameters, kept, strict=False):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 class ScriptSession(Session):

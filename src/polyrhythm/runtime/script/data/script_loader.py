@@ -1,0 +1,278 @@
+"""The job's mini-batches in place of those of the script's own loader."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import msgspec
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from polyrhythm.core.workload import even_steps
+from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order, smallest_batch
+from polyrhythm.runtime.script.data.reading import Reading
+from polyrhythm.runtime.script.notices import refuse, tell
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.context import DrawnBatch
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, Source, evenly, terms_of
+from polyrhythm.runtime.worker.worker import Worker
+from polyrhythm.training.data.fingerprint import content_of
+from polyrhythm.training.data.partition import BY_LABEL, Dealt, parse_partition
+
+GIVEN_UP = "what was left of this epoch is skipped, as the script had left its loop and come to a collective"
+
+
+class Draws:
+    """Mini-batches that a worker grants; those that the script has only looked at are dealt out again."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.position, self.together = 0, 1
+        """Of the step of the mini-batch that the script has: samples of the epoch that the job had dealt out before it,
+        and workers that make it together.
+        """
+        self._in_use = False
+        self._looked_at: list[DrawnBatch] = []
+        self._returned: deque[DrawnBatch] = deque()
+
+    @property
+    def generation(self) -> int:
+        return self.worker.generation
+
+    def begin_epoch(self, ready: Ready) -> None:
+        self.worker.begin_epoch(ready)
+        self._in_use = False
+        self._looked_at.clear()
+
+    def draw(self) -> DrawnBatch | None:
+        return self._returned.popleft() if self._returned else self.worker.draw()
+
+    def dealt(self, draw: DrawnBatch, part: float) -> None:
+        self.position, self.together = draw.before, draw.workers
+        if not self._in_use:
+            self._looked_at.append(draw)
+        self.worker.dealt(draw, part)
+
+    def end_epoch(self) -> bool:
+        return self.worker.end_epoch()
+
+    def used(self) -> None:
+        """What the script got in this epoch, and gets from now on, is not dealt out again."""
+        self._in_use = True
+        self._looked_at.clear()
+
+    def take_back(self, fetched: Iterable[DrawnBatch]) -> None:
+        """Deal out again what the script has looked at, what was `fetched` for it, and what was left of these."""
+        draws = {id(draw): draw for draw in (*self._looked_at, *fetched, *self._returned)}
+        self._returned = deque(draws.values())
+        self._in_use = False
+        self._looked_at.clear()
+
+
+class ScriptLoader(SessionLoader[Any]):
+    """The job's mini-batches in place of those of the script's own loader.
+
+    Args:
+        loader: the script's, whose sampler gives the order of each epoch.
+        worker: grants them.
+        accumulation: counts them.
+        workers: of the job as it started.
+        ranks: processes that the script was written for.
+        parts: mini-batches of one step.
+        first_epoch: number of the epoch that the next pass is.
+        counted_from: what the script calls the job's epoch 0.
+        processed: samples of that epoch that each worker has processed already.
+        dealt: see `SessionLoader`.
+        own_batch: samples that a worker draws for a step, if others are injected.
+        inject: see `SessionLoader`.
+        at_end: called when all workers stand at the end of an epoch.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        worker: Worker,
+        accumulation: Accumulation,
+        *,
+        workers: int,
+        ranks: int,
+        parts: int,
+        first_epoch: int,
+        counted_from: int,
+        processed: tuple[int, ...],
+        dealt: Dealt | None = None,
+        own_batch: int | None = None,
+        inject: Callable[[Any, int], Any] | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert loader.batch_size is not None, "checked before"
+        options: dict[str, Any] = {"dealt": dealt, "inject": inject, **options_of(loader)}
+        self._script_batch = loader.batch_size * parts
+        size = own_batch or self._script_batch
+        self._draws = Draws(worker)
+        source = cast(Source, self._draws)  # whose generation need not be set from outside
+        super().__init__(
+            loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
+        )
+        self.loader = loader
+        self._workers, self._ranks, self._parts = workers, ranks, parts
+        self._counted_from = counted_from
+        self._first_epoch = first_epoch
+        self._at_end = at_end
+        self._ended = self._left = False
+        self.reading: Iterator[Any] | None = None
+        """That of the warm-up step; one by processes may go on."""
+        self._draws_seed = False
+        """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
+        self._terms = terms_of(loader.dataset, dealt)
+        if loader.drop_last:
+            width = workers * loader.batch_size
+            self._samples -= self._samples % width
+            if dealt is None:  # beside the warm-up step of one process, too, there are whole steps only
+                processed = tuple(read + -read % width for read in processed)
+        if self._samples < workers:
+            raise refuse(f"{self._samples} samples an epoch cannot feed {workers} workers; use fewer workers")
+        self._processed = tuple(min(one, self._samples) for one in processed)  # a mini-batch may be larger than that
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        self._accumulation.start()
+        self._terms |= sampler_terms(self.loader)  # the script may have made it anew
+        processed, self._processed = self._processed, ()
+        ready = self._ready(processed)
+        self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
+        self._draws_seed |= self.epoch > self._first_epoch
+        return self._rest()
+
+    def renew(self, loader: DataLoader[Any]) -> None:
+        """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
+        if loader.dataset is not self.dataset:
+            if self._sharded and isinstance(parse_partition(str(self._terms["partition"])), BY_LABEL):
+                raise refuse("the shards are cut by the labels of the first epoch's data set; keep one data set")
+            known = terms_of(self.dataset, None)
+            self._terms = {name: word for name, word in self._terms.items() if name not in known}
+            self._terms |= terms_of(loader.dataset, None)
+            self.dataset, self._content = loader.dataset, content_of(loader.dataset)
+        self.loader = loader
+
+    def again(self) -> Iterator[Any]:
+        """The epoch under way, of which nothing was used, from its start; the sampler may have another order now."""
+        self._accumulation.start()
+        self._draws.take_back(draw for draw, *_ in self._drawn)
+        self._draws_seed = True
+        return self._rest()
+
+    def _load(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        draws, self._draws_seed = self._draws_seed, False
+        reading, self.reading = self.reading, None
+        if isinstance(reading, Reading) and not draws:
+            if (anew := reading.followed_by(batches)) is None:
+                return reading
+            batches = anew
+        generator = self.loader.generator or torch.default_generator
+        state = None if draws else generator.get_state()
+        made = super()._load(batches)
+        if state is not None:
+            generator.set_state(state)
+        return made
+
+    def used(self) -> None:
+        self._draws.used()
+
+    @property
+    def smallest(self) -> int:  # of its mini-batches, in samples
+        return smallest_batch(self._samples, self._workers, self.batch_size)
+
+    @property
+    def steps_reached(self) -> int:
+        """Steps that the script alone would have made by the end of the step that this worker is in.
+
+        All who make it together know the same number.
+        """
+        drawn = self._draws.position + self._draws.together * self.batch_size
+        if self._ended or (self._inject and drawn >= self._samples):
+            return self.steps_to(self.epoch + 1, 0)
+        if self._inject:
+            return self.steps_to(self.epoch, drawn // (self._ranks * self._script_batch))
+        return self.steps_to(self.epoch, self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
+
+    @property
+    def steps_begun(self) -> int:
+        """The same by its start."""
+        return self.steps_to(self.epoch, self._steps_begun)
+
+    @property
+    def _steps_begun(self) -> int:
+        return self._draws.position // (self._ranks * self._script_batch)
+
+    def steps_to(self, epoch: int, steps: int) -> int:
+        """The same to the step of that number of an epoch."""
+        whole = even_steps(self._samples, self._ranks, self._script_batch)
+        return epoch * whole + min(steps, whole)
+
+    def _rest(self) -> Iterator[Any]:
+        order = self._order(self.epoch)
+        self._ended = self._left = finished = False
+        while not finished:
+            yield from self._batches(order)
+            finished = self._source.end_epoch()
+        self._ended = True
+        if self._left:
+            tell(GIVEN_UP)
+        else:
+            self._at_end()
+
+    def end_early(self) -> None:
+        """The script has left its loop over the epoch: stand at its end until all do, to get equal parameters."""
+        if self._ended or self._left:
+            return
+        self._left = True
+        self._accumulation.start()
+        self._draws.worker.run_out()
+        self._at_end()
+
+    def _divisor(self, parts: int) -> int:
+        """A step of fewer mini-batches counts for less, as it does without us."""
+        return parts
+
+    def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
+        """Mini-batches as torch cuts them, equally many on all workers: the last step of an epoch may have fewer.
+
+        An unequal share is cut evenly, since the largest of them must fit into the worker's memory.
+        """
+        size = self.batch_size // self._parts
+        if draw.weight is None:
+            return whole_and_rest(indices, size, self._parts, draw.largest)
+        count = min(self._parts, -(-draw.largest // size))
+        if len(indices) < count:
+            raise refuse(
+                f"the policy deals a share of {len(indices)} samples, and the script adds up the gradients of {count} "
+                "mini-batches for a step; use another policy, such as bsp"
+            )
+        return evenly(indices, count)
+
+    def _order(self, epoch: int) -> list[int]:
+        if self._sharded:
+            return []
+        order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
+        if not isinstance(self.loader.sampler, DistributedSampler) or self._inject:
+            return order
+        return arrange(order[: self._samples], self._workers, self.batch_size // self._parts, self._parts)
+
+
+def whole_and_rest(indices: list[int], size: int, parts: int, largest: int) -> list[list[int]]:
+    """Mini-batches of `size` and a smaller last one, `parts` at most; as many as of `largest` indices.
+
+    >>> whole_and_rest([1, 2, 3, 4, 5], 2, 4, largest=5)
+    [[1, 2], [3, 4], [5]]
+    >>> whole_and_rest([1, 2, 3, 4], 2, 4, largest=5)
+    [[1], [2], [3, 4]]
+    >>> whole_and_rest([1, 2, 3, 4, 5], 2, 2, largest=5)
+    [[1, 2], [3, 4, 5]]
+    """
+    count = min(parts, -(-largest // size), len(indices))
+    if len(indices) <= (count - 1) * size:
+        return evenly(indices, count)
+    starts = [*range(0, count * size, size)]
+    return [indices[start:stop] for start, stop in pairwise([*starts, len(indices)])]
