@@ -98,7 +98,7 @@ def test_it_needs_no_colours_and_says_how_a_job_has_ended() -> None:
         terminal.until("job topped-plain")
         steer.absent(steer.at("topped-plain"), 0)
         running.join()
-        terminal.until("ended: finished")
+        terminal.until("ended: no worker has joined")
         assert "\x1b[31m" not in terminal.shown
         terminal.press("q")
         assert terminal.process.wait(LIMIT_S) == 0
