@@ -1,6 +1,7 @@
 """What a process does inside polyrhythm, call by call, as `sys.setprofile` tells it; see `trips`."""
 
 import atexit
+import inspect
 import json
 import os
 import sys
@@ -48,7 +49,7 @@ class Recorder:
         sys.setprofile(None)
 
     def seen(self, frame: FrameType, event: str, argument: Any) -> None:
-        """One event of the profile. Generators and imports of modules count like any call."""
+        """One event of the profile. Generators count like any call, and imports do not."""
         if len(self.calls) >= self._most:
             sys.setprofile(None)
         elif event == "c_call":
@@ -65,13 +66,13 @@ class Recorder:
             self.calls.append(Call("return", self._module(caller) if caller else "", self._depth))
 
     def _module(self, frame: FrameType) -> str:
-        """The file below the package that a frame is in; nothing if it is elsewhere, or the body of a module."""
+        """The file below the package that a frame is in; nothing if it is elsewhere, or a body of a module or class."""
         code = frame.f_code
         name = self._names.get(code.co_filename)
         if name is None:
             inside = code.co_filename.startswith(self._package)
             name = self._names[code.co_filename] = code.co_filename[len(self._package) :] if inside else ""
-        return "" if code.co_name == "<module>" else name
+        return name if code.co_flags & inspect.CO_OPTIMIZED else ""
 
 
 def turns(calls: Sequence[Call], marks: str, least: int = 20) -> Iterator[Sequence[Call]]:
