@@ -17,6 +17,9 @@ MODEL, OPTIMIZER, NUMBERS = "model.safetensors", "optimizer.safetensors", "numbe
 VELOCITY = "outer.velocity"
 """Name of the outer optimizer's velocity among the optimizer's tensors."""
 
+MOVED = ("lr", "momentum", "betas")
+"""Settings that a scheduler changes as the training goes on; it keeps the script's own rate as `initial_lr`."""
+
 
 class Keepable(Protocol):
     """Something of the script that is kept beside model and optimizer, such as a scheduler."""
@@ -79,7 +82,8 @@ def capture(
     scalars = {name: value for name, value in optimizer_entries(model, optimizer) if is_number(value)}
     groups = [settings_of(group) for group in optimizer.param_groups]
     others = {name: plain(name, one.state_dict()) for name, one in kept.items()}
-    return ReplicaState(tensors, state, {"state": scalars, "groups": groups, "kept": others})
+    numbers = {"optimizers": kinds_of(optimizer), "state": scalars, "groups": groups, "kept": others}
+    return ReplicaState(tensors, state, numbers)
 
 
 def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
@@ -97,14 +101,29 @@ def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
             value.copy_(state.model[name])
 
 
-def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer, where: str) -> None:
-    """Give the optimizer what was kept: its state, and the settings of its groups."""
-    parameters, groups = dict(model.named_parameters()), state.numbers["groups"]
+def check_optimizer(state: ReplicaState, optimizer: Optimizer, where: str) -> None:
+    """Refuse what was kept of another kind of optimizer: its state means something else."""
+    kept, here = state.numbers.get("optimizers"), kinds_of(optimizer)
+    if kept is not None and kept != here:  # one of an earlier version does not say
+        raise UsageError(
+            f"{where} was made with {' and '.join(kept)}, and there is {' and '.join(here)} here; "
+            "give another --checkpoint"
+        )
+    groups = state.numbers["groups"]
     if len(groups) != len(optimizer.param_groups):
         raise UsageError(
             f"{where} was made with {len(groups)} parameter groups, and there are {len(optimizer.param_groups)} here; "
             "give another --checkpoint"
         )
+
+
+def kinds_of(optimizer: Optimizer) -> list[str]:
+    return [type(part).__name__ for part in getattr(optimizer, "parts", (optimizer,))]
+
+
+def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer) -> None:
+    """Give the optimizer what was kept: its state, and the settings of its groups."""
+    parameters, groups = dict(model.named_parameters()), state.numbers["groups"]
     optimizer.state.clear()
     for name, value in {**state.optimizer, **state.numbers["state"]}.items():
         owner, _, key = name.rpartition("/")
@@ -112,6 +131,29 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer,
             optimizer.state[parameters[owner]][key] = placed(value, parameters[owner], optimizer)
     for group, settings in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
+
+
+def overruled(state: ReplicaState, optimizer: Optimizer, where: str) -> list[str]:
+    """What the script has set otherwise than it was kept, a line each; what a scheduler moves is not."""
+    lines = {}
+    for group, settings in zip(optimizer.param_groups, state.numbers["groups"], strict=True):
+        moved = MOVED if "initial_lr" in group and "initial_lr" in settings else ()
+        for name in settings.keys() & settings_of(group).keys() - {*moved}:
+            kept, own = like(settings[name], group[name]), group[name]
+            if kept != own:
+                word = "lr" if name == "initial_lr" else name
+                lines[name] = f"{word} {shown_setting(kept)} of {where} holds; {shown_setting(own)} is overruled"
+    return [lines[name] for name in sorted(lines)]
+
+
+def shown_setting(value: Any) -> str:
+    """A setting as a script would write it.
+
+    >>> shown_setting(0.1), shown_setting(torch.tensor(0.5)), shown_setting((0.9, 0.999)), shown_setting(False)
+    ('0.1', '0.5', '(0.9, 0.999)', 'False')
+    """
+    value = value.item() if isinstance(value, Tensor) else value
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def apply_kept(state: ReplicaState, kept: Mapping[str, Keepable]) -> None:

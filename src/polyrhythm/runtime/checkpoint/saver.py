@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.checkpoint.folder import partial_of
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.replica_state import (
@@ -19,6 +20,8 @@ from polyrhythm.runtime.checkpoint.replica_state import (
     apply_model,
     apply_optimizer,
     capture,
+    check_optimizer,
+    overruled,
     read_state,
 )
 from polyrhythm.runtime.checkpoint.streams import capture_streams, restore_streams
@@ -38,14 +41,22 @@ class ReplicaCheckpoints:
         optimizer: of that model.
         folder: of the checkpoints.
         tell: told what was written, in the thread that writes.
+        says: whether it is this worker that says which of the script's settings a checkpoint overrules.
 
     Attributes:
         kept: what is kept beside model and optimizer, by name.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, folder: str, tell: Callable[[Saved], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        folder: str,
+        tell: Callable[[Saved], None],
+        says: bool,
+    ) -> None:
         self._model, self._optimizer = model, optimizer
-        self._folder, self._tell = Path(folder), tell
+        self._folder, self._tell, self._says = Path(folder), tell, says
         self._writing: threading.Thread | None = None
         self._read: ReplicaState | None = None
         self._where = ""
@@ -72,6 +83,7 @@ class ReplicaCheckpoints:
         """Go on from this checkpoint: the model has it at once, the rest comes when the job goes on."""
         self._read, self._where = read_state(Path(path)), f"checkpoint {path}"
         apply_model(self._read, self._model, self._where)
+        check_optimizer(self._read, self._optimizer, self._where)
 
     def go_on(self, holder: Callable[[], VelocityHolder], streams: bytes) -> None:
         """A phase begins. If the job goes on with it, whatever the script has done meanwhile is undone."""
@@ -79,7 +91,9 @@ class ReplicaCheckpoints:
         if read is None:
             return
         apply_model(read, self._model, self._where)
-        apply_optimizer(read, self._model, self._optimizer, self._where)
+        if self._says:
+            say(*overruled(read, self._optimizer, self._where))
+        apply_optimizer(read, self._model, self._optimizer)
         apply_kept(read, self.kept)
         if VELOCITY in read.optimizer:
             holder().velocity = read.optimizer[VELOCITY]

@@ -117,7 +117,7 @@ class Session:
         folder, client = self._client.config.checkpoint, self._client
         if folder is None:
             return None
-        made = ReplicaCheckpoints(self._replica.model, self._optimizer, folder, client.tell_aside)
+        made = ReplicaCheckpoints(self._replica.model, self._optimizer, folder, client.tell_aside, self.rank == 0)
         if client.info.resume:
             made.read(client.info.resume)
         self._checkpoints = made
