@@ -40,6 +40,7 @@ REFUSED = {
     "plateau": ("plateau.step(", "ReduceLROnPlateau.step with an argument inside the step loop"),
     "LBFGS": ("optimizer.step(*", "LBFGS calls its closure several times a step"),
     "Ascent": ("loss = closure()", "Ascent calls its closure in the middle of its step"),
+    "functional": ("# of torch.func", "a step with gradients of torch.func"),
     "ZeRO": ("ZeroRedundancyOptimizer(", "ZeroRedundancyOptimizer shards"),
     "process_group": ("DistributedDataParallel(model, process", "a process_group of its own"),
     "two optimizers": ("optimizer.step(*", "two optimizers have the same parameter; give each parameter to one"),

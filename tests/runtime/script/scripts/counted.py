@@ -4,6 +4,7 @@
 Arguments: how it reads, and the steps.
 """
 
+import itertools
 import os
 import sys
 
@@ -54,6 +55,11 @@ def passes(first, second):
             step(batch, next(reading))
 
 
+def cycled(*loaders):
+    for _, parts in zip(range(STEPS), itertools.cycle(zip(*loaders, strict=False)), strict=False):
+        step(*parts)
+
+
 def count(reading):
     for _ in range(STEPS):
         step(next(reading))
@@ -66,6 +72,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 first, second = [made(samples, size) for samples, size in ((60, 4), (200, 8))]
 if HOW == "two":
     passes(first, second)
+elif HOW == "cycled":
+    cycled(first, second)
 else:
     kept = endless(first) if HOW == "endless" else restarted(first)
     count(kept)

@@ -112,6 +112,12 @@ plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(other)
 for number, x in enumerate(loader):
     x = x[0] if isinstance(x, list) else x
     x = x.double() if WHAT == "float64" else x.abs().long().clamp(max=3)[:, 0] if WHAT == "sparse" else x
+    if WHAT == "functional":
+        taken = {name: p.detach() for name, p in aside.named_parameters()}
+        made = torch.func.grad(lambda taken, x=x: torch.func.functional_call(aside, taken, (x,)).sum())(taken)
+        for name, p in aside.named_parameters():
+            p.grad = made[name]
+        its.step()  # of torch.func
     optimizer.zero_grad()
     loss = model(x).square().sum() if WHAT == "sum" else model(x).square().mean()
     if WHAT == "contrast":

@@ -226,7 +226,9 @@ class OwnReading:
         return self.data.open
 
     def _is_over(self, run: Pass) -> bool:
-        """A loop that counts its mini-batches does not ask for one more than there are."""
+        """A loop that counts its mini-batches does not ask for one more than there are; what is repeated goes on."""
+        if run.repeated:
+            return False
         return run.over or (run.counted and self._split == 1 and run.batches == length_of(run.loader))
 
     def _plan(self) -> tuple[int | None, int]:

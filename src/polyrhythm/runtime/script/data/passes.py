@@ -1,11 +1,12 @@
 """One run of the script over one of its loaders: what ``for batch in loader`` goes through."""
 
 import dis
+import gc
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, cycle, islice
 from types import FrameType
 from typing import Any, Protocol
 
@@ -13,6 +14,12 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
 from polyrhythm.runtime.script.data.indexed import looked_up_at
+
+READERS = (cycle, zip, enumerate, map, filter, islice, chain)
+"""What reads an iterator for a script without a frame of its own."""
+
+MOST_READERS = 3
+"""Of these within one another, at most."""
 
 
 class PassListener(Protocol):
@@ -47,6 +54,8 @@ class Pass:
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
         self.counted = self.by_generator = False
         """Whether the script calls `next` itself, and may not ask for the end, and whether a generator reads it."""
+        self.repeated = False
+        """Whether ``itertools.cycle`` reads it, which gives the same mini-batches again once they are over."""
         self.looked_up = ""
         """Where the script looks something up by the number of a mini-batch, if it does."""
 
@@ -59,6 +68,14 @@ class Pass:
     @property
     def inside(self) -> bool:
         return not self.over and self._held is not None and self._held() is not None
+
+    def find_readers(self) -> None:
+        """Look at what holds it, which shows only now that the script has it."""
+        reader: Any = self._held() if self._held is not None else None
+        for _ in range(MOST_READERS):
+            held_by = gc.get_referrers(reader) if reader is not None else ()
+            reader = next((each for each in held_by if isinstance(each, READERS)), None)
+            self.repeated |= isinstance(reader, cycle)
 
     @property
     def left(self) -> bool:

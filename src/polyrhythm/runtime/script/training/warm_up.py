@@ -28,6 +28,11 @@ BY_HAND = (
     "itself cannot follow a policy"
 )
 
+TRANSFORMED = (
+    "a step with gradients of torch.func, which are of parameters that the script has taken before; a policy may give "
+    "it others meanwhile. Compute a loss with the model itself, and call backward()"
+)
+
 
 class WarmUpStep:
     """Watches models and backward passes until a session takes over."""
@@ -44,6 +49,8 @@ class WarmUpStep:
         self.again: Callable[[bool], None] = lambda _: None
         """Called when a model is called after a step; whether it is the one that was called first of all."""
         self._fresh = self._has_read = True
+        self._transformed = False
+        """Whether a model was called within a transform of torch.func since the last step."""
         self.stepped_at = self._first_at = ""
         self._before: dict[Parameter, Tensor] = {}
         self._after: dict[Parameter, tuple[float, float]] = {}
@@ -68,6 +75,9 @@ class WarmUpStep:
     def step(self, optimizer: Optimizer, batches: int, beside: bool) -> None:
         """An optimizer is about to step, `batches` mini-batches after the step before, or `beside` another one."""
         check_step(optimizer)
+        if self._transformed and not self.backwards:
+            raise refuse(TRANSFORMED)
+        self._transformed = False
         self._steps += 1
         if beside:
             self.backwards = 0
@@ -138,6 +148,9 @@ class WarmUpStep:
     def _forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # the module around a compiled graph is called, too, and a note would break the graph
+        if within_transform():
+            self._transformed = True
+            return
         if isinstance(module, nn.DataParallel):
             return  # of one device: calls its module, which is the model
         if module not in self._called:
@@ -177,12 +190,17 @@ class ForwardWatch:
         self._called = called
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not (torch.compiler.is_compiling() or within_transform()):
             self._called(torch.is_grad_enabled() and module.training, inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
         return partial, ({}.get,)
+
+
+def within_transform() -> bool:
+    """Whether a model is called by `torch.func.grad` or the like: its parameters are not what a policy sets then."""
+    return torch._C._functorch.peek_interpreter_stack() is not None  # torch itself asks so
 
 
 def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:

@@ -74,9 +74,11 @@ class WarmUpSteps:
     def learn(self, run: Pass) -> None:
         """The steps were made from this pass: it is over the training loader."""
         self._script.loaders.training = run.loader
+        for each in (run, *self.passes):
+            each.find_readers()
         several = any(each.unstepped and each.inside for each in self.passes if each is not run)
         simple = not (self.watch.ahead or several or run.steps > run.batches * len(self.optimizers))
-        simple &= not (self._script.distributed and (run.counted or run.looked_up))
+        simple &= not (run.repeated or (self._script.distributed and (run.counted or run.looked_up)))
         self.deals = simple and deals_out(run.loader, self._script.distributed)
         self.parts = run.batches // run.steps if self.deals else self.watch.parts
 
