@@ -52,7 +52,7 @@ REFUSED = {
     "Join": ("with Join([model])", "Join needs unequal numbers of steps in synchronous mode"),
     "fused": ("scaler.step(optimizer)", "a GradScaler with a fused optimizer hides the true gradients"),
     "by its forward": (
-        "its.step()",
+        "# of a model that was not called",
         "its parameters are of no model that was called before, or another optimizer's; call",
     ),
     "again": ("# of the same mini-batch", "optimizer.step without a mini-batch of the training loader"),

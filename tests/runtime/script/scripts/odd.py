@@ -143,7 +143,7 @@ for number, x in enumerate(loader):
         optimizer.step()  # of the same mini-batch
     if WHAT == "by its forward" and number > 1:
         aside.forward(x).sum().backward()
-        its.step()
+        its.step()  # of a model that was not called
     if WHAT == "scheduler" and number % 2:
         scheduler.step()
     if WHAT == "fraction":
