@@ -2,6 +2,7 @@
 
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm_experiments.reproduce.page import findings
+from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, paper_learned
 from polyrhythm_experiments.reproduce.rlp.families import ABLATED, OWN
 from polyrhythm_experiments.reproduce.rlp.results import (
     best,
@@ -11,6 +12,7 @@ from polyrhythm_experiments.reproduce.rlp.results import (
     over_best,
     reached,
     shown,
+    validations,
 )
 from polyrhythm_experiments.reproduce.rlp.trials import LEARNED, ResultsByKey
 
@@ -28,15 +30,24 @@ HEADS = (
 
 
 def why(results: ResultsByKey, family: str, spec: str) -> str:
-    """What was measured about the room that staleness leaves, and what a higher rate makes of it."""
+    """What was measured about the room that staleness leaves, what a higher rate makes of it, and what is learned."""
     fewest, share = most_room(results, family)
-    text = f"Room over ASP, with {shown(fewest)}'s gradients and no waiting: {share:.2f}x"
-    if family not in OWN or HIGHER not in results:
-        return f"{text}. {shown(spec)} leaves ASP in {departures(results, family, spec)} jobs."
-    _, more = most_room(results, HIGHER)
-    higher = over_best(results, HIGHER, spec)
+    facts = [f"Room over ASP, with {shown(fewest)}'s gradients and no waiting: {share:.2f}x"]
+    if family in OWN and HIGHER in results:
+        _, more = most_room(results, HIGHER)
+        higher = over_best(results, HIGHER, spec).value
+        facts[0] += f" (table 1, BSP's: {PAPER_ROOM:.2f}x)"
+        facts.append(f"At {HIGHER}, with one hidden layer, the room is {more:.2f}x and this {higher:.2f}x")
+    facts.append(f"{shown(spec)} leaves ASP in {departures(results, family, spec)} jobs")
+    return ". ".join([*facts, *([learned_so_far()] if spec == PAPER_DQN else [])]) + "."
+
+
+def learned_so_far() -> str:
+    """What the validations of the training of the paper's DQN say."""
+    before, *later = [score for _, score in validations(paper_learned())]
     return (
-        f"{text} (table 1, BSP's: {PAPER_ROOM:.2f}x). At {HIGHER} the room is {more:.2f}x and this {higher.value:.2f}x."
+        f"Its training, over ASP on validation jobs: {before:.2f}x after pre-training, then {min(later):.2f}x to "
+        f"{max(later):.2f}x, {later[-1]:.2f}x at the end"
     )
 
 

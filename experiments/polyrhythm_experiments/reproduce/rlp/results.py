@@ -3,11 +3,22 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from polyrhythm.policies.rlp.network import Learned
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, Ratio, best_of, compare
 from polyrhythm_experiments.reproduce.rlp.trials import ResultsByKey
 
-NAMES = {"ssp:1": "SSP(2)", "ssp:4": "SSP(5)", "ssp:7": "SSP(8)", "rlp": "RLP", "kbandit": "bandit"}
+NAMES = {
+    "ssp:1": "SSP(2)",
+    "ssp:4": "SSP(5)",
+    "ssp:7": "SSP(8)",
+    "k-sync:{k}": "K-sync",
+    "k-async:{k}": "K-async",
+    "k-group:{k}": "K-group",
+    "kbandit": "bandit",
+    "rlp": "RLP",
+    PAPER_DQN: "RLP (preset paper)",
+}
 """Names in tables; SSP with the paper's s, which blocks one step earlier than ours."""
 SSPS = tuple(spec for spec in TEACHERS if spec.startswith("ssp"))
 AT_ONCE = (*TEACHERS, "k-group:{k}", "rlp", PAPER_DQN)
@@ -15,7 +26,7 @@ AT_ONCE = (*TEACHERS, "k-group:{k}", "rlp", PAPER_DQN)
 
 
 def shown(spec: str) -> str:
-    return NAMES.get(spec, spec.replace(":{k}", "").upper() if spec in TEACHERS else spec.replace(":{k}", ""))
+    return NAMES.get(spec, spec.upper())
 
 
 def durations(results: ResultsByKey, family: str) -> dict[str, list[float]]:
@@ -63,3 +74,9 @@ def departures(results: ResultsByKey, family: str, spec: str) -> str:
     spent = durations(results, family)
     apart = sum(ours != theirs for ours, theirs in zip(spent[spec], spent["asp"], strict=True))
     return f"{apart} of {len(spent[spec])}"
+
+
+def validations(learned: Learned) -> list[tuple[float, float]]:
+    """Episodes, and how many times faster than ASP the network was on validation jobs after them."""
+    points = (point.split(":") for point in dict(learned.training).get("curve", "").split())
+    return [(float(episodes), float(score)) for episodes, score in points]

@@ -29,7 +29,7 @@ ResultsByKey: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
 
 
 def figures(lab: Lab) -> dict[str, tuple[str, ...]]:
-    """Families of each figure: in the paper's setting, then at higher rates."""
+    """Families of each figure: in the paper's setting, then with small models."""
     return QUICK if lab.quick else {title: (*OWN_FIGURES[title], *FIGURES[title]) for title in FIGURES}
 
 

@@ -14,8 +14,8 @@ from polyrhythm_experiments.reproduce.rlp import page as module
 from polyrhythm_experiments.reproduce.rlp.causes import HIGHER, causes, why
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, instances, paper_learned, policy_for
 from polyrhythm_experiments.reproduce.rlp.families import ABLATED, FIGURES, OWN, OWN_FIGURES, SETTING, family_of
-from polyrhythm_experiments.reproduce.rlp.results import most_room
-from polyrhythm_experiments.reproduce.rlp.trials import SPECS, figures, made_from
+from polyrhythm_experiments.reproduce.rlp.results import most_room, shown
+from polyrhythm_experiments.reproduce.rlp.trials import LEARNED, SPECS, figures, made_from
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,12 @@ def test_the_page_has_every_part(page: Document) -> None:
 
 
 def test_the_paper_s_own_system_stands_beside_ours_in_every_figure(page: Document) -> None:
-    assert {"RLP", PAPER_DQN} <= {name for row in rows(page) for name in ("RLP", PAPER_DQN) if name in row.what}
+    names = [shown(spec) for spec in LEARNED]
+    assert all(any(f"by that of {name}," in row.what for row in rows(page)) for name in names)
     for part in page.parts:
         for grid in part.grids:
             if grid.title == "Mean time to the target":
-                assert grid.headings[-2:] == ("RLP", PAPER_DQN)
+                assert list(grid.headings[-2:]) == names
 
 
 def test_every_reason_has_a_figure(page: Document) -> None:
@@ -88,8 +89,9 @@ def test_room_is_what_the_fewest_gradients_would_gain_without_waiting() -> None:
 
 def test_a_reason_cites_the_run_at_a_higher_rate() -> None:
     both = results(SETTING, HIGHER)
-    assert "At rate 0.06 the room is 2.00x and this 1.00x." in why(both, SETTING, "rlp")
+    assert "At rate 0.06, with one hidden layer, the room is 2.00x and this 1.00x." in why(both, SETTING, "rlp")
     assert "RLP leaves ASP in 0 of 1 jobs." in why(results("hidden-0"), "hidden-0", "rlp")
+    assert "on validation jobs" in why(both, SETTING, PAPER_DQN)
     (section,) = causes(both)
     assert section.grids[0].rows[0][:4] == [HIGHER, "100", "200", "2.00x (BSP's)"]
 
