@@ -3,7 +3,7 @@
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm_experiments.reproduce.page import findings
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, paper_learned
-from polyrhythm_experiments.reproduce.rlp.families import ABLATED, OWN
+from polyrhythm_experiments.reproduce.rlp.families import ABLATED, OWN, TABLE
 from polyrhythm_experiments.reproduce.rlp.results import (
     best,
     departures,
@@ -53,7 +53,7 @@ def learned_so_far() -> str:
 
 def causes(results: ResultsByKey) -> list[DocumentSection]:
     """One section, unless nothing was changed, as in a quick run."""
-    changed = [name for name in ABLATED if name in results]
+    changed = [name for name in (*ABLATED, *TABLE) if name in results]
     if not changed:
         return []
     text = (

@@ -15,11 +15,11 @@ from polyrhythm.policies.rlp.network import Learned, load
 from polyrhythm.rl.acting import Acting, blank
 from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
-from polyrhythm.rl.instances import Instance, draw
+from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.gradient import one_thread
-from polyrhythm_experiments.reproduce.rlp.families import family_of
+from polyrhythm_experiments.reproduce.rlp.families import family_of, job_of
 
 HELD_OUT_SEED = 1_000_000
 """Seeds from here on are held out: no training and no validation uses them."""
@@ -101,7 +101,7 @@ def policy_for(spec: str, workers: int) -> Policy[Any]:
 
 
 def instances(family: str, count: int, seed: int = HELD_OUT_SEED) -> list[Instance]:
-    return [draw(family_of(family), seed + index) for index in range(count)]
+    return [job_of(family_of(family), seed + index) for index in range(count)]
 
 
 def measure(instance: Instance, spec: str, folder: str | None = None, writer: TraceWriter | None = None) -> RunResult:

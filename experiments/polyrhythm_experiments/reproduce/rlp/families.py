@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from polyrhythm.rl.instances import FAMILIES, Family, Instance, family_named
+from polyrhythm.rl.instances import FAMILIES, Family, Instance, draw, family_named
 
 SETTING = "fashion-28"
 """The family that the paper's DQN was trained for, in the paper's setting."""
@@ -49,6 +49,15 @@ ABLATED = {
 }
 """The setting with one hidden layer, and with one thing changed."""
 
+TABLE = {
+    family.name: family
+    for family in (
+        like("mean steps of table 1", hidden=(1,)),
+        like("mean steps of table 1, rate 0.06", hidden=(1,), learning_rate=0.06),
+    )
+}
+"""The setting with one hidden layer and the workers of table 1, at the paper's rate and at a higher one."""
+
 FIGURES: dict[str, tuple[str, ...]] = {
     "Figure 2(a): jobs as in training": ("paper", TRAINED),
     "Figure 2(b): hidden layers": ("hidden-0", "hidden-3"),
@@ -76,21 +85,25 @@ OWN_FIGURES: dict[str, tuple[str, ...]] = dict(
 
 PAPER_STEPS_S = (9.17, 10.103, 4.37, 4.47, 4.57, 15.39, 22.189, 5.31, 4.97, 5.07)
 """Mean step of each worker in table 1."""
-FASTEST_S, AWAKE_S = 5.5, 4.75
+FASTEST_S, COMPUTING_S = 5.5, 4.75
 """A worker whose mean step is longer than the first computes for the second and sleeps the rest."""
 
 
 def family_of(name: str) -> Family:
-    return (OWN | ABLATED).get(name) or family_named(name)
+    return (OWN | ABLATED | TABLE).get(name) or family_named(name)
+
+
+def job_of(family: Family, seed: int) -> Instance:
+    return table_job(family, seed) if family.name in TABLE else draw(family, seed)
 
 
 def table_job(family: Family, seed: int) -> Instance:
     """A job whose workers have the mean steps of table 1.
 
-    >>> job = table_job(OWN["fashion-28-workers-8"], 0)
+    >>> job = table_job(TABLE["mean steps of table 1"], 0)
     >>> job.stragglers, job.base_s[0], round(job.sleep_s[0], 2)
     (4, 4.75, 4.42)
     """
-    base_s = tuple(AWAKE_S if step_s > FASTEST_S else step_s for step_s in PAPER_STEPS_S)
-    sleep_s = tuple(step_s - awake_s for step_s, awake_s in zip(PAPER_STEPS_S, base_s, strict=True))
+    base_s = tuple(COMPUTING_S if step_s > FASTEST_S else step_s for step_s in PAPER_STEPS_S)
+    sleep_s = tuple(step_s - computing_s for step_s, computing_s in zip(PAPER_STEPS_S, base_s, strict=True))
     return Instance(family, seed, family.hidden[0], base_s, sleep_s)

@@ -12,22 +12,20 @@ from polyrhythm.report.palette import look
 from polyrhythm.report.timeline import KINDS, Timeline
 from polyrhythm.report.timeline_figure import kind_shares, timeline_figure
 from polyrhythm.rl.episode import BATCH
-from polyrhythm.rl.instances import FAMILIES, Instance
+from polyrhythm.rl.instances import Instance
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.figures import percent, seconds
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, instances, measure, policy_for
-from polyrhythm_experiments.reproduce.rlp.families import TRAINED, like, table_job
-from polyrhythm_experiments.reproduce.rlp.results import durations, shown
+from polyrhythm_experiments.reproduce.rlp.families import TABLE, TRAINED, table_job
+from polyrhythm_experiments.reproduce.rlp.results import durations, gradients, idle, shown
 from polyrhythm_experiments.reproduce.rlp.trials import LEARNED, ResultsByKey
 
 SHOWN = ("bsp", "asp", "ssp:7", *LEARNED)
 """Policies of table 1 and figure 4."""
 SAMPLES = 60
 """Points of a line of figure 4."""
-TABLE = {"0.01": like("table 1", hidden=(2,)), "0.06": like("table 1, rate 0.06", hidden=(2,), learning_rate=0.06)}
-"""The family of table 1's job by rate; the paper does not say how many hidden layers it has."""
 PAPER_TABLE = {
     "bsp": ("279", "54.2 %"),
     "asp": ("569", "0 %"),
@@ -36,49 +34,50 @@ PAPER_TABLE = {
     PAPER_DQN: ("380", "8.1 %"),
 }
 """Gradients and idle time in table 1."""
-SEED = 1_000_000
-
 Traced = dict[str, tuple[RunResult, Trace]]
 """A job's result and trace under each policy."""
 
 
 def insight(lab: Lab, results: ResultsByKey) -> list[DocumentSection]:
-    """The job of table 1 at the paper's rate and at a higher one, and one in which the learned policies leave ASP."""
+    """A job in which the learned policies leave ASP; with the workers of table 1 also at the paper's rate."""
     job = typical(results)
+    runs = traced_all(lab, job)
+    text = f"Job {job.seed} of {job.family.name}, {job.stragglers} stragglers. {CHOICE}"
+    acting = worker_by_worker("acting", "Table 1 and figure 4: a job in which the policies act", text, job, runs)
+    if job.family.name not in TABLE:
+        return [acting]
+    same = table_job(TABLE[AT_PAPER_RATE], job.seed)
+    text = f"Job {job.seed} of {AT_PAPER_RATE}; the next part has it at a higher rate."
+    plain = worker_by_worker("paper", "Table 1 and figure 4: the paper's rate", text, same, traced_all(lab, same))
+    return [table_one(results, runs), plain, acting]
+
+
+CHOICE = "It is the first of those with the most stragglers in which both learned policies leave ASP, if there is one."
+AT_PAPER_RATE, AT_HIGHER_RATE = TABLE
+
+
+def table_one(results: ResultsByKey, runs: Traced) -> DocumentSection:
+    rows = [row for spec in PAPER_TABLE for row in table_claims(results, spec)]
+    jobs = len(results[AT_PAPER_RATE]["rlp"])
     text = (
-        f"Job {job.seed} of the family {job.family.name}: of those in which the learned policies leave ASP, the one "
-        f"with the most stragglers, {job.stragglers}."
+        f"Means over {jobs} jobs whose workers have the mean steps of table 1, one hidden layer of 256 units, "
+        "Fashion-MNIST at 28x28, target 0.7."
     )
-    acting = worker_by_worker("acting", "A job in which the policies act", text, job, traced_all(lab, job))
-    return [acting] if lab.quick else [*table_one(lab), acting]
-
-
-def table_one(lab: Lab) -> list[DocumentSection]:
-    jobs = {rate: table_job(family, SEED) for rate, family in TABLE.items()}
-    runs = {rate: traced_all(lab, job) for rate, job in jobs.items()}
-    first, second = (
-        worker_by_worker(f"table-{at}", f"Table 1 and figure 4, rate {rate}", TABLE_TEXT, jobs[rate], runs[rate])
-        for at, rate in enumerate(TABLE, start=1)
+    return findings(
+        "Table 1: gradients and idle time", text, [*rows, *(inference(spec, runs[spec][1]) for spec in LEARNED)]
     )
-    grid, *_ = findings("", rows=table_claims(*runs.values())).grids
-    return [DocumentSection(first.title, first.text, [grid, *first.grids], first.charts), second]
 
 
-TABLE_TEXT = (
-    "Workers whose mean steps are those of table 1, two hidden layers of 256 units, Fashion-MNIST at 28x28, target 0.7."
-)
-
-
-def table_claims(runs: Traced, higher: Traced) -> list[ClaimRow]:
-    rows = []
-    for spec, (count, idle) in PAPER_TABLE.items():
-        ours, theirs = runs[spec][0], higher[spec][0]
-        at = "At rate 0.06, all else equal:"
-        counted = f"{ours.gradients_applied}", f"{at} {theirs.gradients_applied}."
-        rows.append(ClaimRow(f"gradients, {shown(spec)}", "table 1", count, *counted))
-        waited = percent(ours.idle_fraction), f"{at} {percent(theirs.idle_fraction)}."
-        rows.append(ClaimRow(f"idle time, {shown(spec)}", "table 1", idle, *waited))
-    return [*rows, *(inference(spec, runs[spec][1]) for spec in LEARNED)]
+def table_claims(results: ResultsByKey, spec: str) -> list[ClaimRow]:
+    """Gradients and idle time at the paper's rate, and at the higher one as the reason."""
+    counts = [f"{gradients(results, family, spec):,.0f}" for family in TABLE]
+    waits = [percent(idle(results, family, spec)) for family in TABLE]
+    count, waited = PAPER_TABLE[spec]
+    changed = "At rate 0.06, all else equal:"
+    return [
+        ClaimRow(f"gradients, {shown(spec)}", "table 1", count, counts[0], f"{changed} {counts[1]}."),
+        ClaimRow(f"idle time, {shown(spec)}", "table 1", waited, waits[0], f"{changed} {waits[1]}."),
+    ]
 
 
 def inference(spec: str, trace: Trace) -> ClaimRow:
@@ -103,7 +102,7 @@ def typical(results: ResultsByKey) -> Instance:
 
     If all of them leave ASP in no job, those count that RLP leaves it in.
     """
-    family = TRAINED if TRAINED in results else next(name for name in results if name in FAMILIES)
+    family = next((name for name in (AT_HIGHER_RATE, TRAINED) if name in results), next(iter(results)))
     spent = durations(results, family)
     jobs = instances(family, len(spent["rlp"]))
     one = departing(spent, ["rlp"])

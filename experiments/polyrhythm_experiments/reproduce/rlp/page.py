@@ -6,18 +6,19 @@ from statistics import fmean, geometric_mean
 from polyrhythm.policies.rlp.network import Learned, load
 from polyrhythm.report.document import Document, DocumentSection, Grid
 from polyrhythm.rl.learn import TEACHERS
-from polyrhythm_experiments.reproduce.figures import plain, seconds, times
+from polyrhythm_experiments.reproduce.figures import percent, plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings, reproduction
 from polyrhythm_experiments.reproduce.rlp.causes import causes, why
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, Ratio, paper_learned
 from polyrhythm_experiments.reproduce.rlp.families import OWN, SETTING, TRAINED, family_of
-from polyrhythm_experiments.reproduce.rlp.insight import insight
+from polyrhythm_experiments.reproduce.rlp.insight import PAPER_TABLE, insight
 from polyrhythm_experiments.reproduce.rlp.results import (
     SSPS,
     best,
     durations,
     gradients,
+    idle,
     over,
     over_best,
     shown,
@@ -252,9 +253,16 @@ def plain_name(family: str) -> str:
 def baseline(results: ResultsByKey, family: str, name: str, spec: str) -> ClaimRow:
     """RLP over one of the baselines, SSP being that with the best threshold."""
     base = {"BSP": "bsp", "ASP": "asp"}.get(name) or best(results, family, SSPS)
-    what = f"time of {name} ({shown(base)}) by that of {shown(spec)}, {family}"
+    what = f"time of {name if name == shown(base) else f'{name}, {shown(base)},'} by that of {shown(spec)}, {family}"
     ours = str(over(results, family, base, spec))
-    return ClaimRow(what, "section 4, fig. 2(a)", PAPER_EACH[name], ours, why(results, family, spec))
+    why_not = "; ".join(f"{shown(each)} {spent_on(results, family, each)}" for each in (base, spec))
+    return ClaimRow(what, "section 4, fig. 2(a)", PAPER_EACH[name], ours, f"Gradients and idle time: {why_not}.")
+
+
+def spent_on(results: ResultsByKey, family: str, spec: str) -> str:
+    """Gradients and idle time here, and in table 1 if it has that policy."""
+    here = f"{gradients(results, family, spec):,.0f} and {percent(idle(results, family, spec))}"
+    return f"{here} (table 1: {' and '.join(PAPER_TABLE[spec])})" if spec in PAPER_TABLE else here
 
 
 def training(name: str, title: str, learned: Learned) -> DocumentSection:

@@ -51,6 +51,10 @@ def gradients(results: ResultsByKey, family: str, spec: str) -> float:
     return fmean(run.gradients_applied for run in results[family][spec])
 
 
+def idle(results: ResultsByKey, family: str, spec: str) -> float:
+    return fmean(run.idle_fraction for run in results[family][spec])
+
+
 def reached(results: ResultsByKey, family: str, spec: str) -> bool:
     """Whether every job came to its target."""
     return all(run.time_to_target_s is not None for run in results[family][spec])

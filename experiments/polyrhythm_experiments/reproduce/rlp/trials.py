@@ -12,7 +12,7 @@ from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, PAPER_FILE, instances, measure
-from polyrhythm_experiments.reproduce.rlp.families import ABLATED, FIGURES, OWN_FIGURES, SETTING, TRAINED
+from polyrhythm_experiments.reproduce.rlp.families import ABLATED, FIGURES, OWN_FIGURES, SETTING, TABLE, TRAINED
 
 LEARNED = ("rlp", PAPER_DQN)
 """The policy that ships with the package, and the paper's own system."""
@@ -34,12 +34,12 @@ def figures(lab: Lab) -> dict[str, tuple[str, ...]]:
 
 
 def families(lab: Lab) -> list[str]:
-    """Of the figures, then of the ablations."""
+    """Of the figures, then of the ablations and of table 1."""
     return [*(name for group in figures(lab).values() for name in group), *ablated(lab)]
 
 
 def ablated(lab: Lab) -> list[str]:
-    return [] if lab.quick else list(ABLATED)
+    return [] if lab.quick else [*ABLATED, *TABLE]
 
 
 def run(lab: Lab) -> ResultsByKey:
