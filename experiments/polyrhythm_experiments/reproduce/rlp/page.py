@@ -1,10 +1,11 @@
 """RLP: learned synchronization policies against fixed policies, on jobs that nothing was learned from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean
 
 from polyrhythm.policies.rlp.network import Learned, load
 from polyrhythm.report.document import Document, DocumentSection, Grid
+from polyrhythm.report.figures import Chart
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm_experiments.reproduce.figures import percent, plain, seconds, times
 from polyrhythm_experiments.reproduce.lab import Lab
@@ -195,17 +196,20 @@ def section(title: str, names: Sequence[str], results: ResultsByKey) -> Document
         for spec in SPECS
         if spec not in TEACHERS
     ]
-    bars = [
-        Series(family, [shown(spec) for spec in SPECS], [fmean(times_) for times_ in spent[family].values()])
-        for family in names
-    ]
     tables = [
         Grid("Mean time to the target", heads, body),
         Grid("Over the best of BSP, ASP and SSP", ("", *names), ratios),
         over_each(names, results),
     ]
-    chart = drawing(key(title), title, "Mean times.", ("", "seconds"), bars, kind="bars")
-    return findings(title, told(names), rows, tables, [chart])
+    groups = {"": [name for name in names if name in OWN], "-small": [name for name in names if name not in OWN]}
+    charts = [mean_times(key(title) + end, title, spent, group) for end, group in groups.items() if group]
+    return findings(title, told(names), rows, tables, charts)
+
+
+def mean_times(name: str, title: str, spent: Mapping[str, dict[str, list[float]]], group: Sequence[str]) -> Chart:
+    labels = [shown(spec).replace("RLP (preset paper)", "RLP, paper") for spec in SPECS]
+    bars = [Series(family, labels, [fmean(times_) for times_ in spent[family].values()]) for family in group]
+    return drawing(name, title, f"Mean times: {', '.join(group)}.", ("", "seconds"), bars, kind="bars")
 
 
 def key(title: str) -> str:
