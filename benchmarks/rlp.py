@@ -48,7 +48,7 @@ from polyrhythm.rl.instances import FAMILIES, Instance
 from polyrhythm.rl.learn import TEACHERS, Study
 from polyrhythm.rl.rollout import Rollout, play_all
 from polyrhythm_experiments.reproduce.rlp.evaluation import HELD_OUT_SEED, best_of, compare, instances, times_of
-from polyrhythm_experiments.reproduce.rlp.trials import FIGURES, TRAINED
+from polyrhythm_experiments.reproduce.rlp.families import FIGURES, TRAINED
 
 INSTANCES = 24
 """Held-out jobs of the family that was trained for."""

@@ -1,6 +1,9 @@
 from itertools import islice
+from pathlib import Path
+from statistics import fmean
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +12,8 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.rl.data import image_data, sampled, stack
 from polyrhythm.rl.episode import SHARE, Episode
 from polyrhythm.rl.instances import BASE_S, FAMILIES, OTHERS, SLEEP_S, Family, draw, family_named
+from polyrhythm.training.data.task import Split
+from polyrhythm.training.data.tasks.images import ImageSet
 
 quiet = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -36,6 +41,15 @@ def test_stragglers_are_slow_and_streams_repeat() -> None:
     assert again == [list(islice(stream, 5)) for stream in instance.durations()]
 
 
+def test_everyone_may_sleep_in_three_steps_of_ten() -> None:
+    family = Family("each step", workers=(4,), each_step=True)
+    instance = draw(family, 0)
+    assert instance.stragglers == 4
+    for base_s, stream in zip(instance.base_s, instance.durations(), strict=True):
+        slept = fmean(step_s > 1.3 * base_s for step_s in islice(stream, 2000))
+        assert 0.26 < slept < 0.33
+
+
 def test_three_in_ten_are_stragglers() -> None:
     share = sum(draw(FAMILIES["paper"], seed).stragglers for seed in range(300)) / 3000
     assert 0.27 < share < 0.33
@@ -50,6 +64,27 @@ def test_unknown_names() -> None:
         family_named("papers")
     with pytest.raises(DataError, match="unknown data set 'digit' for episodes: did you mean digits"):
         image_data("digit")
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "side", "shape"),
+    [
+        ("fashion-mnist", 1, 28, (1, 14, 14)),
+        ("fashion-mnist-28", 1, 28, (1, 28, 28)),
+        ("cifar10", 3, 32, (3, 32, 32)),
+    ],
+)
+def test_images_are_whole_unless_the_set_is_halved(
+    name: str, channels: int, side: int, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(kind: ImageSet, split: str, folder: str | None) -> Split:
+        images = torch.randint(256, (50, channels, side, side), dtype=torch.uint8)
+        return Split(images, torch.arange(50) % 10)
+
+    monkeypatch.setattr("polyrhythm.training.data.tasks.images.load_split", load)
+    task = image_data(name, str(tmp_path))
+    assert tuple(task.train.inputs.shape[1:]) == tuple(task.test.inputs.shape[1:]) == shape
+    assert float(task.train.inputs.std()) == pytest.approx(1.0, abs=0.05)
 
 
 def test_each_job_has_its_own_half_of_the_data() -> None:

@@ -15,8 +15,11 @@ from polyrhythm.training.data.tasks.digits import digits_task
 from polyrhythm.training.data.tasks.images import IMAGE_SETS, image_task
 from polyrhythm.training.models import seeded
 
-SETS = ("digits", "fashion-mnist")
-"""Names of the data sets: digits is embedded, Fashion-MNIST is read from a folder or downloaded."""
+SETS = {"digits": "", "fashion-mnist": "fashion-mnist", "fashion-mnist-28": "fashion-mnist", "cifar10": "cifar10"}
+"""Data sets of episodes, and the images that each is made of: digits are embedded, others are read from a folder or
+downloaded."""
+HALVED = ("fashion-mnist",)
+"""Data sets whose images are averaged down by half."""
 
 TRAIN_SAMPLES = 20_000
 """At most so many samples of a set are kept to learn from."""
@@ -24,33 +27,35 @@ PROBE_SAMPLES = 400
 """Size of the validation set, whose accuracy says when an episode ends."""
 SHALLOW = 3
 """Most hidden layers that learn well from torch's own initialisation."""
-SIDE = 14
-"""Images larger than this are averaged down by half."""
 
 
 @lru_cache(maxsize=4)
 def image_data(name: str, folder: str | None = None) -> Task:
-    """A data set with standardised floats, at most 14 pixels wide; its test split is the validation set of episodes.
+    """A data set with standardised floats; its test split is the validation set of episodes.
 
     Example:
         >>> task = image_data("digits")
         >>> tuple(task.train.inputs.shape), len(task.test)
         ((1437, 1, 8, 8), 360)
     """
+    if name not in SETS:
+        raise DataError(f"unknown data set {name!r} for episodes: {did_you_mean(name, SETS)}")
     if name == "digits":
         return digits_task()
-    if name != "fashion-mnist":
-        raise DataError(f"unknown data set {name!r} for episodes: {did_you_mean(name, SETS)}")
     if folder is not None:
         folder = str(Path(folder).resolve())
-    task = image_task(IMAGE_SETS[name], "mlp", folder)
+    task = image_task(IMAGE_SETS[SETS[name]], "mlp", folder)
     train, test = task.train.first(TRAIN_SAMPLES), task.test.first(PROBE_SAMPLES)
-    return Task(name, halved(task, train), halved(task, test), task.build)
+    ready = halved if name in HALVED else prepared
+    return Task(name, ready(task, train), ready(task, test), task.build)
+
+
+def prepared(task: Task, split: Split) -> Split:
+    return Split(task.prepared(split.inputs), split.targets)
 
 
 def halved(task: Task, split: Split) -> Split:
     images = functional.avg_pool2d(task.prepared(split.inputs), 2)
-    assert images.shape[-1] <= SIDE
     return Split(images.div_(images.std()), split.targets)
 
 

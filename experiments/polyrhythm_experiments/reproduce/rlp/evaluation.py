@@ -2,23 +2,33 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import joblib
 import numpy as np
 
-from polyrhythm.core import TraceWriter
+from polyrhythm.core import Policy, TraceWriter
 from polyrhythm.policies import parse_policy
+from polyrhythm.policies.rlp.network import Learned, load
+from polyrhythm.rl.acting import Acting, blank
+from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
-from polyrhythm.rl.instances import Instance, draw, family_named
+from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.gradient import one_thread
+from polyrhythm_experiments.reproduce.rlp.families import family_of, job_of
 
 HELD_OUT_SEED = 1_000_000
 """Seeds from here on are held out: no training and no validation uses them."""
 RESAMPLES = 4000
 """Of a bootstrap."""
+PAPER_DQN = "paper's DQN"
+"""In place of a spec: what the preset `paper` has learned, in `PAPER_FILE`. Nothing takes over outside of what it was
+trained for, as in the paper."""
+PAPER_FILE = Path(__file__).with_name("paper.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +45,12 @@ class Ratio:
     wins: int
     losses: int
 
+    @property
+    def interval(self) -> str:
+        return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
     def __str__(self) -> str:
-        return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f}), {self.wins} : {self.losses}"
+        return f"{self.interval}, {self.wins} : {self.losses}"
 
 
 def compare(theirs: Sequence[float], ours: Sequence[float], seed: int = 0) -> Ratio:
@@ -73,15 +87,28 @@ def spec_for(spec: str, workers: int) -> str:
     return spec.format(k=max(1, round(0.7 * workers)))
 
 
+def paper_learned() -> Learned:
+    return load(str(PAPER_FILE))
+
+
+def policy_for(spec: str, workers: int) -> Policy[Any]:
+    """The policy of a spec, or the paper's DQN."""
+    if spec != PAPER_DQN:
+        return parse_policy(spec_for(spec, workers))
+    learned = paper_learned()
+    agent = GreedyAgent(learned.network, epsilon=0.0, rng=np.random.default_rng(0))
+    return Acting(given=blank(learned.view, loss=learned.loss), agent=agent)
+
+
 def instances(family: str, count: int, seed: int = HELD_OUT_SEED) -> list[Instance]:
-    return [draw(family_named(family), seed + index) for index in range(count)]
+    return [job_of(family_of(family), seed + index) for index in range(count)]
 
 
 def measure(instance: Instance, spec: str, folder: str | None = None, writer: TraceWriter | None = None) -> RunResult:
     with one_thread():
-        episode = Episode(instance, parse_policy(spec_for(spec, instance.workers)), folder, writer=writer).run()
+        episode = Episode(instance, policy_for(spec, instance.workers), folder, writer=writer).run()
     result = episode.result()
-    result.duration_s = episode.time_s
+    result.duration_s, result.policy = episode.time_s, spec_for(spec, instance.workers)
     return result
 
 

@@ -11,23 +11,17 @@ from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.lab import Lab
-from polyrhythm_experiments.reproduce.rlp.evaluation import instances, measure
+from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, PAPER_FILE, instances, measure
+from polyrhythm_experiments.reproduce.rlp.families import ABLATED, FIGURES, OWN_FIGURES, SETTING, TABLE, TRAINED
 
-SPECS = (*TEACHERS, "k-sync:{k}", "k-async:{k}", "k-group:{k}", "kbandit", "rlp")
+LEARNED = ("rlp", PAPER_DQN)
+"""The policy that ships with the package, and the paper's own system."""
+SPECS = (*TEACHERS, "k-sync:{k}", "k-async:{k}", "k-group:{k}", "kbandit", *LEARNED)
 """What is compared; {k} is seven tenths of the workers."""
 JOBS_PER_SEED = 4
 """Held-out jobs of a family for each seed that was asked for."""
-TRAINED, TRAINED_JOBS = "staleness", 3
-"""The family that the shipped policy was trained for, of which there are so many times as many jobs."""
-
-FIGURES: dict[str, tuple[str, ...]] = {
-    "Figure 2(a): jobs as in training": ("paper", "staleness"),
-    "Figure 2(b): hidden layers": ("hidden-0", "hidden-3"),
-    "Figure 2(c): stragglers": ("stragglers-0", "stragglers-1", "stragglers-several"),
-    "Figure 3(a): workers": ("workers-2", "workers-5", "workers-8"),
-    "Figure 3(b): another model, another data set": ("hidden-6", "fashion"),
-    "Figure 3(c): all of it together": ("combined",),
-}
+MORE_JOBS = 3
+"""So many times as many of the two families that were trained for."""
 QUICK: dict[str, tuple[str, ...]] = {"Figure 2(b): hidden layers": ("hidden-0",)}
 
 ResultsByKey: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
@@ -35,18 +29,27 @@ ResultsByKey: TypeAlias = Mapping[str, Mapping[str, list[RunResult]]]
 
 
 def figures(lab: Lab) -> dict[str, tuple[str, ...]]:
-    return QUICK if lab.quick else FIGURES
+    """Families of each figure: in the paper's setting, then with small models."""
+    return QUICK if lab.quick else {title: (*OWN_FIGURES[title], *FIGURES[title]) for title in FIGURES}
+
+
+def families(lab: Lab) -> list[str]:
+    """Of the figures, then of the ablations and of table 1."""
+    return [*(name for group in figures(lab).values() for name in group), *ablated(lab)]
+
+
+def ablated(lab: Lab) -> list[str]:
+    return [] if lab.quick else [*ABLATED, *TABLE]
 
 
 def run(lab: Lab) -> ResultsByKey:
-    families = [family for group in figures(lab).values() for family in group]
-    jobs = {family: instances(family, count(lab, family)) for family in families}
-    results = iter(measured(lab, [(each, spec) for family in families for spec in SPECS for each in jobs[family]]))
-    return {family: {spec: [next(results) for _ in jobs[family]] for spec in SPECS} for family in families}
+    jobs = {family: instances(family, count(lab, family)) for family in families(lab)}
+    results = iter(measured(lab, [(each, spec) for family in jobs for spec in SPECS for each in jobs[family]]))
+    return {family: {spec: [next(results) for _ in jobs[family]] for spec in SPECS} for family in jobs}
 
 
 def count(lab: Lab, family: str) -> int:
-    return 2 if lab.quick else JOBS_PER_SEED * len(lab.seeds) * (TRAINED_JOBS if family == TRAINED else 1)
+    return 2 if lab.quick else JOBS_PER_SEED * len(lab.seeds) * (MORE_JOBS if family in (SETTING, TRAINED) else 1)
 
 
 def measured(lab: Lab, wanted: Sequence[tuple[Instance, str]]) -> list[RunResult]:
@@ -76,5 +79,5 @@ def name(spec: str) -> str:
 
 def made_from(instance: Instance, spec: str) -> list[Any]:
     """All that a result depends on."""
-    facts: list[Any] = [asdict(instance), spec]
-    return [*facts, dump(load(""))] if spec == "rlp" else facts
+    learned = {"rlp": "", PAPER_DQN: str(PAPER_FILE)}
+    return [asdict(instance), spec, *([dump(load(learned[spec]))] if spec in learned else [])]

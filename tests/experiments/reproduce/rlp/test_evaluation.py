@@ -5,7 +5,7 @@ from typing import Any
 
 from polyrhythm.rl.instances import Family, draw
 from polyrhythm_experiments.reproduce.rlp.evaluation import compare, instances, measure_all, spec_for
-from polyrhythm_experiments.reproduce.rlp.page import typical
+from polyrhythm_experiments.reproduce.rlp.insight import typical
 
 TINY = Family("tiny", hidden=(0,), learning_rate=0.6, target=0.6, workers=(3,))
 
