@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.script.runs import Run, adapted, plain
 
-HOWS = ["endless", "restarted", "two", "cycled"]
+HOWS = ["endless", "restarted", "two", "cycled", "cycled alone", "cycled each epoch"]
 
 
 def weights(run: Run) -> list[str]:

@@ -90,7 +90,7 @@ class ControlAcceptor:
     """Handler of a connection from outside the job."""
 
     def __init__(self, job: Steered, channel: Channel, asked: Callable[[], None]) -> None:
-        self._job, self._channel, self._asked_status = job, channel, asked
+        self._job, self._channel, self._looked = job, channel, asked
 
     def received(self, message: Any) -> None:
         """Steer or ask; the answer is the status, or why a policy is refused once all workers have been asked."""
@@ -121,7 +121,7 @@ class ControlAcceptor:
             case Absent():
                 self._job.absent(message.rank)
             case AskStatus():
-                self._asked_status()
+                self._looked()
             case _:
                 raise FrameError(f"a controller sent {type(message).__name__}")
 

@@ -122,7 +122,7 @@ class JobMonitor:
     @property
     def outcome(self) -> str:
         """How the job has ended by itself: once one worker is through, it is."""
-        if not self._hosts:
+        if not (self._hosts or self._leavings):
             return "no worker has joined"
         if "finished" in self._leavings or not self._leavings:
             return FINISHED

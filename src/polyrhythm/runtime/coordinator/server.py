@@ -105,7 +105,7 @@ class CoordinatorServer:
         pushes = PushMatcher(complete) if config.shards > 1 else None
         self.shards = ShardGroup(config.shards, pushes, config.compensation)
         self.started_s = time.monotonic()
-        self._ended, self._ending, self.broken = "", False, False
+        self._ended, self._ending, self._over, self.broken = "", False, False, False
         self.again: set[int] = set()
         """Workers whose scripts have finished a training, and begin another one."""
         self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
@@ -139,7 +139,7 @@ class CoordinatorServer:
         try:
             self.loop.run()
         finally:
-            self._ending = True
+            self._ending = self._over = True
             self.recorder.close(policy_figures(self.coordinator))
             self._controllers.say_last("" if self.again else self._ended or self.monitor.outcome)
             self._recovery.close()
@@ -253,7 +253,7 @@ class CoordinatorServer:
         was_member = worker in self.coordinator.job.members
         if not self._recovery.lost(worker):
             self.act(self.coordinator.lost, worker, reason)
-        if was_member:
+        if was_member and not self._over:
             self.recorder.lost(worker)
         self._checkpoints.lost(worker)
         self.shards.forget(worker)
@@ -339,7 +339,7 @@ class CoordinatorServer:
 
     def act(self, act: Callable[..., None], *given: Any) -> None:
         """Have the coordinator act; whatever it does may show that the policy is wrong."""
-        if self.broken:
+        if self.broken or self._over:
             return
         try:
             act(*given)

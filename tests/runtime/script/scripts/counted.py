@@ -60,6 +60,17 @@ def cycled(*loaders):
         step(*parts)
 
 
+def cycled_alone(loader):
+    for _, (part, _) in zip(range(STEPS), itertools.cycle(zip(loader, range(99), strict=False)), strict=False):
+        step(part)
+
+
+def cycled_each_epoch(short, long):
+    for _ in range(3):
+        for parts in zip(itertools.cycle(short), long, strict=False):
+            step(*parts)
+
+
 def count(reading):
     for _ in range(STEPS):
         step(next(reading))
@@ -74,6 +85,10 @@ if HOW == "two":
     passes(first, second)
 elif HOW == "cycled":
     cycled(first, second)
+elif HOW == "cycled alone":
+    cycled_alone(first)
+elif HOW == "cycled each epoch":
+    cycled_each_epoch(first, second)
 else:
     kept = endless(first) if HOW == "endless" else restarted(first)
     count(kept)

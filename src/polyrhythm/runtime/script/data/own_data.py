@@ -166,7 +166,7 @@ class OwnReading:
         if (number := self._loaders.number(run.loader)) is None:
             return
         if (before := self._passes[number]) is not run:
-            self._passes[number], self._unused[number] = run, 0
+            self._passes[number], self._unused[number], run.repeated = run, 0, before.repeated
             if not before.inside:
                 self.data.end()
         self._unused[number] += 1

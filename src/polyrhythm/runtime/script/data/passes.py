@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain, cycle, islice
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
 from polyrhythm.runtime.script.data.indexed import looked_up_at
 
-READERS = (cycle, zip, enumerate, map, filter, islice, chain)
-"""What reads an iterator for a script without a frame of its own."""
+READERS = (cycle, zip, enumerate, map, filter, islice, chain, GeneratorType, tuple)
+"""What may stand between an iterator and the loop that goes through it; `zip` and `map` keep theirs in a tuple."""
 
-MOST_READERS = 3
-"""Of these within one another, at most."""
+MOST_READERS = 4
+"""Of these, one around the other, at most."""
 
 
 class PassListener(Protocol):
@@ -71,11 +71,11 @@ class Pass:
 
     def find_readers(self) -> None:
         """Look at what holds it, which shows only now that the script has it."""
-        reader: Any = self._held() if self._held is not None else None
+        held = self._held() if self._held is not None else None
+        reached: list[Any] = [] if held is None else [held]
         for _ in range(MOST_READERS):
-            held_by = gc.get_referrers(reader) if reader is not None else ()
-            reader = next((each for each in held_by if isinstance(each, READERS)), None)
-            self.repeated |= isinstance(reader, cycle)
+            reached = [each for each in gc.get_referrers(*reached) if type(each) in READERS]
+            self.repeated |= any(type(each) is cycle for each in reached)
 
     @property
     def left(self) -> bool:

@@ -301,7 +301,7 @@ class ScriptSession(Session):
         return exchange
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # `AdaptedScript.before_step` has seen to the rest.
+        # `Training.before_step` has seen to the rest.
         if self._worker.left:
             return
         if self._trains_more(optimizer):

@@ -44,8 +44,8 @@ class Training:
 
     @property
     def draws(self) -> bool:
-        """Whether its steps are made from no loader, so that only another optimizer shows another training."""
-        return self._steps.drawn
+        """Whether its session makes steps from no loader, so that only another optimizer shows another training."""
+        return self.session is not None and self._steps.drawn
 
     @property
     def is_over(self) -> bool:

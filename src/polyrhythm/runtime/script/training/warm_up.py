@@ -28,6 +28,9 @@ BY_HAND = (
     "itself cannot follow a policy"
 )
 
+DIFFERENTIATING = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+"""Transforms of torch.func that compute gradients; `vmap` does not."""
+
 TRANSFORMED = (
     "a step with gradients of torch.func, which are of parameters that the script has taken before; a policy may give "
     "it others meanwhile. Compute a loss with the model itself, and call backward()"
@@ -50,7 +53,7 @@ class WarmUpStep:
         """Called when a model is called after a step; whether it is the one that was called first of all."""
         self._fresh = self._has_read = True
         self._transformed = False
-        """Whether a model was called within a transform of torch.func since the last step."""
+        """Whether a model was called by `torch.func.grad` or the like since the last step."""
         self.stepped_at = self._first_at = ""
         self._before: dict[Parameter, Tensor] = {}
         self._after: dict[Parameter, tuple[float, float]] = {}
@@ -148,8 +151,9 @@ class WarmUpStep:
     def _forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # the module around a compiled graph is called, too, and a note would break the graph
-        if within_transform():
+        if within_gradient():
             self._transformed = True
+            self._called.setdefault(module)
             return
         if isinstance(module, nn.DataParallel):
             return  # of one device: calls its module, which is the model
@@ -190,7 +194,7 @@ class ForwardWatch:
         self._called = called
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if not (torch.compiler.is_compiling() or within_transform()):
+        if not (torch.compiler.is_compiling() or within_gradient()):
             self._called(torch.is_grad_enabled() and module.training, inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -198,9 +202,11 @@ class ForwardWatch:
         return partial, ({}.get,)
 
 
-def within_transform() -> bool:
+def within_gradient() -> bool:
     """Whether a model is called by `torch.func.grad` or the like: its parameters are not what a policy sets then."""
-    return torch._C._functorch.peek_interpreter_stack() is not None  # torch itself asks so
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    return any(level.key() in DIFFERENTIATING for level in torch._C._functorch.get_interpreter_stack() or ())
 
 
 def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:
