@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn import Parameter
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import LBFGS, Optimizer
@@ -155,6 +156,10 @@ class WarmUpStep:
             self._transformed = True
             self._called.setdefault(module)
             return
+        with outside_of_transforms() as transformed:
+            self._note(module, () if transformed else inputs)
+
+    def _note(self, module: nn.Module, inputs: Any) -> None:
         if isinstance(module, nn.DataParallel):
             return  # of one device: calls its module, which is the model
         if module not in self._called:
@@ -194,8 +199,10 @@ class ForwardWatch:
         self._called = called
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if not (torch.compiler.is_compiling() or within_gradient()):
-            self._called(torch.is_grad_enabled() and module.training, inputs)
+        if torch.compiler.is_compiling() or within_gradient():
+            return
+        with outside_of_transforms() as transformed:
+            self._called(torch.is_grad_enabled() and module.training, () if transformed else inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
@@ -207,6 +214,16 @@ def within_gradient() -> bool:
     if torch._C._functorch.peek_interpreter_stack() is None:
         return False
     return any(level.key() in DIFFERENTIATING for level in torch._C._functorch.get_interpreter_stack() or ())
+
+
+@contextmanager
+def outside_of_transforms() -> Iterator[bool]:
+    """What is computed here is not of `torch.vmap` around it; whether there is one: its inputs are of one sample."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        yield False
+        return
+    with temporarily_clear_interpreter_stack():
+        yield True
 
 
 def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:
