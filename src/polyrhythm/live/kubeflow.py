@@ -20,7 +20,7 @@ from polyrhythm.lines import say
 from polyrhythm.live.model import JobView
 from polyrhythm.runtime.launch.watch import TRAINJOB_URL
 from polyrhythm.runtime.wire.connection import is_loopback
-from polyrhythm.runtime.wire.control_protocol import JobEvent, Status
+from polyrhythm.runtime.wire.control_protocol import FINISHED, JobEvent, Status
 
 CA_CERT = "KUBEFLOW_TRAINER_STATUS_CA_CERT"
 TOKEN = "KUBEFLOW_TRAINER_STATUS_TOKEN"
@@ -87,7 +87,7 @@ def trainer_status(view: JobView, at_s: float) -> dict[str, Any]:
         view: of the job.
         at_s: when that was, in seconds since 1970.
     """
-    finished = view.ended == "finished"
+    finished = view.ended == FINISHED
     known: dict[str, float | None] = {"loss": view.loss, **view.figures, "samples_per_s": view.samples_per_s}
     metrics = {name: f"{value:.6g}" for name, value in known.items() if value is not None}
     metrics |= {"currentEpoch": str(view.epoch + 1), "workers": str(len(view.workers)), "policy": view.policy}

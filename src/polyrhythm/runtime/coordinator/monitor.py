@@ -14,13 +14,10 @@ from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import WORDS, Member
 from polyrhythm.runtime.wire.connection import Channel
-from polyrhythm.runtime.wire.control_protocol import EventKind, JobEvent, Status, WorkerStatus
+from polyrhythm.runtime.wire.control_protocol import FINISHED, EventKind, JobEvent, Status, WorkerStatus
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.shard_protocol import MOST_FIGURES
 from polyrhythm.telemetry import LinkBytes, Stragglers
-
-FINISHED = "finished"
-"""How a job ends whose training is done."""
 
 KEPT_EVENTS = 100
 """Events that are remembered for whoever asks late."""

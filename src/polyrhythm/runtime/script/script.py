@@ -124,8 +124,8 @@ class AdaptedScript(ScriptFacts):
 
     def check_end(self) -> None:
         """The script has come to its end by itself."""
-        warm_up = self._training.warm_up.watch
+        seen = self._training.warm_up.seen
         if not self.dormant or self.follows:
-            self.children.check(trained=self.follows or bool(warm_up.stepped_at))
+            self.children.check(trained=self.follows or bool(seen.stepped_at))
         if not self.follows or not (self.dormant or self.session is not None):
-            warm_up.check_end(self.follows)
+            seen.check_end(self.follows)

@@ -44,6 +44,9 @@ class EndJob(ControlMessage):
     by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
 
 
+FINISHED = "finished"
+"""How a job ends whose training is done."""
+
 EventKind: TypeAlias = Literal[
     "start",
     "switch",

@@ -90,22 +90,22 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
         warm_up: what has been seen; its optimizers are those of the session from now on.
         called: told of the model's forward passes.
     """
-    watched = warm_up.watch
-    optimizers = disjoint(warm_up.optimizers, script.optimizers, watched, loose=not script.lanes)
+    seen = warm_up.seen
+    optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, loose=not script.lanes)
     warm_up.optimizers = dict.fromkeys(optimizers)
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     script.lanes[:] = lanes_of(optimizer, script.lanes)
-    session = entered(script, optimizer, model_of(optimizer, script.lanes, watched, called), watched)
+    session = entered(script, optimizer, model_of(optimizer, script.lanes, seen, called), seen)
     names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
-    tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", watched.stepped_at)
+    tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", seen.stepped_at)
     if not (script.distributed or script.follows):
         keep_quiet(script.rank)
     return session
 
 
-def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, watched: WarmUpStep) -> ScriptSession:
-    moving, changes = watched.moving(model), watched.changed
-    watched.close()
+def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: WarmUpStep) -> ScriptSession:
+    moving, changes = seen.moving(model), seen.changed
+    seen.close()
     try:
         planned = planned_epochs()
         arguments = {"epochs": planned.epochs} if planned else {}
@@ -117,7 +117,7 @@ def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, watched
     except RefusalError:
         raise
     except UsageError as error:
-        raise refuse(str(error), watched.stepped_at) from error
+        raise refuse(str(error), seen.stepped_at) from error
     return session
 
 
@@ -139,7 +139,7 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
 
 def begin_own(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None) -> OwnSteps:
     """The script goes on to read its data itself, after `run` if its steps are made from a loader."""
-    place = warm_up.watch.stepped_at if run is None else script.loaders.place(run.loader)
+    place = warm_up.seen.stepped_at if run is None else script.loaders.place(run.loader)
     script.dealing.check_own(place)
     session = open_()
     split = 1 if script.distributed or run is None else script.workers
@@ -167,7 +167,7 @@ def counted(session: ScriptSession, warm_up: WarmUpSteps, run: Pass | None, coun
     """What counts the samples of steps that are made from this pass, or from no loader."""
     first, counted_from = session.place_of(warm_up.epoch, loop_number() if run is not None else None)
     size = (run.loader.batch_size or 1) * warm_up.parts if run is not None else 1
-    samples = warm_up.watch.samples or size
+    samples = warm_up.seen.samples or size
     return session.count(**counts, batch_size=samples, first_epoch=first, counted_from=counted_from)
 
 

@@ -33,7 +33,7 @@ class Training:
         self._script, self._listener, self._called = script, listener, called
         self.session: ScriptSession | None = None
         self.warm_up = WarmUpSteps(script, self._begin)
-        self.warm_up.watch.again = self._called_again
+        self.warm_up.seen.again = self._called_again
         self._steps: ScriptSteps = self.warm_up
         self._step_loop = StepLoop()
         self._own_values = OwnValues()
@@ -79,7 +79,7 @@ class Training:
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if (session := self.session) is None:
-            self.warm_up.watch.backward()
+            self.warm_up.seen.backward()
             return
         self._steps.used()  # though the model may be in evaluation mode
         self._own_values.backward(roots)
@@ -166,7 +166,7 @@ class Training:
             self._begin_drawn()  # before what this pass computes: an epoch may begin with other values
 
     def _begin_drawn(self) -> None:
-        self.warm_up.parts = self.warm_up.watch.parts
+        self.warm_up.parts = self.warm_up.seen.parts
         self._steps = steps = begin_own(self._open, self._script, self.warm_up, self.warm_up.run)
         steps.begin()
 

@@ -29,8 +29,8 @@ BY_HAND = (
     "itself cannot follow a policy"
 )
 
-DIFFERENTIATING = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
-"""Transforms of torch.func that compute gradients; `vmap` does not."""
+DIFFERENTIATING = frozenset({torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp})
+"""Transforms of torch.func that compute gradients, of parameters that are not what a policy sets; `vmap` does not."""
 
 TRANSFORMED = (
     "a step with gradients of torch.func, which are of parameters that the script has taken before; a policy may give "
@@ -152,12 +152,14 @@ class WarmUpStep:
     def _forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return  # the module around a compiled graph is called, too, and a note would break the graph
-        if within_gradient():
+        if not (transforms := transforms_around()):
+            self._note(module, inputs)
+        elif transforms & DIFFERENTIATING:
             self._transformed = True
             self._called.setdefault(module)
-            return
-        with outside_of_transforms() as transformed:
-            self._note(module, () if transformed else inputs)
+        else:
+            with temporarily_clear_interpreter_stack():
+                self._note(module, ())  # its inputs are of one sample
 
     def _note(self, module: nn.Module, inputs: Any) -> None:
         if isinstance(module, nn.DataParallel):
@@ -199,31 +201,25 @@ class ForwardWatch:
         self._called = called
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or within_gradient():
+        if torch.compiler.is_compiling():
             return
-        with outside_of_transforms() as transformed:
-            self._called(torch.is_grad_enabled() and module.training, () if transformed else inputs)
+        trains = torch.is_grad_enabled() and module.training
+        if not (transforms := transforms_around()):
+            self._called(trains, inputs)
+        elif not transforms & DIFFERENTIATING:
+            with temporarily_clear_interpreter_stack():
+                self._called(trains, ())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
         return partial, ({}.get,)
 
 
-def within_gradient() -> bool:
-    """Whether a model is called by `torch.func.grad` or the like: its parameters are not what a policy sets then."""
+def transforms_around() -> set[Any]:
+    """The transforms of torch.func that the script computes in just now."""
     if torch._C._functorch.peek_interpreter_stack() is None:
-        return False
-    return any(level.key() in DIFFERENTIATING for level in torch._C._functorch.get_interpreter_stack() or ())
-
-
-@contextmanager
-def outside_of_transforms() -> Iterator[bool]:
-    """What is computed here is not of `torch.vmap` around it; whether there is one: its inputs are of one sample."""
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        yield False
-        return
-    with temporarily_clear_interpreter_stack():
-        yield True
+        return set()
+    return {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
 
 
 def watch(module: nn.Module, called: Callable[[bool, Any], None]) -> None:

@@ -25,7 +25,7 @@ class WarmUpSteps:
 
     def __init__(self, script: ScriptFacts, begin: Callable[[Pass, int], None]) -> None:
         self._script, self._begin = script, begin
-        self.watch = WarmUpStep()
+        self.seen = WarmUpStep()
         self.run: Pass | None = None
         """That has given a mini-batch last."""
         self.passes: list[Pass] = []
@@ -63,7 +63,7 @@ class WarmUpSteps:
         self.run = run
         self.passes = [each for each in self.passes if each.unstepped and each.inside and each is not run]
         self.passes.append(run)
-        self.watch.read()
+        self.seen.read()
 
     def finished(self, run: Pass) -> None:
         """An epoch that ends in the warm-up step is torch's own."""
@@ -77,10 +77,10 @@ class WarmUpSteps:
         for each in (run, *self.passes):
             each.find_readers()
         several = any(each.unstepped and each.inside for each in self.passes if each is not run)
-        simple = not (self.watch.ahead or several or run.steps > run.batches * len(self.optimizers))
+        simple = not (self.seen.ahead or several or run.steps > run.batches * len(self.optimizers))
         simple &= not (run.repeated or (self._script.distributed and (run.counted or run.looked_up)))
         self.deals = simple and deals_out(run.loader, self._script.distributed)
-        self.parts = run.batches // run.steps if self.deals else self.watch.parts
+        self.parts = run.batches // run.steps if self.deals else self.seen.parts
 
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains:
@@ -100,22 +100,22 @@ class WarmUpSteps:
 
     def calls_again(self, first: bool) -> bool:
         """Whether a model is called for another step whose data come from no loader; `first` is that of all."""
-        outside = not self.inside or self.watch.ahead
+        outside = not self.inside or self.seen.ahead
         return outside and (first or not self._awaits_step())
 
     def _awaits_step(self) -> bool:
         others = (each for each in self._script.optimizers if each not in self.optimizers)
-        return self.run is None and self.watch.awaits(others)
+        return self.run is None and self.seen.awaits(others)
 
     def before_step(self, optimizer: Optimizer) -> None:
         beside = bool(self._stepped) and optimizer not in self._stepped
-        self.watch.step(optimizer, 0 if self.run is None else self.run.unstepped, beside)
+        self.seen.step(optimizer, 0 if self.run is None else self.run.unstepped, beside)
         self._stepped.add(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         if self.run is not None:
             self.run.step()
-        self.watch.stepped(optimizer)
+        self.seen.stepped(optimizer)
         for each in self.passes:
             each.settle()
 
