@@ -20,6 +20,13 @@ def test_after_the_loop_all_have_the_same_parameters(tmp_path: Path, how: str, p
     assert first == second
 
 
+@pytest.mark.parametrize("how", ["uneven", "own lengths"])
+def test_who_is_through_epochs_before_the_others_gets_what_they_train(tmp_path: Path, how: str) -> None:
+    """It makes the epochs that they begin without data, while it waits for them in a collective."""
+    first, second = weights(adapted(tmp_path, "counted.py", how, "21", policy="asp"))
+    assert first == second
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_bsp_is_as_without_us(tmp_path: Path, how: str) -> None:
     alone = plain(tmp_path / "alone", "counted.py", how, "21")

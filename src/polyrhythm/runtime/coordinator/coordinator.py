@@ -185,6 +185,7 @@ class Coordinator:
                 self._withdraw(worker)
             self.job.members[worker].ready = message
             self._state.release()
+            self.job.call_in()
             self._meet()
 
     def _steps(self, worker: int) -> bool:
@@ -193,7 +194,7 @@ class Coordinator:
     def _at_end(self, worker: int, message: AtEnd) -> None:
         if message.away:
             if not self._stepping:
-                self.job.leave_out(worker, message.epoch)
+                self.job.leave_out(worker, message)
         elif message.early and self._mode.together:
             self._withdraw(worker, out=True)
         else:

@@ -15,7 +15,7 @@ from polyrhythm.runtime.checkpoint.manifest import Position
 from polyrhythm.runtime.coordinator.effects import CoordinatorEffects
 from polyrhythm.runtime.coordinator.members.agreement import disagreement
 from polyrhythm.runtime.coordinator.members.member import WORDS, Member
-from polyrhythm.runtime.wire.protocol import EpochDone, Phase, Ready, StateFlow
+from polyrhythm.runtime.wire.protocol import AtEnd, Awaited, EpochDone, Phase, Ready, StateFlow
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE
 
@@ -167,19 +167,34 @@ class Job:
         waiting = self.epoch < 0 and (self.awaited or len(started) < len(self.members))
         return bool(started) and not waiting and all(ready.epoch > self.epoch for ready in started)
 
-    def leave_out(self, worker: int, epoch: int) -> None:
-        """A worker waits outside of its loop over this epoch; whoever stands before the next begins that without it.
+    def leave_out(self, worker: int, message: AtEnd) -> None:
+        """A worker waits outside of its loop over an epoch; whoever stands before the next begins that without it.
 
-        It must say so twice while somebody stands there: the first may have crossed what it has waited for.
+        It must say so twice while somebody stands there: the first may have crossed what it has waited for. But first
+        it is asked to come, if that can be; see `call_in`.
         """
-        member, others = self.members[worker], [member.ready for member in self.members.values() if member.ready]
+        member, epoch = self.members[worker], message.epoch
+        others = [member.ready for member in self.members.values() if member.ready]
         if member.ready is None or not epoch == self.epoch == member.ready.epoch:
             return
         awaited = any(ready.epoch > epoch for ready in others)
         if awaited and member.away == epoch:
             log.warning("rank %d stays outside after epoch %d, with its parameters; others go on", worker, epoch)
             member.ready = None
-        member.away = epoch if awaited else -1
+        member.away, member.outside = epoch if awaited else -1, message
+        self.call_in()
+
+    def call_in(self) -> None:
+        """Ask whoever waits in a collective to begin another epoch with those who have yet to come to that."""
+        before = [member.ready for member in self.members.values() if member.ready and member.ready.epoch > self.epoch]
+        least = min([ready.collectives for ready in before if ready.collectives is not None], default=UNKNOWN)
+        for worker, member in self.members.items():
+            ready, outside = member.ready, member.outside
+            if ready is None or outside is None or not outside.epoch == ready.epoch == self.epoch:
+                continue
+            if least < outside.collectives:
+                self.effects.send(worker, Awaited(self.epoch))
+                member.outside = None
 
     def begin_epoch(self, resumed: Position | None = None) -> Resumption | None:
         """All are ready, with different numbers of data of their own; the first may go on from where a job stood.

@@ -293,9 +293,14 @@ def patch_sight(script: AdaptedScript) -> None:
 def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
 
-    def launched(work: dist.Work) -> None:
-        if script.session is not None and script.session.apart:
-            remind_while_waiting(work, script.session.wait_outside)
+    def launched(work: dist.Work, for_all: bool) -> None:
+        if script.session is None:
+            return
+        if for_all:
+            script.session.collective()
+        if script.session.apart:
+            look = script.pass_epoch_if_awaited if for_all else lambda: None
+            remind_while_waiting(work, look, functools.partial(script.session.wait_outside, for_all))
 
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
     backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()

@@ -85,6 +85,9 @@ class AdaptedScript(ScriptFacts):
     def collective(self, name: str, outputs: list[Tensor]) -> bool:
         return self._training.collective(name, outputs)
 
+    def pass_epoch_if_awaited(self) -> None:
+        self._training.pass_epoch_if_awaited()
+
     # -- passes (see `PassListener`) -----------------------------------------------------------------------------------
 
     def before_batch(self, run: Pass) -> None:

@@ -42,16 +42,16 @@ class ScriptGroup(SwitchGroup):
 
     Attributes:
         alone: told the name of each collective and what it writes into; whether this worker is to make it by itself.
-        launched: given the handle of each that all make.
+        launched: given the handle of each that all make, and whether these are all ranks.
     """
 
     alone: Callable[[str, list[Tensor]], bool] = staticmethod(lambda *_: False)
-    launched: Callable[[dist.Work], None] = staticmethod(lambda _: None)
+    launched: Callable[[dist.Work, bool], None] = staticmethod(lambda *_: None)
 
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
         if not ScriptGroup.alone(name, outputs):
             work = super()._run(name, outputs, fill, *args, opts=opts)
-            ScriptGroup.launched(work)
+            ScriptGroup.launched(work, self.size() == dist.get_world_size())
             return work
         if fill is not None:
             fill()
@@ -60,10 +60,11 @@ class ScriptGroup(SwitchGroup):
         return FinishedWork(outputs)
 
 
-def await_others(work: dist.Work, remind: Callable[[], None]) -> None:
-    """Wait until a collective is over; `remind` is called for each second for which it is not."""
+def await_others(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:
+    """Wait until a collective is over; `look` is called as long as it is not, and `remind` for each second of that."""
     pause_s, reminded_s = SHORTEST_S, time.monotonic()
     while not work.is_completed():
+        look()
         if time.monotonic() - reminded_s > REMIND_S:
             reminded_s = time.monotonic()
             remind()
@@ -71,10 +72,10 @@ def await_others(work: dist.Work, remind: Callable[[], None]) -> None:
         pause_s = min(2 * pause_s, LONGEST_S)
 
 
-def remind_while_waiting(work: dist.Work, remind: Callable[[], None]) -> None:
+def remind_while_waiting(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:
     """Have whoever waits for this collective in the main thread, and on the CPU, `await_others`."""
     if isinstance(work, GuardedWork | SharedWork) and threading.current_thread() is threading.main_thread():
-        work.before_wait = partial(await_others, weakref.proxy(work), remind)
+        work.before_wait = partial(await_others, weakref.proxy(work), look, remind)
 
 
 def reduce_alone(tensors: Iterable[Tensor], op: Any, size: int) -> None:

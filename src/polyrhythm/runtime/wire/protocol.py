@@ -107,6 +107,7 @@ class Ready(ControlMessage):
     `shards` and `rotate` are as in `Shards`; without, all read from one order. All workers must give the same `terms`,
     by the name of the argument, and the same `content` of their data (`training.data.fingerprint`). An unmodified
     `script` calls the job's epoch 0 by this number, and adds up `parts` in a step. Of `own` data positions only count.
+    It has come to so many `collectives` of all ranks since the end of the epoch before, if it has stood there.
     """
 
     epoch: Natural
@@ -122,6 +123,7 @@ class Ready(ControlMessage):
     own: bool = False
     parts: Positive = 1
     resumed: Resumption | None = None
+    collectives: Natural | None = None
 
     def __post_init__(self) -> None:
         if sum(self.processed) > self.dataset_samples:
@@ -219,12 +221,14 @@ class CollectiveFailed(ControlMessage):
 
 class AtEnd(ControlMessage):
     """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data.
-    `away`: the script waits for the others outside of its loop, so nobody is to wait for it."""
+    `away`: the script waits for the others outside of its loop, so nobody is to wait for it. If that is in a collective
+    of all ranks, it has come to so many `collectives` of these since the end of the epoch."""
 
     epoch: Natural
     phase: Natural
     early: bool = False
     away: bool = False
+    collectives: Natural = 0
 
 
 class Entered(ControlMessage):
@@ -256,22 +260,9 @@ class SwitchTo(ControlMessage):
     by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
 
 
-ToCoordinator: TypeAlias = (
-    Ready
-    | Pushed
-    | LocalStepDone
-    | TookPart
-    | Halted
-    | Skipped
-    | Stepped
-    | CollectiveFailed
-    | AtEnd
-    | Entered
-    | Diverged
-    | NonFiniteLoss
-    | SwitchTo
-    | Bye
-)
+OfStep: TypeAlias = Pushed | LocalStepDone | TookPart | Halted | Skipped | Stepped | CollectiveFailed
+
+ToCoordinator: TypeAlias = Ready | OfStep | AtEnd | Entered | Diverged | NonFiniteLoss | SwitchTo | Bye
 OF_WORKER: Final = frozenset(get_args(ToCoordinator))
 """The same as a set."""
 
@@ -375,6 +366,12 @@ class Over(ControlMessage):
     epoch: int
 
 
+class Awaited(ControlMessage):
+    """Others have yet to come to the collective in which this worker waits after `epoch`, and begin another epoch."""
+
+    epoch: int
+
+
 class EpochDone(ControlMessage):
     """Everyone is at the end of `epoch`; the parameters of `version` are final for it. `arrivals` says who was late."""
 
@@ -395,6 +392,6 @@ class Ended(ControlMessage):
     reason: str
 
 
-ToWorker: TypeAlias = (
-    Phase | SynchronousSteps | Token | Go | TakePart | Halt | Accepted | Cancelled | Over | EpochDone | Refused | Ended
-)
+OfPhase: TypeAlias = Phase | SynchronousSteps | Token | Go | TakePart | Halt | Accepted | Cancelled | Over
+
+ToWorker: TypeAlias = OfPhase | Awaited | EpochDone | Refused | Ended

@@ -24,7 +24,7 @@ from polyrhythm.runtime.collectives.server_reduce import Summing, SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.protocol import Address, Bye, Cut, JobInfo, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.protocol import Address, Awaited, Bye, Cut, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
 from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -225,6 +225,15 @@ class CoordinatorClient:
         if not self._inbox:
             self._loop.step(0.0)
         return self._inbox.popleft() if self._inbox else None
+
+    def is_awaited(self, epoch: int) -> bool:
+        """Whether the coordinator has said so after this epoch; all else that it has said stays."""
+        if not self._client.broken:
+            self._loop.step(0.0)
+        if (message := Awaited(epoch)) in self._inbox:
+            self._inbox.remove(message)
+            return True
+        return False
 
     def push(self, number: int) -> int | None:
         """Send the replica's gradients to the servers, straight into shared memory where that is possible.

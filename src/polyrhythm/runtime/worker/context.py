@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
@@ -33,6 +33,9 @@ class JobClient(Protocol):
     def receive(self) -> ToWorker: ...
 
     def poll(self) -> ToWorker | None: ...
+
+    def is_awaited(self, epoch: int) -> bool:
+        """Whether the coordinator has said so after this epoch; all else that it has said stays."""
 
     def come_back(self, returned: Returned) -> None:
         """Meet the coordinator that takes the place of one that has died, and tell it how far this worker is."""
@@ -163,9 +166,9 @@ class WorkerContext:
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
 
-    def tell_end(self, epoch: int, early: bool = False, away: bool = False) -> None:
+    def tell_end(self, epoch: int, **how: Any) -> None:
         """Tell the coordinator how this worker has come to the end of its loop; see `AtEnd`."""
-        self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, early, away))
+        self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, **how))
 
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""

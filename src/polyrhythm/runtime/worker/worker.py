@@ -9,6 +9,8 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from polyrhythm.core import Settings
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import CoordinatorLostError, DivergedError, GroupError, PolicyError, UsageError
@@ -84,6 +86,8 @@ class Worker:
         """Whether workers have made steps of their own since the job began."""
         self._inside = False
         self._shares = self._weighs = False
+        self._collectives: int | None = None
+        """Of all ranks, that the script has come to since the end of the epoch before."""
 
     @property
     def tally(self) -> Tally:
@@ -128,7 +132,8 @@ class Worker:
         self._ready = ready
         self._position.begin(ready)
         context.over = context.done = False
-        context.client.send(ready)
+        context.client.send(msgspec.structs.replace(ready, collectives=self._collectives))
+        self._collectives = None
         context.wait()
 
     @property
@@ -161,7 +166,7 @@ class Worker:
             self._side.drop_drawn()
         if early or not context.may_step:
             context.exchange.out = early and self._side.together
-            context.tell_end(self._position.epoch, early)
+            context.tell_end(self._position.epoch, early=early)
             context.wait()
         return context.done
 
@@ -170,9 +175,19 @@ class Worker:
         while not (self.left or self.end_epoch(out_of_data=True)):
             pass
 
-    def wait_outside(self) -> None:
-        """The script waits for the others outside of its loop, so that they must not wait for it."""
-        self._context.tell_end(self._position.epoch, away=True)
+    def collective(self) -> None:
+        """The script has come to a collective of all ranks."""
+        if self._collectives is not None:
+            self._collectives += 1
+
+    def wait_outside(self, for_all: bool) -> None:
+        """The script waits outside of its loop, so that others must not wait for it; perhaps `for_all` of them."""
+        self._context.tell_end(self._position.epoch, away=True, collectives=(self._collectives or 0) * for_all)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether others begin another epoch before they come to the collective in which the script waits for them."""
+        return self._context.client.is_awaited(self._position.epoch)
 
     def _leave_early(self) -> None:
         # The script has left its loop before the end: until the next phase nothing here concerns this worker.
@@ -373,4 +388,5 @@ class Worker:
         self._context.done = message.epoch == self._position.epoch
         if self._context.done:
             self._position.end()
+            self._collectives = 0
         self.arrivals = message.arrivals

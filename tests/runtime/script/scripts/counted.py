@@ -6,7 +6,9 @@ Arguments: how it reads, and the steps.
 
 import itertools
 import os
+import pathlib
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,11 @@ RANK = int(os.environ["RANK"])
 def made(samples, size):
     data = TensorDataset(torch.randn(samples, 4, generator=torch.Generator().manual_seed(samples)))
     return DataLoader(data, size, sampler=DistributedSampler(data))
+
+
+def longer_for_the_first():
+    data = TensorDataset(torch.randn(60, 4, generator=torch.Generator().manual_seed(RANK)))
+    return DataLoader(data, batch_sampler=[[4 * place + n for n in range(4)] for place in range(8 - 4 * RANK)])
 
 
 def endless(loader):
@@ -76,6 +83,22 @@ def count(reading):
         step(next(reading))
 
 
+def stay_behind(reading):
+    """The second rank lets the first come to the end of its steps, with which more than one epoch begins after it."""
+    for number in range(STEPS):
+        batch = next(reading)
+        if RANK == 1 and number > 0:
+            wait_for(12 if number < 5 else STEPS)
+        step(batch)
+        if RANK == 0:
+            pathlib.Path(f"made.{number + 1}").touch()
+
+
+def wait_for(number):
+    while not pathlib.Path(f"made.{number}").exists():
+        time.sleep(0.01)
+
+
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(nn.Linear(4, 1))
@@ -87,11 +110,13 @@ elif HOW == "cycled":
     cycled(first, second)
 elif HOW == "cycled alone":
     cycled_alone(first)
+elif HOW == "own lengths":
+    count(endless(longer_for_the_first()))
 elif HOW == "cycled each epoch":
     cycled_each_epoch(first, second)
 else:
-    kept = endless(first) if HOW == "endless" else restarted(first)
-    count(kept)
+    kept = endless(first) if HOW in ("endless", "uneven") else restarted(first)
+    stay_behind(kept) if HOW == "uneven" else count(kept)
 dist.barrier()
 with open(f"weights.{RANK}", "w") as out:
     print(*[x.hex() for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)

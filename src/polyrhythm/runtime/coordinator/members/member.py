@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.protocol import AtEnd, Ready
 
 Ranks: TypeAlias = tuple[int, ...]
 
@@ -48,6 +48,8 @@ class Member:
     """Whether it has left its loop and wants nothing of what is left."""
     away: int = -1
     """The epoch after which it waited outside while others stood before the next."""
+    outside: AtEnd | None = None
+    """What it has said last while it waited there."""
     batch_size: int | None = None
     """What a policy has set; None is what the worker asked for."""
     out: bool = False

@@ -100,6 +100,11 @@ class OwnData:
             self._worker.run_out()
             self._at_end()
 
+    def pass_epoch(self) -> None:
+        """An epoch of others, in which this worker makes no step."""
+        self.begin(0)
+        self.end()
+
     @property
     def steps_begun(self) -> int:
         """Steps that the script alone would have made before the one at hand."""

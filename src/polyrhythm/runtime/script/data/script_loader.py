@@ -225,8 +225,15 @@ class ScriptLoader(SessionLoader[Any]):
 
     def end_early(self) -> None:
         """The script has left its loop over the epoch: stand at its end until all do, to get equal parameters."""
-        if self._ended or self._left:
-            return
+        if not (self._ended or self._left):
+            self._run_out()
+
+    def pass_epoch(self) -> None:
+        """An epoch of others, in which this worker gets no mini-batch."""
+        iter(self)
+        self._run_out()
+
+    def _run_out(self) -> None:
         self._left = True
         self._accumulation.start()
         self._draws.worker.run_out()

@@ -99,6 +99,9 @@ class DealtSteps:
         if self._run is not None:
             self._run.step()
 
+    def pass_epoch(self) -> None:
+        self._loader.pass_epoch()
+
     def is_open(self, outside: bool) -> bool:
         run = self._run
         if run is None:

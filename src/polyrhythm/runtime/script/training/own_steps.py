@@ -80,6 +80,9 @@ class OwnSteps:
         if not self._session.joint:
             self._reading.stepped()
 
+    def pass_epoch(self) -> None:
+        self._reading.data.pass_epoch()
+
     def is_open(self, outside: bool) -> bool:
         return self._reading.is_open(outside)
 

@@ -48,6 +48,9 @@ class ScriptSteps(PassListener, Protocol):
 
     def after_step(self, optimizer: Optimizer) -> None: ...
 
+    def pass_epoch(self) -> None:
+        """Make an epoch without data, in which others make theirs, and get the parameters of its end."""
+
     def is_open(self, outside: bool) -> bool:
         """Whether the script is in its loop over an epoch; a script `outside` of it has left it."""
 

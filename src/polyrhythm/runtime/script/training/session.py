@@ -269,9 +269,18 @@ class ScriptSession(Session):
         """Whether workers make steps of their own now, so that they cannot meet in a collective."""
         return self._worker.apart
 
-    def wait_outside(self) -> None:
-        """The script stands in a collective outside of its loop."""
-        self._worker.wait_outside()
+    def collective(self) -> None:
+        """The script has come to a collective of all ranks."""
+        self._worker.collective()
+
+    def wait_outside(self, for_all: bool) -> None:
+        """The script stands in a collective outside of its loop, perhaps one `for_all` ranks."""
+        self._worker.wait_outside(for_all)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether ranks that have yet to come to that collective begin another epoch."""
+        return self._worker.awaited
 
     def explain(self, error: RuntimeError) -> None:
         """Refuse a backward pass that has failed because a policy has written the parameters since the forward pass."""

@@ -145,6 +145,12 @@ class Training:
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
 
+    def pass_epoch_if_awaited(self) -> None:
+        """The script waits in a collective of all ranks; others may make another epoch before they come to it."""
+        if self.session is not None and self.session.awaited:
+            self._steps.pass_epoch()
+            self.session.collective()  # in which the script waits also after this epoch
+
     @property
     def apart(self) -> bool:
         """Whether it is inside its loop over an epoch, where workers make steps of their own."""

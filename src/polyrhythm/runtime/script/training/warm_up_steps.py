@@ -119,6 +119,8 @@ class WarmUpSteps:
         for each in self.passes:
             each.settle()
 
+    def pass_epoch(self) -> None: ...
+
     def is_open(self, outside: bool) -> bool:
         return False
 

@@ -59,6 +59,10 @@ class LeaderClient(CoordinatorClient):
         self._link.share(b"" if message is None else msgspec.msgpack.encode(message))
         return message
 
+    def is_awaited(self, epoch: int) -> bool:
+        """Not by itself: the processes of a group begin an epoch together."""
+        return False
+
     def ask_state(self, version: int | None = None) -> JobState:
         told = super().ask_state(version)
         self._link.share(msgspec.msgpack.encode(told))
@@ -107,6 +111,8 @@ class FollowerClient:
     def poll(self) -> ToWorker | None:
         message: ToWorker | None = self._hear(ToWorker | None)
         return message
+
+    is_awaited = LeaderClient.is_awaited
 
     def ask_state(self, version: int | None = None) -> JobState:
         told: JobState = self._hear(JobState)
