@@ -1,13 +1,14 @@
 """A script that was written for a single process runs on several."""
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from polyrhythm.runtime.script.data.alone import share_folders
+from polyrhythm.runtime.script.data.alone import OwnFiles, share_folders
 from tests.runtime.script.runs import adapted
 
 EVERY = list(range(96))
@@ -36,6 +37,15 @@ def test_it_reads_what_it_saves_and_a_mini_batch_may_be_larger_than_its_data(tmp
     first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
     assert first == second
     assert (tmp_path / "model.pt").stat().st_size > 0
+
+
+def test_a_rank_that_writes_no_binary_file_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    files = OwnFiles()
+    assert files.place("log.txt", "w") == "log.txt"
+    assert files.place("model.pt", "rb") == "model.pt"
+    assert not any(tmp_path.iterdir())
+    assert files.place("model.pt", "wb").startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize(("alone", "passed", "made"), [(True, 0, True), (False, 0, False), (True, 60, False)])

@@ -196,8 +196,11 @@ class OwnFiles:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="polyrhythm-")
         self._places: dict[str, str] = {}
+
+    @functools.cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:  # a rank that is killed leaves it behind
+        return tempfile.TemporaryDirectory(prefix="polyrhythm-")
 
     def place(self, path: Any, mode: str) -> Any:
         """Where a file is that the script opens by this path."""
