@@ -1,9 +1,11 @@
 """Sessions on real workers: every policy, switched while running, gives what a plain loop gives."""
 
+import os
 import sys
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 
 import polyrhythm
@@ -75,6 +77,24 @@ def name_the_policy(rank: int) -> tuple[str, str, str]:
 def test_a_script_names_the_policy_unless_somebody_stronger_does() -> None:
     assert run_job(name_the_policy, 2) == [("ssp:1", "ssp:1", "fp16")] * 2
     assert run_job(name_the_policy, 2, policy="local:2") == [("local:2", "local:2", "fp16")] * 2
+
+
+def count_itself(rank: int, environment: str) -> int:
+    """How many ranks a script believes in, whose framework has taken `WORLD_SIZE` out of the environment or not."""
+    os.environ.pop("WORLD_SIZE", None)
+    if environment:
+        os.environ["WORLD_SIZE"] = environment
+    model = make_model()
+    with polyrhythm.session(model, make_optimizer(model, lr=0.1)) as session:
+        for x, y, _ in session.loader(Numbered(8), batch_size=4):
+            step(model, session._optimizer, x, y)
+        return session.world_size
+
+
+@pytest.mark.parametrize(("environment", "ranks"), [("", 2), ("3", 3)])
+def test_a_job_knows_its_ranks_without_the_environment(environment: str, ranks: int) -> None:
+    """Of hosts that come and go the environment has the most, which the coordinator does not await."""
+    assert run_job(count_itself, 2, environment) == [ranks] * 2
 
 
 def hook(rank: int) -> bool:

@@ -86,11 +86,11 @@ class Session:
     def __enter__(self) -> "Session":
         tie_forks()
         EAR.listen()
-        self.world_size = read_number("WORLD_SIZE", 1) if self._link is None else self._link.place.groups
         self.rank, address, arguments = find_coordinator(self._arguments, self._trainings)
         self._client = make_client(address, self.rank, self._replica, arguments, self._link, self._trainings)
         tell_joined(self.rank)
         self._exchange, config = self._make_exchange(), self._client.config
+        self.world_size = self._link.place.groups if self._link else read_number("WORLD_SIZE", config.workers)
         check_groups(config, config.group_size if self._link else 0)
         refuse_unknown_share(config)
         self._replica.check_policy(parse_policy(config.policy))
@@ -262,7 +262,7 @@ class Session:
     def metrics(self) -> dict[str, Any]:
         """What this worker has done: steps, samples, and seconds that it computed, waited and transferred.
 
-        `arrivals` has how each worker of the job arrived until the end of the last epoch: see `telemetry.Arrival`.
+        `arrivals` has how each worker of the job arrived until the end of the last epoch: see `Lateness`.
         """
         phase = self._worker.phase
         return {
