@@ -23,7 +23,7 @@ PAGES = {
 }
 
 LINK = re.compile(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
-COMMAND = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?polyrhythm ((?:.*\\\n)*.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?polyrhythm (?!coordinator: )((?:.*\\\n)*.*)$", re.MULTILINE)
 FILE = re.compile(r"(?<![\w/.-])((?:src|tests|docs|benchmarks|examples|experiments)/[\w/.-]*\w\.(?:py|md|toml|sh))\b")
 TARGET = re.compile(r"(?:`|^    )(?:\w+=\S+ )*make (?:\w+=\S+ )*([a-z][a-z-]*)", re.MULTILINE)
 
@@ -51,6 +51,7 @@ def test_what_is_looked_for_is_found() -> None:
     text = '[a](b.md#c) ![d](e.svg) <img src="f.png"> [g](https://h.example)'
     assert links(text) == ["b.md", "e.svg", "f.png"]
     text = "Prose on polyrhythm.\n\n    polyrhythm compare uniform \\\n        --policies bsp,local:h=8,asp  # both\n"
+    text += "\n    polyrhythm coordinator: phase 1\n"  # which it says
     assert commands(text) == [["compare", "uniform", "--policies", "bsp,local:h=8,asp"]]
     assert specs(commands(text)[0]) == ["bsp", "local:h=8", "asp"]
 
