@@ -27,7 +27,17 @@ def test_who_is_through_epochs_before_the_others_gets_what_they_train(tmp_path: 
     assert first == second
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(("policy", "free"), [("asp", ["free"]), ("local:4", []), ("selsync:delta=0.3", [])])
+def test_without_a_loader_the_loop_ends_at_the_first_collective_after_it(
+    tmp_path: Path, policy: str, free: list[str]
+) -> None:
+    run = adapted(tmp_path, "counted.py", "drawn", "21", *free, policy=policy)
+    first, second = weights(run)
+    assert first == second
+    assert "inside the step loop" not in run.stderr()
+
+
+@pytest.mark.parametrize("how", [*HOWS, "drawn"])
 def test_bsp_is_as_without_us(tmp_path: Path, how: str) -> None:
     alone = plain(tmp_path / "alone", "counted.py", how, "21")
     assert weights(adapted(tmp_path / "run", "counted.py", how, "21")) == weights(alone)

@@ -10,6 +10,7 @@ import mmap
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -71,6 +72,7 @@ class SharedVector:
 
     def __init__(self, fd: int, elements: int, writable: bool = True, sparse: bool = False) -> None:
         self.fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False  # not by `__del__`: modules may be gone at the end
         check_memory(fd, elements)
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         flags = mmap.MAP_SHARED | (0 if sparse else getattr(mmap, "MAP_POPULATE", 0))
@@ -123,9 +125,6 @@ class SharedVector:
         os.ftruncate(fd, memory_bytes(elements))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return cls(fd, elements, sparse=sparse)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 def settled(memory: SharedVector, version: int) -> tuple[int, int] | None:

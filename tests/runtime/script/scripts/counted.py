@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """A script that counts its steps and keeps the iterator that it reads: nothing but its place says that it is through.
 
-Arguments: how it reads, and the steps.
+Arguments: how it reads, the steps, and "free" if ranks may be far from one another.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-HOW, STEPS = sys.argv[1], int(sys.argv[2])
+HOW, STEPS, FREE = sys.argv[1], int(sys.argv[2]), "free" in sys.argv[3:]
 RANK = int(os.environ["RANK"])
 
 
@@ -78,6 +78,17 @@ def cycled_each_epoch(short, long):
             step(*parts)
 
 
+def draw():
+    """Without a loader; the second rank makes its steps after the first, as far as it may."""
+    generator = torch.Generator().manual_seed(RANK)
+    for number in range(STEPS):
+        if RANK == 1 and number > 1 and FREE:
+            wait_for(STEPS)
+        step([torch.randn(4, 4, generator=generator)])
+        if RANK == 0:
+            pathlib.Path(f"made.{number + 1}").touch()
+
+
 def count(reading):
     for _ in range(STEPS):
         step(next(reading))
@@ -110,6 +121,8 @@ elif HOW == "cycled":
     cycled(first, second)
 elif HOW == "cycled alone":
     cycled_alone(first)
+elif HOW == "drawn":
+    draw()
 elif HOW == "own lengths":
     count(endless(longer_for_the_first()))
 elif HOW == "cycled each epoch":

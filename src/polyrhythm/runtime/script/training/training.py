@@ -74,6 +74,8 @@ class Training:
     # -- from the model to a step --------------------------------------------------------------------------------------
 
     def forward(self, trains: bool, inputs: Any) -> None:
+        if trains and self._steps.drawn:
+            self._step_loop.reads(sys._getframe(1))
         self._step_loop.computes |= trains
         self._steps.forward(trains, inputs)
 
