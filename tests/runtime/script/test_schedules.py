@@ -41,6 +41,19 @@ def test_a_scheduler_made_of_others_is_one(tmp_path: Path, policy: str) -> None:
     assert ends(run, 0)[-1] == ends(run, 1)[-1] == ends(theirs, 0)[-1] == "24"
 
 
+@pytest.mark.parametrize("policy", ["bsp", "local:4"])
+def test_one_in_a_loop_that_is_left_early_counts_the_steps_that_are_made(tmp_path: Path, policy: str) -> None:
+    theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "left")
+    run = adapted(tmp_path / "ours", "schedule.py", "ddp", "left", policy=policy)
+    assert rates(run, 0) == rates(run, 1) == rates(theirs, 0)
+    assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
+
+
+def test_under_asp_a_mini_batch_that_is_drawn_and_not_used_may_count(tmp_path: Path) -> None:
+    run = adapted(tmp_path, "schedule.py", "ddp", "left", policy="asp")
+    assert {ends(run, 0)[-1], ends(run, 1)[-1]} <= {"16", "17"}
+
+
 @pytest.mark.parametrize("ranks", ["ddp", "alone"])
 def test_one_that_steps_by_a_value_after_the_loop_is_untouched(tmp_path: Path, ranks: str) -> None:
     run = adapted(tmp_path, "schedule.py", ranks, "plateau", policy="asp")

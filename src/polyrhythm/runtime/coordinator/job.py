@@ -67,6 +67,7 @@ class Job:
     version: int = 0
     samples: int = 0
     skipped_samples: int = 0
+    skipped_of_epoch: int = 0
     rolled_back_samples: int = 0
     repeated_samples: int = 0
     trouble: str = ""
@@ -201,6 +202,7 @@ class Job:
 
         Gives what a script's own checkpoint has of this epoch.
         """
+        self.skipped_of_epoch = 0
         readies = [member.ready for member in self.members.values() if member.ready]
         ready = max(readies, key=lambda ready: ready.dataset_samples)
         if resumed is not None:
@@ -260,9 +262,10 @@ class Job:
         self.effects.tell_loss(worker, reason)
 
     def finish_epoch(self) -> None:
+        processed = None if self.own_data else self.workload.dataset_samples - self.skipped_of_epoch
         for worker in self.present:
             self.members[worker].at_end = False
-            self.effects.send(worker, EpochDone(self.epoch, self.version))
+            self.effects.send(worker, EpochDone(self.epoch, self.version, processed))
 
     def serves_another(self, left: int) -> bool:
         """Whether so many samples are worth another phase in the same epoch."""
@@ -272,6 +275,7 @@ class Job:
         """Nobody processes what is left of the epoch."""
         if not self.own_data:  # of which nobody knows how many there would have been
             self.skipped_samples += self.workload.left
+            self.skipped_of_epoch += self.workload.left
         self.workload.drain()
 
     def supply(self, ready: Ready) -> None:

@@ -118,7 +118,7 @@ class JobRecorder:
         self.catch_up()
         if self._gauge is not None and message.epoch == len(self._gauge.marks):
             self._gauge.end_epoch(self._mark())
-        return EpochDone(message.epoch, message.version, self.stragglers.arrivals())
+        return msgspec.structs.replace(message, arrivals=self.stragglers.arrivals())
 
     def not_finite(self, worker: int, message: NonFiniteLoss) -> None:
         """The first such loss of the job is worth a line; by the next exchange all others follow from it."""

@@ -89,6 +89,10 @@ class Schedules:
         self._were_apart |= self._apart()
         self._advance(self._reached())
 
+    def stay_apart(self) -> None:
+        """Another epoch is about to be made by others."""
+        self._were_apart = True
+
     def follow(self) -> None:
         """An epoch ends; those that were stepped with this worker's last step are brought to its end."""
         end = self._reached()

@@ -373,10 +373,13 @@ class Awaited(ControlMessage):
 
 
 class EpochDone(ControlMessage):
-    """Everyone is at the end of `epoch`; the parameters of `version` are final for it. `arrivals` says who was late."""
+    """Everyone is at the end of `epoch`; the parameters of `version` are final for it. `arrivals` says who was late.
+    Of what it has, `samples` were processed, and all others left out; None if that is not known.
+    """
 
     epoch: int
     version: int
+    samples: int | None = None
     arrivals: dict[int, Lateness] = {}
 
 

@@ -81,6 +81,8 @@ class Worker:
         self._position = EpochPosition()
         self._ready: Ready | None = None
         self.arrivals: dict[int, Lateness] = {}
+        self.processed: int | None = None
+        """Samples of the last epoch that the job has processed, if that is known."""
         self.left = False
         self.been_apart = False
         """Whether workers have made steps of their own since the job began."""
@@ -389,4 +391,4 @@ class Worker:
         if self._context.done:
             self._position.end()
             self._collectives = 0
-        self.arrivals = message.arrivals
+        self.arrivals, self.processed = message.arrivals, message.samples

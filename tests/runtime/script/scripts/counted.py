@@ -52,6 +52,7 @@ def step(*parts):
     optimizer.zero_grad()
     (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
     optimizer.step()
+    scheduler.step()
 
 
 def passes(first, second):
@@ -114,6 +115,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)
 first, second = [made(samples, size) for samples, size in ((60, 4), (200, 8))]
 if HOW == "two":
     passes(first, second)
@@ -131,6 +133,8 @@ else:
     kept = endless(first) if HOW in ("endless", "uneven") else restarted(first)
     stay_behind(kept) if HOW == "uneven" else count(kept)
 dist.barrier()
+with open(f"rate.{RANK}", "w") as out:
+    print(scheduler.last_epoch, file=out)
 with open(f"weights.{RANK}", "w") as out:
     print(*[x.hex() for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)
 dist.destroy_process_group()

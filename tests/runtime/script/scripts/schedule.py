@@ -34,6 +34,8 @@ def main(ranks, how):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
     warm_up = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     scheduler = StepLR(optimizer, 1, 0.5)
+    if how == "left":
+        scheduler = warm_up
     if how == "cycle":
         scheduler = OneCycleLR(optimizer, 0.4, total_steps=EPOCHS * len(loader))
     if how == "sequence":
@@ -44,7 +46,9 @@ def main(ranks, how):
     for epoch in range(EPOCHS):
         if sampler is not None:
             sampler.set_epoch(epoch)
-        for x, y in loader:
+        for number, (x, y) in enumerate(loader):
+            if how == "left" and number == 4:
+                break
             optimizer.zero_grad()
             (model(x) - y).square().mean().backward()
             if how == "apart":
@@ -52,9 +56,11 @@ def main(ranks, how):
             optimizer.step()
             if how in ("cycle", "sequence"):
                 scheduler.step()
-            elif how == "warm-up" and epoch == 0:
+            elif how == "left" or (how == "warm-up" and epoch == 0):
                 warm_up.step()
-        if how == "warm-up":
+        if how == "left":
+            dist.barrier()
+        elif how == "warm-up":
             scheduler.step()
         elif how == "plateau":
             plateau.step(1.0)

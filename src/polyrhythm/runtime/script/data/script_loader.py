@@ -121,6 +121,10 @@ class ScriptLoader(SessionLoader[Any]):
         self._first_epoch = first_epoch
         self._at_end = at_end
         self._ended = self._left = False
+        self._steps_before = 0
+        """Steps that the script alone would have made in the epochs before, since that of the session's start."""
+        self._made = 0
+        """What was reached with the latest step."""
         self.reading: Iterator[Any] | None = None
         """That of the warm-up step; one by processes may go on."""
         self._draws_seed = False
@@ -136,6 +140,9 @@ class ScriptLoader(SessionLoader[Any]):
         self._processed = tuple(min(one, self._samples) for one in processed)  # a mini-batch may be larger than that
 
     def __iter__(self) -> Iterator[Any]:
+        if self.epoch >= self._first_epoch:
+            self._steps_before = self._made = self._steps_at_end
+        self._ended = self._left = False
         self.epoch += 1
         self._accumulation.start()
         self._terms |= sampler_terms(self.loader)  # the script may have made it anew
@@ -190,26 +197,45 @@ class ScriptLoader(SessionLoader[Any]):
 
         All who make it together know the same number.
         """
-        drawn = self._draws.position + self._draws.together * self.batch_size
-        if self._ended or (self._inject and drawn >= self._samples):
-            return self.steps_to(self.epoch + 1, 0)
+        if self._ended or self._left:
+            return self._steps_at_end
         if self._inject:
-            return self.steps_to(self.epoch, drawn // (self._ranks * self._script_batch))
-        return self.steps_to(self.epoch, self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
+            drawn = self._draws.position + self._draws.together * self.batch_size
+            return self.steps_to(self._whole if drawn >= self._samples else drawn // self._width)
+        return self.steps_to(self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
 
     @property
     def steps_begun(self) -> int:
         """The same by its start."""
-        return self.steps_to(self.epoch, self._steps_begun)
+        return self.steps_to(self._steps_begun)
 
     @property
     def _steps_begun(self) -> int:
-        return self._draws.position // (self._ranks * self._script_batch)
+        return self._draws.position // self._width
 
-    def steps_to(self, epoch: int, steps: int) -> int:
-        """The same to the step of that number of an epoch."""
-        whole = even_steps(self._samples, self._ranks, self._script_batch)
-        return epoch * whole + min(steps, whole)
+    @property
+    def _steps_at_end(self) -> int:
+        """The same by the end of the epoch, of which the job may have left out the rest."""
+        if self._ended:
+            return self.steps_to(self._whole)
+        processed = self._draws.worker.processed if self._left else None
+        return self._made if processed is None else self.steps_to(round(processed / self._width))
+
+    @property
+    def _whole(self) -> int:
+        return even_steps(self._samples, self._ranks, self._script_batch)
+
+    @property
+    def _width(self) -> int:
+        return self._ranks * self._script_batch
+
+    def steps_to(self, steps: int) -> int:
+        """The same to the step of that number of this epoch."""
+        return self._steps_before + min(steps, self._whole)
+
+    def stepped(self) -> None:
+        """The script has made a step with its mini-batch."""
+        self._made = self.steps_reached
 
     def _rest(self) -> Iterator[Any]:
         order = self._order(self.epoch)

@@ -98,6 +98,7 @@ class DealtSteps:
     def after_step(self, optimizer: Optimizer) -> None:
         if self._run is not None:
             self._run.step()
+            self._loader.stepped()
 
     def pass_epoch(self) -> None:
         self._loader.pass_epoch()

@@ -130,7 +130,7 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
     where = {"first_epoch": first, "counted_from": counted_from}
     loader = session.take_over(run, script.dealing, place, batches, script.distributed, warm_up.parts, where)
     tell("the training loader's samples are dealt out by the job", place)
-    opened_at = loader.steps_to(first, batches // warm_up.parts)
+    opened_at = loader.steps_to(batches // warm_up.parts)
     follow_schedules(script, session, stretched=script.workers > 1 and not script.distributed)
     steps = DealtSteps(session, script.loaders, loader, warm_up.parts, opened_at)
     steps.start_epoch(run)

@@ -150,6 +150,7 @@ class Training:
     def pass_epoch_if_awaited(self) -> None:
         """The script waits in a collective of all ranks; others may make another epoch before they come to it."""
         if self.session is not None and self.session.awaited:
+            self._script.schedules.stay_apart()
             self._steps.pass_epoch()
             self.session.collective()  # in which the script waits also after this epoch
 
