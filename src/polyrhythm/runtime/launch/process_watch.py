@@ -218,12 +218,12 @@ class ProcessWatch:
 
     def _tell(self, rank: int, code: int, left: int) -> None:
         if code == LEFT:
-            say(f"{self._name(rank)} was asked to end, and has left{going_on(left)}")
+            say(f"{self._name(rank)} was asked to end, and has left{going_on(rank, left)}")
         elif (
             code and code not in (BROKEN, REFUSED) and rank not in self._late | self._ended
         ):  # of which the coordinator or the worker has said why
             whole = ", and its group ends with it" if self._group_size > 1 else ""
-            say(f"{self._name(rank)} {ending(code)}{whole}{going_on(left)}")
+            say(f"{self._name(rank)} {ending(code)}{whole}{going_on(rank, left)}")
 
     def _name(self, rank: int) -> str:
         worker, place = divmod(rank, self._group_size)
@@ -252,13 +252,18 @@ class ProcessWatch:
         raise SystemExit(128 + number)
 
 
-def going_on(left: int) -> str:
-    """How many workers of this host are still there.
+def going_on(rank: int, left: int) -> str:
+    """How many workers of this host are still there without this rank.
 
-    >>> going_on(0), going_on(1), going_on(2)
+    >>> going_on(1, 0), going_on(1, 1), going_on(1, 2)
     ('', '; 1 worker goes on', '; 2 workers go on')
+    >>> going_on(0, 1)
+    '; 1 worker goes on, and a file that the script writes on rank 0 only stays as it is'
     """
-    return f"; {left} worker{'s go' if left > 1 else ' goes'} on" if left else ""
+    if not left:
+        return ""
+    unwritten = ", and a file that the script writes on rank 0 only stays as it is" if rank == 0 else ""
+    return f"; {left} worker{'s go' if left > 1 else ' goes'} on{unwritten}"
 
 
 def ending(code: int) -> str:
