@@ -298,7 +298,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
             return
         if for_all:
             script.session.collective()
-        if script.session.apart:
+        if not script.session.aligned:
             look = script.pass_epoch_if_awaited if for_all else lambda: None
             remind_while_waiting(work, look, functools.partial(script.session.wait_outside, for_all))
 

@@ -90,7 +90,7 @@ class Schedules:
         self._advance(self._reached())
 
     def stay_apart(self) -> None:
-        """Another epoch is about to be made by others."""
+        """At the end of this epoch this worker stands at another place than the job."""
         self._were_apart = True
 
     def follow(self) -> None:
@@ -163,6 +163,8 @@ class Schedules:
 
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
         for _ in range(start, reached):
+            if self._were_apart and is_over(scheduler):
+                break
             self._run(scheduler.step)
         self._made[scheduler] = max(reached, self._made[scheduler])
 
@@ -172,3 +174,17 @@ class Schedules:
             call()
         finally:
             self._inside = before
+
+
+def is_over(scheduler: LRScheduler) -> bool:
+    """Whether a scheduler of a fixed length refuses another step; positions of workers apart are no exact counts.
+
+    >>> import torch
+    >>> from torch.optim.lr_scheduler import OneCycleLR
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    >>> scheduler = OneCycleLR(optimizer, 0.1, total_steps=1)
+    >>> is_over(scheduler), optimizer.step(), scheduler.step(), is_over(scheduler)
+    (False, None, None, True)
+    """
+    total: int | None = getattr(scheduler, "total_steps", None)
+    return total is not None and scheduler.last_epoch >= total

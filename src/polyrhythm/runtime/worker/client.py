@@ -228,8 +228,11 @@ class CoordinatorClient:
 
     def is_awaited(self, epoch: int) -> bool:
         """Whether the coordinator has said so after this epoch; all else that it has said stays."""
-        if not self._client.broken:
-            self._loop.step(0.0)
+        if self._client.broken:
+            self._client.wait(
+                lambda: True, "while it waited for others outside of its loop"
+            )  # raises what has happened
+        self._loop.step(0.0)
         if (message := Awaited(epoch)) in self._inbox:
             self._inbox.remove(message)
             return True

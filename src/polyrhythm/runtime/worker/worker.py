@@ -131,10 +131,10 @@ class Worker:
         if self._guard.goes_back:
             self.fetch_state()
             self._guard.keep(ready.epoch)
-        self._ready = ready
+        self._ready = ready = msgspec.structs.replace(ready, collectives=self._collectives)
         self._position.begin(ready)
         context.over = context.done = False
-        context.client.send(msgspec.structs.replace(ready, collectives=self._collectives))
+        context.client.send(ready)
         self._collectives = None
         context.wait()
 
@@ -189,7 +189,11 @@ class Worker:
     @property
     def awaited(self) -> bool:
         """Whether others begin another epoch before they come to the collective in which the script waits for them."""
-        return self._context.client.is_awaited(self._position.epoch)
+        try:
+            return self._context.client.is_awaited(self._position.epoch)
+        except CoordinatorLostError as error:
+            self._come_back(error)
+            return False
 
     def _leave_early(self) -> None:
         # The script has left its loop before the end: until the next phase nothing here concerns this worker.

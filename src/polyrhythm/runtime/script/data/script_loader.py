@@ -123,6 +123,8 @@ class ScriptLoader(SessionLoader[Any]):
         self._ended = self._left = False
         self._steps_before = 0
         """Steps that the script alone would have made in the epochs before, since that of the session's start."""
+        self._passed = 0
+        """Epochs that the script has not begun, and that are over."""
         self._made = 0
         """What was reached with the latest step."""
         self.reading: Iterator[Any] | None = None
@@ -140,6 +142,13 @@ class ScriptLoader(SessionLoader[Any]):
         self._processed = tuple(min(one, self._samples) for one in processed)  # a mini-batch may be larger than that
 
     def __iter__(self) -> Iterator[Any]:
+        if self._passed:
+            self._passed -= 1
+            return iter(())
+        self._begin_epoch()
+        return self._rest()
+
+    def _begin_epoch(self) -> None:
         if self.epoch >= self._first_epoch:
             self._steps_before = self._made = self._steps_at_end
         self._ended = self._left = False
@@ -150,7 +159,6 @@ class ScriptLoader(SessionLoader[Any]):
         ready = self._ready(processed)
         self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
         self._draws_seed |= self.epoch > self._first_epoch
-        return self._rest()
 
     def renew(self, loader: DataLoader[Any]) -> None:
         """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
@@ -255,9 +263,10 @@ class ScriptLoader(SessionLoader[Any]):
             self._run_out()
 
     def pass_epoch(self) -> None:
-        """An epoch of others, in which this worker gets no mini-batch."""
-        iter(self)
+        """An epoch of others, in which this worker gets no mini-batch; the script's next pass is empty in its place."""
+        self._begin_epoch()
         self._run_out()
+        self._passed += 1
 
     def _run_out(self) -> None:
         self._left = True

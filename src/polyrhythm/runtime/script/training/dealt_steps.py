@@ -89,7 +89,8 @@ class DealtSteps:
         run.used, self._unused = True, False
         self._loader.used()
 
-    def unscale(self) -> None: ...
+    def unscale(self) -> None:
+        self._loader.stepped()  # a step that a GradScaler leaves out counts for schedules
 
     def before_step(self, optimizer: Optimizer) -> None:
         assert self._run is not None, "a session has begun with a pass"
@@ -108,7 +109,7 @@ class DealtSteps:
         if run is None:
             return False
         left = run.left or (outside and run.by_generator)
-        if left and run.used and self._session.differs:
+        if left and run.used and self._session.ends_early:
             self._loader.end_early()
         return run.inside and not left
 

@@ -85,7 +85,7 @@ class OwnSteps:
 
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end
-            outside &= self._session.differs
+            outside &= self._session.ends_early
         return self._reading.is_open(outside)
 
     def end(self) -> None:

@@ -200,6 +200,11 @@ class ScriptSession(Session):
         """Whether ranks have other parameters than one another after a step; else an epoch begins with the script's."""
         return not (self._exchange.reduces or self._exchange.by_hand)
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether ranks that leave a loop before its end have to meet, to get the same parameters."""
+        return self.differs or not self.aligned
+
     def _trains_more(self, optimizer: Optimizer) -> bool:
         return not self._known.issuperset(map(id, trained_by(optimizer)))
 

@@ -75,8 +75,11 @@ class Training:
 
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains and self._steps.drawn:
-            self._step_loop.reads(sys._getframe(1))
-        self._step_loop.computes |= trains
+            frame = sys._getframe(1)
+            self._step_loop.computes |= not self._step_loop.left(frame)
+            self._step_loop.reads(frame)
+        else:
+            self._step_loop.computes |= trains
         self._steps.forward(trains, inputs)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
@@ -150,7 +153,7 @@ class Training:
     def pass_epoch_if_awaited(self) -> None:
         """The script waits in a collective of all ranks; others may make another epoch before they come to it."""
         if self.session is not None and self.session.awaited:
-            self._script.schedules.stay_apart()
+            self._script.schedules.stay_apart()  # until the end of this epoch
             self._steps.pass_epoch()
             self.session.collective()  # in which the script waits also after this epoch
 
@@ -165,7 +168,10 @@ class Training:
         return self._steps.reached
 
     def _is_open(self) -> bool:  # and if it has left its loop early, its epoch ends
-        return self._steps.is_open(self._step_loop.left(sys._getframe(1)))
+        left = self._step_loop.left(sys._getframe(1))
+        if left and self.session is not None and not self.session.aligned:
+            self._script.schedules.stay_apart()
+        return self._steps.is_open(left)
 
     # -- from the warm-up step to the end ------------------------------------------------------------------------------
 
