@@ -24,7 +24,7 @@ from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import ProcessOutcome, Workers, first_child, workers
 
-COORDINATOR_PID = "TEST_HUB_PID"
+COORDINATOR_PID = "TEST_COORDINATOR_PID"
 """Environment variable that tells a worker whom to kill."""
 
 LIMIT_S = 60.0

@@ -49,6 +49,12 @@ def test_one_in_a_loop_that_is_left_early_counts_the_steps_that_are_made(tmp_pat
     assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
 
 
+def test_a_step_that_a_scaler_leaves_out_before_the_end_of_a_loop_counts(tmp_path: Path) -> None:
+    theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "skip")
+    run = adapted(tmp_path / "ours", "schedule.py", "ddp", "skip")
+    assert [ends(run, rank) for rank in run.ranks] == [ends(theirs, rank) for rank in theirs.ranks]
+
+
 def test_under_asp_a_mini_batch_that_is_drawn_and_not_used_may_count(tmp_path: Path) -> None:
     run = adapted(tmp_path, "schedule.py", "ddp", "left", policy="asp")
     assert {ends(run, 0)[-1], ends(run, 1)[-1]} <= {"16", "17"}
