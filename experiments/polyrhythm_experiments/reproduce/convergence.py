@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import TypeAlias
 
 from polyrhythm.telemetry.result import EvalPoint, RunResult
-from polyrhythm_experiments.reproduce.lab import Runs
 
 PATIENCE, GAIN = 10, 0.001
 """A run has converged when the mean of so many evaluations is less than this above the mean of as many before."""
@@ -42,7 +41,7 @@ def mean_score(points: Sequence[EvalPoint], score: Score = accuracy) -> float:
     return fmean(map(score, points))
 
 
-def last_score(runs: Runs, score: Score = accuracy) -> list[float | None]:
+def last_score(runs: Sequence[RunResult], score: Score = accuracy) -> list[float | None]:
     """The mean of the last evaluations before each seed has converged, or before its end if it does not."""
     return [last_of(run, score) for run in runs]
 
@@ -54,7 +53,7 @@ def last_of(run: RunResult, score: Score) -> float | None:
     return mean_score(run.curve[: converged(run.curve, score)][-PATIENCE:], score)
 
 
-def last_perplexity(runs: Runs) -> list[float | None]:
+def last_perplexity(runs: Sequence[RunResult]) -> list[float | None]:
     """As `last_score`, of perplexity."""
     return [None if found is None else math.exp(-found) for found in last_score(runs, log_likelihood)]
 

@@ -14,6 +14,7 @@ from polyrhythm.errors import JobError
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.run import completed, run_one
 from polyrhythm.telemetry.result import RunResult
+from polyrhythm_experiments.reproduce.patience import Quality, run_until
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 Key = TypeVar("Key")
@@ -42,15 +43,28 @@ def nothing(doing: str) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """A policy on a scenario; `target` as in `simulate`."""
+    """A policy on a scenario.
+
+    Args:
+        scenario, policy, target: as in `simulate`.
+        until: the run ends as soon as this has converged; None: with its workload.
+    """
 
     scenario: Scenario
     policy: str
     target: float | None = None
+    until: Quality | None = None
 
     def made_from(self, seed: int) -> Any:
         """All that a run's result depends on."""
-        return [msgspec.to_builtins(self.scenario), self.policy, self.target, seed]
+        extra = [] if self.until is None else [self.until]
+        return [msgspec.to_builtins(self.scenario), self.policy, self.target, *extra, seed]
+
+    def call(self, index: int, seed: int) -> Any:
+        """What joblib is to do; it gives `index` and the result."""
+        if self.until is not None:
+            return joblib.delayed(run_until)(index, self.scenario, self.policy, seed, self.until)
+        return joblib.delayed(run_one)(index, self.scenario, self.policy, seed, self.target, None)
 
 
 TrialSeed: TypeAlias = tuple[Trial, int]
@@ -132,10 +146,7 @@ class Lab:
 
     def _fresh(self, missing: Mapping[Path, TrialSeed]) -> Iterator[tuple[Path, RunResult]]:
         paths = list(missing)
-        calls = [
-            joblib.delayed(run_one)(index, trial.scenario, trial.policy, seed, trial.target, None)
-            for index, (trial, seed) in enumerate(missing.values())
-        ]
+        calls = [trial.call(index, seed) for index, (trial, seed) in enumerate(missing.values())]
         for index, result in completed(calls, self.jobs):
             yield paths[index], result
 

@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
+
+Progress: TypeAlias = Callable[[float], None] | None
+"""Is called with the share of the workload that is done."""
 
 REPORTS = 100
 """How often progress is told."""
@@ -17,7 +21,7 @@ class Observer:
     average, as ESync's rounds may be many intervals long.
     """
 
-    def __init__(self, engine: Engine, scenario: Scenario, progress: Callable[[float], None] | None) -> None:
+    def __init__(self, engine: Engine, scenario: Scenario, progress: Progress) -> None:
         self.engine, self.progress = engine, progress
         self.stop_at_target = scenario.limits.stop_at_target
         self.total = engine.workload.total_samples
@@ -55,8 +59,12 @@ class Observer:
         if quality is None:
             return
         meter.evaluated(engine.calendar.now_s, *quality)
-        if self.stop_at_target and meter.reached is not None:
+        if self.enough():
             engine.stopped = True
+
+    def enough(self) -> bool:
+        """Whether the run ends with the evaluation that was just made."""
+        return self.stop_at_target and self.engine.meter.reached is not None
 
 
 def following(samples: float, interval: float) -> float:

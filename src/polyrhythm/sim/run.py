@@ -15,7 +15,7 @@ from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, opened
-from polyrhythm.sim.observer import Observer
+from polyrhythm.sim.observer import Observer, Progress
 from polyrhythm.telemetry import Meter, RunResult
 
 
@@ -67,10 +67,17 @@ def run(
     seed: int,
     target: float | None,
     trace: str | Path | None,
-    progress: Callable[[float], None] | None,
+    progress: Progress,
     threads: int,
+    observe: Callable[[Engine, Scenario, Progress], Observer] = Observer,
 ) -> RunResult:
-    """One run to its end; arguments are as of `simulate`, and how many cores gradients may be computed on."""
+    """One run to its end.
+
+    Args:
+        scenario, policy, seed, target, trace, progress: as of `simulate`.
+        threads: how many cores gradients may be computed on.
+        observe: makes what evaluates, and says when that is enough.
+    """
     numerics = build_numerics(scenario, seed, threads)
     job = build_job(scenario, policy, numerics, seed)
     training = scenario.training
@@ -78,7 +85,7 @@ def run(
     result = blank_result(scenario, policy, seed, trace)
     with opened(trace, header(scenario, job, seed)) as writer:
         engine = Engine(job, meter, writer)
-        observer = Observer(engine, scenario, progress)
+        observer = observe(engine, scenario, progress)
         try:
             observer.attach()
             engine.run()

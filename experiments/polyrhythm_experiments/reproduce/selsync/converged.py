@@ -47,7 +47,8 @@ class FixedRate(NamedTuple):
         optimizer: as table 1 has it.
         training: what differs from the hyper-parameters of the page; the rate is fixed.
         workers: of the cluster.
-        steps: of each worker.
+        steps: of each worker, at most.
+        every: steps from an evaluation to the next; one in an epoch.
         images: to learn from.
         test_images: to test.
         factor: of SelSync's mean; None is n/100.
@@ -56,7 +57,8 @@ class FixedRate(NamedTuple):
     optimizer: str
     training: dict[str, Any]
     workers: int = 16
-    steps: int = 800
+    steps: int = 4_000
+    every: int = 24
     images: int = 12_000
     test_images: int = 2_000
     factor: float | None = None
@@ -67,11 +69,14 @@ class FixedRate(NamedTuple):
         return METHODS[name] + own
 
 
-ADAM = {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0}
+SGD: dict[str, Any] = {"learning_rate": 0.02}
+ADAM: dict[str, Any] = {"optimizer": "Adam", "learning_rate": 0.002, "momentum": 0.0, "weight_decay": 0.0}
+CNN: dict[str, Any] = {"workers": 4, "steps": 2_000, "images": 3_000, "test_images": 1_000, "factor": 0.16}
 SETTINGS = {
-    "MLP, SGD": FixedRate("SGD", {"learning_rate": 0.02}),
+    "MLP, SGD": FixedRate("SGD", SGD),
     "MLP, Adam": FixedRate("Adam", ADAM),
-    "CNN, SGD": FixedRate("SGD", {"model": "cnn", "learning_rate": 0.02}, 4, 400, 6_000, 1_000, 0.16),
+    "CNN, SGD": FixedRate("SGD", {"model": "cnn", **SGD}, **CNN),
+    "CNN, Adam": FixedRate("Adam", {"model": "cnn", **ADAM}, **CNN),
 }
 
 
@@ -96,7 +101,7 @@ FEDAVG = {"SGD": "+0.1 pt ResNet101, -3.3 pt VGG11", "Adam": "-8.0 pt AlexNet"}
 
 def converged_trials(lab: Lab) -> dict[str, Trial]:
     return {
-        place(title, name): Trial(fixed(lab, setting, setting.policy(name)), setting.policy(name))
+        place(title, name): Trial(fixed(lab, setting, policy := setting.policy(name)), policy, until="accuracy")
         for title, setting in SETTINGS.items()
         for name in METHODS
     }
@@ -115,7 +120,7 @@ def fixed(lab: Lab, setting: FixedRate, policy: str) -> Scenario:
         "train_samples": setting.images,
         "test_samples": setting.test_images,
     }
-    return cluster(lab, setting.steps, setting.workers, **given, **setting.training)
+    return cluster(lab, setting.steps, setting.workers, setting.every, **given, **setting.training)
 
 
 def converged_section(runs: Results) -> DocumentSection:

@@ -29,7 +29,9 @@ from polyrhythm_experiments.reproduce.selsync.converged import (
 from polyrhythm_experiments.reproduce.selsync.trials import cluster
 from polyrhythm_experiments.reproduce.wikitext import WORDS, text_file
 
-WORKERS, STEPS, SAMPLES = 4, 250, 1_000
+WORKERS, STEPS, SAMPLES = 4, 2_000, 1_000
+EVERY = 10
+"""Steps from an evaluation to the next."""
 FACTOR, LSSR = 0.16, 0.725
 """The paper's smoothing factor, which it has from 16 workers, and its LSSR at delta 0.3."""
 RATE, PAPER_RATE, BATCH = 0.003, 2.0, 10
@@ -53,8 +55,11 @@ def language_trials(lab: Lab) -> dict[str, Trial]:
     path = text_file(lab)
     descent = reading(lab, "bsp", path, optimizer="SGD", learning_rate=PAPER_RATE)
     return {
-        **{f"language/{name}": Trial(reading(lab, policy, path), policy) for name, policy in METHODS.items()},
-        f"language/{DESCENT}": Trial(descent, "bsp"),
+        **{
+            f"language/{name}": Trial(reading(lab, policy, path), policy, until="loss")
+            for name, policy in METHODS.items()
+        },
+        f"language/{DESCENT}": Trial(descent, "bsp", until="loss"),
     }
 
 
@@ -65,6 +70,7 @@ def reading(lab: Lab, policy: str, path: str, **training: Any) -> Scenario:
         lab,
         STEPS,
         WORKERS,
+        EVERY,
         task="text",
         model="transformer-small",
         data=path,

@@ -75,16 +75,26 @@ def trial(lab: Lab, policy: str, **training: Any) -> Trial:
 
 def skewed(lab: Lab, policy: str, injection: tuple[float, float] | None, partition: str = "labels:1") -> Trial:
     """A run on workers with one label each; with injection they draw fewer samples, in as many steps."""
-    label = {"partition": partition, "injection": injection, "learning_rate": 0.01}
+    label: dict[str, Any] = {"partition": partition, "injection": injection, "learning_rate": 0.01}
     return Trial(cluster(lab, SKEWED_ITERATIONS, LABELS, **label), policy)
 
 
-def cluster(lab: Lab, iterations: int, workers: int, **training: Any) -> Scenario:
-    """The paper's cluster with so many workers; when quick, on the digits and a fiftieth of the steps."""
+def cluster(lab: Lab, iterations: int, workers: int, every: int | None = None, **training: Any) -> Scenario:
+    """The paper's cluster with so many workers; when quick, on the digits and a fiftieth of the steps.
+
+    Args:
+        lab: that runs it.
+        iterations: steps of each worker.
+        workers: of the cluster.
+        every: steps from an evaluation to the next; None: a fortieth of them.
+        training: what differs from the hyper-parameters of the page.
+    """
     steps = iterations // 50 if lab.quick else iterations
     config = training_config(lab, **training)
-    samples = steps * workers * config.own_batch(workers)
-    config = msgspec.structs.replace(config, samples=samples, eval_every_samples=samples // 40)
+    together = workers * config.own_batch(workers)
+    samples = steps * together
+    spaced = every * together if every else samples // 40
+    config = msgspec.structs.replace(config, samples=samples, eval_every_samples=spaced)
     base = load_scenario("thin-links")
     (device,) = base.devices
     devices: list[Device] = [msgspec.structs.replace(device, count=workers)]
