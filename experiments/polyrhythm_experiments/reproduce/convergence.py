@@ -37,6 +37,14 @@ def converged(curve: Sequence[EvalPoint], score: Score = accuracy) -> int | None
     return None
 
 
+def first_at(run: RunResult, level: float, score: Score = accuracy) -> tuple[float, float] | None:
+    """Samples and seconds at which the mean of the last evaluations first is at least `level`; None if it never is."""
+    for count in range(PATIENCE, len(run.curve) + 1):
+        if mean_score(run.curve[count - PATIENCE : count], score) >= level:
+            return float(run.curve[count - 1].samples), run.curve[count - 1].time_s
+    return None
+
+
 def mean_score(points: Sequence[EvalPoint], score: Score = accuracy) -> float:
     return fmean(map(score, points))
 

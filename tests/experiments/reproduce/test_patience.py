@@ -22,7 +22,7 @@ def test_a_run_ends_with_the_evaluation_at_which_it_has_converged() -> None:
     assert 2 * PATIENCE <= count < len(whole.curve)
     assert ours.curve == whole.curve[:count]
     assert ours.samples == whole.curve[count - 1].samples
-    assert 0 < ours.wall_s
+    assert ours.wall_s > 0
 
 
 def test_loss_may_stand_still_at_another_time() -> None:

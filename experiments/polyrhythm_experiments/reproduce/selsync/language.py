@@ -5,8 +5,13 @@ from typing import Any
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.report.figures import Chart
 from polyrhythm.sim import Scenario
-from polyrhythm.telemetry.result import RunResult
-from polyrhythm_experiments.reproduce.convergence import GAIN, PATIENCE, last_perplexity, log_likelihood, perplexity
+from polyrhythm_experiments.reproduce.convergence import (
+    GAIN,
+    PATIENCE,
+    last_perplexity,
+    log_likelihood,
+    perplexity,
+)
 from polyrhythm_experiments.reproduce.figures import (
     Measured,
     difference,
@@ -19,13 +24,8 @@ from polyrhythm_experiments.reproduce.figures import (
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Runs, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, Series, drawing, findings
 from polyrhythm_experiments.reproduce.selsync.causes import lssr
-from polyrhythm_experiments.reproduce.selsync.converged import (
-    Published,
-    sooner,
-    speed_note,
-    steps_of,
-    steps_over,
-)
+from polyrhythm_experiments.reproduce.selsync.converged import Published, sooner, steps_of, steps_over
+from polyrhythm_experiments.reproduce.selsync.converged_causes import SELDOM, SLOWER, level_note, step_note
 from polyrhythm_experiments.reproduce.selsync.trials import cluster
 from polyrhythm_experiments.reproduce.wikitext import WORDS, text_file
 
@@ -44,6 +44,10 @@ METHODS = {
     f"SelSync LSSR = {LSSR}": f"selsync:0.3,factor={FACTOR},lssr={LSSR}",
 }
 DESCENT = "BSP, SGD at the paper's rate"
+SLOW, MANY = f"BSP at 1/{SLOWER} of the rate", "SelSync delta = 0.3, 16 workers"
+RARELY = "FedAvg (1, 2)"
+MANY_STEPS = 200
+"""Of 16 workers, which are only asked how often they exchange."""
 PAPER = {
     "delta = 0.3": Published("0.725", "-0.11", "1.38x", "2.42x"),
     "delta = 0.5": Published("0.733", "-0.05", "1.65x", "2.06x"),
@@ -53,23 +57,24 @@ PAPER = {
 
 def language_trials(lab: Lab) -> dict[str, Trial]:
     path = text_file(lab)
+    found = {name: Trial(reading(lab, policy, path), policy, until="loss") for name, policy in METHODS.items()}
     descent = reading(lab, "bsp", path, optimizer="SGD", learning_rate=PAPER_RATE)
-    return {
-        **{
-            f"language/{name}": Trial(reading(lab, policy, path), policy, until="loss")
-            for name, policy in METHODS.items()
-        },
-        f"language/{DESCENT}": Trial(descent, "bsp", until="loss"),
-    }
+    found[DESCENT] = Trial(descent, "bsp", until="loss")
+    found[SLOW] = Trial(reading(lab, "bsp", path, learning_rate=RATE / SLOWER), "bsp", until="loss")
+    found[RARELY] = Trial(reading(lab, SELDOM, path), SELDOM, until="loss")
+    policy = METHODS["SelSync delta = 0.3"]
+    found[MANY] = Trial(reading(lab, policy, path, (16, MANY_STEPS)), policy)
+    return {f"language/{name}": trial for name, trial in found.items()}
 
 
-def reading(lab: Lab, policy: str, path: str, **training: Any) -> Scenario:
-    """A small Transformer on the words of a file."""
+def reading(lab: Lab, policy: str, path: str, size: tuple[int, int] = (WORKERS, STEPS), **training: Any) -> Scenario:
+    """A small Transformer on the words of a file; `size` has the workers and their steps."""
     settings = {"optimizer": "Adam", "learning_rate": RATE, **training}
+    workers, steps = size
     return cluster(
         lab,
-        STEPS,
-        WORKERS,
+        steps,
+        workers,
         EVERY,
         task="text",
         model="transformer-small",
@@ -91,13 +96,11 @@ def language_section(runs: Results) -> DocumentSection:
     group = {name: runs[f"language/{name}"] for name in METHODS}
     base, fed = group["BSP"], group["FedAvg (1, 0.25)"]
     ours = [name for name in METHODS if name.startswith("SelSync")]
-    rows = [row for name in ours for row in rows_of(name.removeprefix("SelSync "), base, group[name])]
+    rows = [row for name in ours for row in rows_of(runs, name.removeprefix("SelSync "))]
     what = "perplexity, FedAvg (1, 0.25), less BSP's"
-    rows.append(ClaimRow(what, "table 1", "-0.06", less(fed, base), less_note(fed, base)))
-    cells = [
-        [name, *map(str, cells_of(each, base))]
-        for name, each in {**group, DESCENT: runs[f"language/{DESCENT}"]}.items()
-    ]
+    rows.append(ClaimRow(what, "table 1", "-0.06", less(fed, base), seldom_note(runs)))
+    others = {name: runs[f"language/{name}"] for name in (SLOW, RARELY, DESCENT)}
+    cells = [[name, *map(str, cells_of(each, base))] for name, each in {**group, **others}.items()]
     headings = ("method", "LSSR", "perplexity", "difference to BSP", "steps to convergence", "sooner")
     return findings(
         "A language model: perplexity", LANGUAGE_TEXT, rows, [Grid("Table 1", headings, cells)], [plot(group)]
@@ -108,23 +111,23 @@ LANGUAGE_TEXT = (
     f"The validation part of WikiText-2 by words, of which the {WORDS:,} most frequent are told apart: {SAMPLES:,} "
     f"samples of 35 words to learn from, {TEST_SAMPLES} of its last tenth to test. A Transformer of two layers, 64 "
     f"wide, with two heads; {WORKERS} workers with mini-batches of {BATCH}, smoothing factor {FACTOR:g}. Adam at the "
-    f"fixed rate of {RATE:g}; the last row of the table has the paper's SGD at {PAPER_RATE:g} without its decay. Each "
-    f"run has {STEPS} steps and at most 40 evaluations, which wait for an exchange. Perplexity is exp of the mean "
-    f"cross-entropy of a test word. A run has converged when the mean cross-entropy of {PATIENCE} evaluations is less "
-    f"than {GAIN:g} below that of the {PATIENCE} before. One method lets "
-    "delta follow the paper's LSSR."
+    f"fixed rate of {RATE:g}; the last row of the table has the paper's SGD at {PAPER_RATE:g} without its decay. "
+    f"Perplexity is exp of the mean cross-entropy of a test word. A run is evaluated every {EVERY} steps, or at the "
+    f"next exchange if replicas differ, and ends when the mean cross-entropy of {PATIENCE} evaluations is less than "
+    f"{GAIN:g} below that of the {PATIENCE} before, or after {STEPS:,} steps. So a method has {2 * PATIENCE} exchanges "
+    "at least. One method lets delta follow the paper's LSSR."
 )
 
 
-def rows_of(of: str, base: Runs, ours: Runs) -> list[ClaimRow]:
-    said = PAPER[of]
+def rows_of(runs: Results, of: str) -> list[ClaimRow]:
+    said, base, ours = PAPER[of], runs["language/BSP"], runs[f"language/SelSync {of}"]
     steps, soon = steps_over(ours, base, log_likelihood), sooner(ours, base, log_likelihood)
-    why = speed_note(ours, base, log_likelihood)
+    further = f"{level_note(ours, base, log_likelihood)} {exchange_note(ours)}"
     return [
-        ClaimRow(f"LSSR reached, Transformer, {of}", "table 1", said.lssr, lssr(ours)),
-        ClaimRow(f"perplexity less BSP's, {of}", "table 1", said.gain, less(ours, base), less_note(ours, base)),
-        ClaimRow(f"steps to convergence over BSP's, Transformer, {of}", "table 1", said.steps, steps),
-        ClaimRow(f"sooner at convergence, Transformer, {of}", "table 1", said.sooner, soon, why),
+        ClaimRow(f"LSSR reached, Transformer, {of}", "table 1", said.lssr, lssr(ours), often_note(runs)),
+        ClaimRow(f"perplexity less BSP's, {of}", "table 1", said.gain, less(ours, base), less_note(runs, of)),
+        ClaimRow(f"steps to convergence over BSP's, Transformer, {of}", "table 1", said.steps, steps, further),
+        ClaimRow(f"sooner at convergence, Transformer, {of}", "table 1", said.sooner, soon, step_note(ours, base)),
     ]
 
 
@@ -132,14 +135,34 @@ def less(ours: Runs, base: Runs) -> Measured:
     return difference(last_perplexity(ours), last_perplexity(base), signed)
 
 
-def less_note(ours: Runs, base: Runs) -> str:
-    """The difference to BSP at the end of the runs."""
-    ends = [[end_perplexity(run) for run in group] for group in (ours, base)]
-    return f"Over the last {PATIENCE} evaluations {mean_text(difference(ends[0], ends[1], signed))}."
+def often_note(runs: Results) -> str:
+    """What the number of workers has to do with the LSSR."""
+    many = mean_text(lssr(runs[f"language/{MANY}"]))
+    return f"The workers: at delta 0.3 and with 16 of them it is {many} in {MANY_STEPS} steps."
 
 
-def end_perplexity(run: RunResult) -> float | None:
-    return None if run.status == "diverged" else perplexity(run.curve[-PATIENCE:])
+def less_note(runs: Results, of: str) -> str:
+    """What exchanges, or BSP's rate, have to do with the difference to BSP."""
+    if of.startswith("LSSR"):
+        ours, slow = runs[f"language/SelSync {of}"], runs[f"language/{SLOW}"]
+        return f"BSP's rate: at 1/{SLOWER} of it for BSP it is {mean_text(less(ours, slow))}."
+    more = runs[f"language/SelSync LSSR = {LSSR}"]
+    return f"The exchanges: at an LSSR of {mean_text(lssr(more))} it is {mean_text(less(more, runs['language/BSP']))}."
+
+
+def exchange_note(ours: Runs) -> str:
+    """What the criterion takes at the least: it sees a run at exchanges only."""
+    least = over_seeds(
+        [2 * PATIENCE / (1 - run.lssr) if run.lssr is not None and run.lssr < 1 else None for run in ours]
+    )
+    return f"{2 * PATIENCE} exchanges take {mean_text(least)} steps."
+
+
+def seldom_note(runs: Results) -> str:
+    """What FedAvg loses if it exchanges less often."""
+    fed = runs[f"language/{RARELY}"]
+    less_often = mean_text(less(fed, runs["language/BSP"]))
+    return f"The exchanges: with E = 2 instead, an LSSR of {mean_text(lssr(fed))}, it is {less_often}."
 
 
 def cells_of(runs: Runs, base: Runs) -> list[Measured]:

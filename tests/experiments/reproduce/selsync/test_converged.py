@@ -6,9 +6,18 @@ import pytest
 
 from polyrhythm.telemetry.result import EvalPoint, RunResult
 from polyrhythm_experiments.reproduce import Lab, claims
-from polyrhythm_experiments.reproduce.selsync import converged, language
-from polyrhythm_experiments.reproduce.selsync.converged import converged_section, converged_trials
-from polyrhythm_experiments.reproduce.selsync.language import DESCENT, language_section, language_trials
+from polyrhythm_experiments.reproduce.selsync import language, settings
+from polyrhythm_experiments.reproduce.selsync.converged import converged_section
+from polyrhythm_experiments.reproduce.selsync.converged_causes import CHANGED, DECAYED, FEWER, LARGER
+from polyrhythm_experiments.reproduce.selsync.language import (
+    DESCENT,
+    MANY,
+    RARELY,
+    SLOW,
+    language_section,
+    language_trials,
+)
+from polyrhythm_experiments.reproduce.selsync.settings import converged_trials, place
 
 
 def run_of(levels: list[float], step_s: float, status: str = "ok") -> RunResult:
@@ -23,33 +32,35 @@ def run_of(levels: list[float], step_s: float, status: str = "ok") -> RunResult:
 
 def test_every_setting_has_every_method_at_a_fixed_rate(quick: Lab) -> None:
     found = converged_trials(quick)
-    assert len(found) == len(converged.SETTINGS) * len(converged.METHODS) == 12
+    assert len(found) == len(settings.SETTINGS) * len(settings.METHODS) == 16
     configs = [trial.scenario.training for trial in found.values()]
     assert {config.schedule for config in configs if config} == {"constant"}
     assert {(config.model, config.optimizer) for config in configs if config} == {
         ("mlp", "SGD"),
         ("mlp", "Adam"),
         ("cnn", "SGD"),
+        ("cnn", "Adam"),
     }
-    fewer = found[converged.place("CNN, SGD", "SelSync delta = 0.3")]
+    assert {trial.until for trial in found.values()} == {"accuracy"}
+    fewer = found[place("CNN, SGD", "SelSync delta = 0.3")]
     assert (fewer.policy, fewer.scenario.workers) == ("selsync:0.3,factor=0.16", 4)
-    assert found[converged.place("CNN, SGD", "BSP")].policy == "bsp"
+    assert found[place("CNN, SGD", "BSP")].policy == "bsp"
 
 
 def test_methods_are_compared_where_each_has_converged() -> None:
     base, ours = [run_of([0.8, 0.8], step_s=10.0)], [run_of([0.81, 0.82, 0.82], step_s=1.0)]
     runs = {
-        converged.place(title, name): ours if name.startswith("SelSync") else base
-        for title in converged.SETTINGS
-        for name in converged.METHODS
+        place(title, name): ours if name.startswith("SelSync") else base
+        for title in settings.SETTINGS
+        for name in settings.METHODS
     }
+    runs |= {place(title, name): base for title in settings.SETTINGS for name in ("slower", "seldom")}
+    runs |= {f"{place(CHANGED, name)}/decayed": base for name in DECAYED}
+    runs |= {place(CHANGED, what): ours for what in (FEWER, LARGER)}
     section = converged_section(runs)
     found = {row.what: row for row in claims(section)}
     assert str(found["accuracy less BSP's, MLP, SGD, delta 0.3"].ours) == "+1.0 pt"
-    assert (
-        found["accuracy less BSP's, MLP, SGD, delta 0.3"].why
-        == "Over the last 10 evaluations +2.0 pt, between the best +2.0 pt."
-    )
+    assert found["accuracy less BSP's, MLP, SGD, delta 0.3"].why.startswith("The fixed rate: against BSP at 1/4")
     assert str(found["sooner at convergence, MLP, Adam, delta 0.5"].ours) == "10x"
     assert str(found["steps to convergence over BSP's, MLP, Adam, delta 0.5"].ours) == "1x"
     assert str(found["accuracy, FedAvg (1, 0.25), less BSP's, CNN, SGD"].ours) == "+0.0 pt"
@@ -59,6 +70,7 @@ def test_methods_are_compared_where_each_has_converged() -> None:
 def test_the_language_model_is_compared_by_perplexity() -> None:
     base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0, 1.0], step_s=5.0)]
     runs = {f"language/{name}": ours if name.startswith("SelSync") else base for name in language.METHODS}
+    runs |= {f"language/{name}": base for name in (SLOW, MANY, RARELY)}
     runs |= {f"language/{DESCENT}": [run_of([0.0], step_s=1.0, status="diverged")]}
     section = language_section(runs)
     found = {row.what: str(row.ours) for row in claims(section)}
