@@ -14,7 +14,7 @@ from polyrhythm.errors import JobError
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.run import completed, run_one
 from polyrhythm.telemetry.result import RunResult
-from polyrhythm_experiments.reproduce.patience import Quality, run_until
+from polyrhythm_experiments.reproduce.patience import EndsBy, run_until
 from polyrhythm_experiments.reproduce.store import ResultStore
 
 Key = TypeVar("Key")
@@ -53,7 +53,7 @@ class Trial:
     scenario: Scenario
     policy: str
     target: float | None = None
-    until: Quality | None = None
+    until: EndsBy | None = None
 
     def made_from(self, seed: int) -> Any:
         """All that a run's result depends on."""

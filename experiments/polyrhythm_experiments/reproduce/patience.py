@@ -7,18 +7,18 @@ from typing import Literal, TypeAlias
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.observer import Observer, Progress
+from polyrhythm.sim.observer import Observer, TellShare
 from polyrhythm.sim.run import one_thread, run
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.convergence import Score, accuracy, converged, log_likelihood
 
-Quality: TypeAlias = Literal["accuracy", "loss"]
-"""Of the model on the test set."""
+EndsBy: TypeAlias = Literal["accuracy", "loss"]
+"""What must have converged on the test set."""
 
-SCORES: dict[Quality, Score] = {"accuracy": accuracy, "loss": log_likelihood}
+SCORES: dict[EndsBy, Score] = {"accuracy": accuracy, "loss": log_likelihood}
 
 
-def run_until(index: int, scenario: Scenario, policy: str, seed: int, until: Quality) -> tuple[int, RunResult]:
+def run_until(index: int, scenario: Scenario, policy: str, seed: int, until: EndsBy) -> tuple[int, RunResult]:
     """A run that ends with the evaluation at which it has converged, at the latest with its workload.
 
     Args:
@@ -33,7 +33,7 @@ def run_until(index: int, scenario: Scenario, policy: str, seed: int, until: Qua
     return index, result
 
 
-def patient(score: Score) -> Callable[[Engine, Scenario, Progress], Observer]:
+def patient(score: Score) -> Callable[[Engine, Scenario, TellShare], Observer]:
     """What makes an observer that stops a run that has converged."""
 
     class Patient(Observer):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
 
-Progress: TypeAlias = Callable[[float], None] | None
+TellShare: TypeAlias = Callable[[float], None] | None
 """Is called with the share of the workload that is done."""
 
 REPORTS = 100
@@ -21,7 +21,7 @@ class Observer:
     average, as ESync's rounds may be many intervals long.
     """
 
-    def __init__(self, engine: Engine, scenario: Scenario, progress: Progress) -> None:
+    def __init__(self, engine: Engine, scenario: Scenario, progress: TellShare) -> None:
         self.engine, self.progress = engine, progress
         self.stop_at_target = scenario.limits.stop_at_target
         self.total = engine.workload.total_samples

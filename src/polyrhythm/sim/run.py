@@ -15,7 +15,7 @@ from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, opened
-from polyrhythm.sim.observer import Observer, Progress
+from polyrhythm.sim.observer import Observer, TellShare
 from polyrhythm.telemetry import Meter, RunResult
 
 
@@ -67,9 +67,9 @@ def run(
     seed: int,
     target: float | None,
     trace: str | Path | None,
-    progress: Progress,
+    progress: TellShare,
     threads: int,
-    observe: Callable[[Engine, Scenario, Progress], Observer] = Observer,
+    observe: Callable[[Engine, Scenario, TellShare], Observer] = Observer,
 ) -> RunResult:
     """One run to its end.
 

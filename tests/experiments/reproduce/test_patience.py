@@ -7,7 +7,7 @@ from polyrhythm.sim import Device, Scenario, simulate
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm_experiments.reproduce import Lab, Trial
 from polyrhythm_experiments.reproduce.convergence import PATIENCE, accuracy, converged, log_likelihood
-from polyrhythm_experiments.reproduce.patience import Quality, run_until
+from polyrhythm_experiments.reproduce.patience import EndsBy, run_until
 
 TRAINING = TrainingConfig(batch_size=32, learning_rate=0.1, samples=64 * 200, eval_every_samples=64)
 SCENARIO = Scenario(devices=[Device(count=2, compute_s=1.0)], training=TRAINING)
@@ -38,7 +38,7 @@ def test_a_run_that_does_not_converge_has_its_whole_workload() -> None:
 
 
 @pytest.mark.parametrize("until", ["accuracy", "loss"])
-def test_a_lab_keeps_such_a_run_apart_from_a_whole_one(quick: Lab, until: Quality) -> None:
+def test_a_lab_keeps_such_a_run_apart_from_a_whole_one(quick: Lab, until: EndsBy) -> None:
     plain, patient = Trial(SCENARIO, "bsp"), Trial(SCENARIO, "bsp", until=until)
     assert plain.made_from(0) != patient.made_from(0)
     runs = quick.run({"plain": plain, "patient": patient})
