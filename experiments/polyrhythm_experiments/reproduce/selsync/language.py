@@ -44,10 +44,10 @@ METHODS = {
     f"SelSync LSSR = {LSSR}": f"selsync:0.3,factor={FACTOR},lssr={LSSR}",
 }
 DESCENT = "BSP, SGD at the paper's rate"
-SLOW, MANY = f"BSP at 1/{SLOWER} of the rate", "SelSync delta = 0.3, 16 workers"
-RARELY = "FedAvg (1, 2)"
-MANY_STEPS = 200
-"""Of 16 workers, which are only asked how often they exchange."""
+SLOW, RARELY = f"BSP at 1/{SLOWER} of the rate", "FedAvg (1, 2)"
+OFTEN = {"as it is": (WORKERS, BATCH), "16 workers": (16, BATCH), "mini-batches of 2": (WORKERS, 2)}
+"""Workers and mini-batch of runs that are only asked how often they exchange."""
+OFTEN_STEPS = 200
 PAPER = {
     "delta = 0.3": Published("0.725", "-0.11", "1.38x", "2.42x"),
     "delta = 0.5": Published("0.733", "-0.05", "1.65x", "2.06x"),
@@ -63,13 +63,14 @@ def language_trials(lab: Lab) -> dict[str, Trial]:
     found[SLOW] = Trial(reading(lab, "bsp", path, learning_rate=RATE / SLOWER), "bsp", until="loss")
     found[RARELY] = Trial(reading(lab, SELDOM, path), SELDOM, until="loss")
     policy = METHODS["SelSync delta = 0.3"]
-    found[MANY] = Trial(reading(lab, policy, path, (16, MANY_STEPS)), policy)
+    for what, (workers, batch) in OFTEN.items():
+        found[what] = Trial(reading(lab, policy, path, (workers, OFTEN_STEPS), batch_size=batch), policy)
     return {f"language/{name}": trial for name, trial in found.items()}
 
 
 def reading(lab: Lab, policy: str, path: str, size: tuple[int, int] = (WORKERS, STEPS), **training: Any) -> Scenario:
     """A small Transformer on the words of a file; `size` has the workers and their steps."""
-    settings = {"optimizer": "Adam", "learning_rate": RATE, **training}
+    settings = {"optimizer": "Adam", "learning_rate": RATE, "batch_size": BATCH, **training}
     workers, steps = size
     return cluster(
         lab,
@@ -85,7 +86,6 @@ def reading(lab: Lab, policy: str, path: str, size: tuple[int, int] = (WORKERS, 
         decay_at=(),
         momentum=0.0,
         weight_decay=0.0,
-        batch_size=BATCH,
         train_samples=SAMPLES,
         test_samples=5 if lab.quick else TEST_SAMPLES,
         **settings,
@@ -136,9 +136,9 @@ def less(ours: Runs, base: Runs) -> Measured:
 
 
 def often_note(runs: Results) -> str:
-    """What the number of workers has to do with the LSSR."""
-    many = mean_text(lssr(runs[f"language/{MANY}"]))
-    return f"The workers: at delta 0.3 and with 16 of them it is {many} in {MANY_STEPS} steps."
+    """What workers and mini-batches have to do with the LSSR."""
+    shares = [f"{mean_text(lssr(runs[f'language/{what}']))} ({what})" for what in OFTEN]
+    return f"Workers and mini-batches: in {OFTEN_STEPS} steps at delta 0.3 it is {', '.join(shares)}."
 
 
 def less_note(runs: Results, of: str) -> str:

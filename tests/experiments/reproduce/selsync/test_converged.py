@@ -11,7 +11,7 @@ from polyrhythm_experiments.reproduce.selsync.converged import converged_section
 from polyrhythm_experiments.reproduce.selsync.converged_causes import CHANGED, DECAYED, FEWER, LARGER
 from polyrhythm_experiments.reproduce.selsync.language import (
     DESCENT,
-    MANY,
+    OFTEN,
     RARELY,
     SLOW,
     language_section,
@@ -70,7 +70,7 @@ def test_methods_are_compared_where_each_has_converged() -> None:
 def test_the_language_model_is_compared_by_perplexity() -> None:
     base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0, 1.0], step_s=5.0)]
     runs = {f"language/{name}": ours if name.startswith("SelSync") else base for name in language.METHODS}
-    runs |= {f"language/{name}": base for name in (SLOW, MANY, RARELY)}
+    runs |= {f"language/{name}": base for name in (SLOW, RARELY, *OFTEN)}
     runs |= {f"language/{DESCENT}": [run_of([0.0], step_s=1.0, status="diverged")]}
     section = language_section(runs)
     found = {row.what: str(row.ours) for row in claims(section)}
