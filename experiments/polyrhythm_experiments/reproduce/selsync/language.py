@@ -5,6 +5,7 @@ from typing import Any
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.report.figures import Chart
 from polyrhythm.sim import Scenario
+from polyrhythm.telemetry.result import RunResult
 from polyrhythm_experiments.reproduce.convergence import (
     GAIN,
     PATIENCE,
@@ -122,7 +123,7 @@ LANGUAGE_TEXT = (
 def rows_of(runs: Results, of: str) -> list[ClaimRow]:
     said, base, ours = PAPER[of], runs["language/BSP"], runs[f"language/SelSync {of}"]
     steps, soon = steps_over(ours, base, log_likelihood), sooner(ours, base, log_likelihood)
-    further = f"{level_note(ours, base, log_likelihood)} {exchange_note(ours)}"
+    further = level_note(ours, base, log_likelihood) if steps.value else seen_note(ours, base)
     return [
         ClaimRow(f"LSSR reached, Transformer, {of}", "table 1", said.lssr, lssr(ours), often_note(runs)),
         ClaimRow(f"perplexity less BSP's, {of}", "table 1", said.gain, less(ours, base), less_note(runs, of)),
@@ -150,12 +151,18 @@ def less_note(runs: Results, of: str) -> str:
     return f"The exchanges: at an LSSR of {mean_text(lssr(more))} it is {mean_text(less(more, runs['language/BSP']))}."
 
 
-def exchange_note(ours: Runs) -> str:
-    """What the criterion takes at the least: it sees a run at exchanges only."""
-    least = over_seeds(
-        [2 * PATIENCE / (1 - run.lssr) if run.lssr is not None and run.lssr < 1 else None for run in ours]
+def seen_note(ours: Runs, base: Runs) -> str:
+    """Why a run may not be seen to converge: it is evaluated at exchanges only."""
+    counts = [len(run.curve) for run in ours]
+    best, other = (mean_text(over_seeds([best_perplexity(run) for run in runs], perplexities)) for runs in (ours, base))
+    return (
+        f"The exchanges: {min(counts)} to {max(counts)} evaluations in {STEPS:,} steps. The best perplexity is {best}, "
+        f"of BSP {other}; at the paper's LSSR, see below."
     )
-    return f"{2 * PATIENCE} exchanges take {mean_text(least)} steps."
+
+
+def best_perplexity(run: RunResult) -> float | None:
+    return min((perplexity([point]) for point in run.curve), default=None)
 
 
 def seldom_note(runs: Results) -> str:

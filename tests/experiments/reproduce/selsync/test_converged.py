@@ -14,8 +14,10 @@ from polyrhythm_experiments.reproduce.selsync.language import (
     OFTEN,
     RARELY,
     SLOW,
+    best_perplexity,
     language_section,
     language_trials,
+    seen_note,
 )
 from polyrhythm_experiments.reproduce.selsync.settings import converged_trials, place
 
@@ -76,11 +78,23 @@ def test_the_language_model_is_compared_by_perplexity() -> None:
     found = {row.what: str(row.ours) for row in claims(section)}
     assert found["perplexity less BSP's, delta = 0.3"] == "+0.00"
     assert found["sooner at convergence, Transformer, LSSR = 0.725"] == "2x"
+    whys = {row.what: row.why for row in claims(section)}
+    assert whys["steps to convergence over BSP's, Transformer, delta = 0.3"].startswith("It has BSP's result in 1x")
     table = section.grids[-1]
     assert table.rows[0][2] == f"{math.exp(2.0):.1f}"
     assert table.rows[-1][:3] == [DESCENT, "0.5", "diverged"]
     (chart,) = section.charts
     assert list(chart.figure.data[0].y)[-1] == pytest.approx(math.exp(2.0))
+
+
+def test_a_run_that_seldom_exchanges_is_not_seen_to_converge() -> None:
+    base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0], step_s=5.0)]
+    del ours[0].curve[4:]
+    assert seen_note(ours, base).startswith(
+        "The exchanges: 4 to 4 evaluations in 2,000 steps. The best perplexity is 7.4,"
+    )
+    del ours[0].curve[:]
+    assert best_perplexity(ours[0]) is None
 
 
 def test_the_language_model_learns_from_words(quick: Lab) -> None:
