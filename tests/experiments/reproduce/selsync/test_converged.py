@@ -10,6 +10,7 @@ from polyrhythm_experiments.reproduce.selsync import language, settings
 from polyrhythm_experiments.reproduce.selsync.converged import converged_section
 from polyrhythm_experiments.reproduce.selsync.converged_causes import CHANGED, DECAYED, FEWER, LARGER
 from polyrhythm_experiments.reproduce.selsync.language import (
+    AMONG_MANY,
     DESCENT,
     OFTEN,
     RARELY,
@@ -17,6 +18,7 @@ from polyrhythm_experiments.reproduce.selsync.language import (
     best_perplexity,
     language_section,
     language_trials,
+    many_place,
     seen_note,
 )
 from polyrhythm_experiments.reproduce.selsync.settings import converged_trials, place
@@ -73,14 +75,17 @@ def test_the_language_model_is_compared_by_perplexity() -> None:
     base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0, 1.0], step_s=5.0)]
     runs = {f"language/{name}": ours if name.startswith("SelSync") else base for name in language.METHODS}
     runs |= {f"language/{name}": base for name in (SLOW, RARELY, *OFTEN)}
+    runs |= {many_place(name): base if name == "BSP" else ours for name in AMONG_MANY}
     runs |= {f"language/{DESCENT}": [run_of([0.0], step_s=1.0, status="diverged")]}
     section = language_section(runs)
     found = {row.what: str(row.ours) for row in claims(section)}
-    assert found["perplexity less BSP's, delta = 0.3"] == "+0.00"
-    assert found["sooner at convergence, Transformer, LSSR = 0.725"] == "2x"
+    assert found["perplexity less BSP's, 4 workers, delta = 0.3"] == "+0.00"
+    assert found["sooner at convergence, 4 workers, LSSR = 0.725"] == "2x"
+    assert found["sooner at convergence, 16 workers, delta = 0.5"] == "2x"
     whys = {row.what: row.why for row in claims(section)}
-    assert whys["steps to convergence over BSP's, Transformer, delta = 0.3"].startswith("It has BSP's result in 1x")
-    table = section.grids[-1]
+    assert whys["steps to convergence over BSP's, 4 workers, delta = 0.3"].startswith("It has BSP's result in 1x")
+    table, many = section.grids[-2:]
+    assert [row[0] for row in many.rows] == list(AMONG_MANY)
     assert table.rows[0][2] == f"{math.exp(2.0):.1f}"
     assert table.rows[-1][:3] == [DESCENT, "0.5", "diverged"]
     (chart,) = section.charts
@@ -90,9 +95,7 @@ def test_the_language_model_is_compared_by_perplexity() -> None:
 def test_a_run_that_seldom_exchanges_is_not_seen_to_converge() -> None:
     base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0], step_s=5.0)]
     del ours[0].curve[4:]
-    assert seen_note(ours, base).startswith(
-        "The exchanges: 4 to 4 evaluations in 2,000 steps. The best perplexity is 7.4,"
-    )
+    assert seen_note(ours, base).startswith("The exchanges: a seed has 4 evaluations at least, 4 at most.")
     del ours[0].curve[:]
     assert best_perplexity(ours[0]) is None
 
