@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.report.figures import Chart
 from polyrhythm.sim import Scenario
-from polyrhythm.telemetry.result import RunResult
 from polyrhythm_experiments.reproduce.convergence import (
     GAIN,
     PATIENCE,
@@ -134,8 +133,8 @@ def tables(runs: Results, group: Results) -> list[Grid]:
 LANGUAGE_TEXT = (
     f"The validation part of WikiText-2 by words, of which the {WORDS:,} most frequent are told apart: {SAMPLES:,} "
     f"samples of 35 words to learn from, {TEST_SAMPLES} of its last tenth to test. A Transformer of two layers, 64 "
-    f"wide, with two heads; mini-batches of {BATCH}, smoothing factor {FACTOR:g}. Adam at the "
-    f"fixed rate of {RATE:g}; the last row of the table has the paper's SGD at {PAPER_RATE:g} without its decay. "
+    f"wide, with two heads; mini-batches of {BATCH}, smoothing factor {FACTOR:g}. Adam at the fixed rate of "
+    f"{RATE:g}; the last row with {WORKERS} workers has the paper's SGD at {PAPER_RATE:g} without its decay. "
     f"Perplexity is exp of the mean cross-entropy of a test word. A run is evaluated every {EVERY} steps, or at the "
     f"next exchange if replicas differ, and ends when the mean cross-entropy of {PATIENCE} evaluations is less than "
     f"{GAIN:g} below that of the {PATIENCE} before, at the latest after {STEPS:,} steps, with {MANY} workers "
@@ -151,7 +150,9 @@ def rows_of(runs: Results, compared: Compared, of: str) -> list[ClaimRow]:
     what = f"{compared.title}, {of}"
     return [
         ClaimRow(f"LSSR reached, {what}", "table 1", said.lssr, lssr(ours), often_note(runs)),
-        ClaimRow(f"perplexity less BSP's, {what}", "table 1", said.gain, less(ours, base), less_note(runs, of)),
+        ClaimRow(
+            f"perplexity less BSP's, {what}", "table 1", said.gain, less(ours, base), less_note(runs, compared, of)
+        ),
         ClaimRow(f"steps to convergence over BSP's, {what}", "table 1", said.steps, steps, further),
         ClaimRow(f"sooner at convergence, {what}", "table 1", said.sooner, soon, step_note(ours, base)),
     ]
@@ -167,27 +168,37 @@ def often_note(runs: Results) -> str:
     return f"Workers and mini-batches: in {OFTEN_STEPS} steps at delta 0.3 it is {', '.join(shares)}."
 
 
-def less_note(runs: Results, of: str) -> str:
-    """What exchanges, or BSP's rate, have to do with the difference to BSP."""
+def less_note(runs: Results, compared: Compared, of: str) -> str:
+    """What exchanges, BSP's rate, or that it is the last evaluations, have to do with the difference to BSP."""
+    base, ours = compared.runs["BSP"], compared.runs[of]
+    more = compared.runs.get(f"LSSR = {LSSR}")
+    if more is None:
+        return best_note(ours, base)
     if of.startswith("LSSR"):
-        ours, slow = runs[f"language/SelSync {of}"], runs[f"language/{SLOW}"]
-        return f"BSP's rate: at 1/{SLOWER} of it for BSP it is {mean_text(less(ours, slow))}."
-    more = runs[f"language/SelSync LSSR = {LSSR}"]
-    return f"The exchanges: at an LSSR of {mean_text(lssr(more))} it is {mean_text(less(more, runs['language/BSP']))}."
+        slow = runs[f"language/{SLOW}"]
+        return f"BSP's rate: at 1/{SLOWER} of it for BSP it is {mean_text(less(ours, slow))}. {best_note(ours, base)}"
+    return f"The exchanges: at an LSSR of {mean_text(lssr(more))} it is {mean_text(less(more, base))}."
+
+
+def best_note(ours: Runs, base: Runs) -> str:
+    """The difference to BSP before either learns its samples by heart."""
+    best = difference(bests(ours), bests(base), signed)
+    return f"Overfitting within the last {PATIENCE} evaluations: between the best it is {mean_text(best)}."
 
 
 def seen_note(ours: Runs, base: Runs) -> str:
     """Why a run may not be seen to converge: it is evaluated at exchanges only."""
     counts = [len(run.curve) for run in ours]
-    best, other = (mean_text(over_seeds([best_perplexity(run) for run in runs], perplexities)) for runs in (ours, base))
+    best, other = (mean_text(over_seeds(bests(runs), perplexities)) for runs in (ours, base))
     return (
-        f"The exchanges: a seed has {min(counts)} evaluations at least, {max(counts)} at most. The best perplexity is "
-        f"{best}, of BSP {other}; for more exchanges see below."
+        f"The exchanges: evaluations of a seed are {min(counts)} to {max(counts)}, the best perplexity is {best}, of "
+        f"BSP {other}; for more exchanges see below."
     )
 
 
-def best_perplexity(run: RunResult) -> float | None:
-    return min((perplexity([point]) for point in run.curve), default=None)
+def bests(runs: Runs) -> list[float | None]:
+    """The best perplexity of each seed; None if it was never evaluated."""
+    return [min((perplexity([point]) for point in run.curve), default=None) for run in runs]
 
 
 def seldom_note(runs: Results) -> str:

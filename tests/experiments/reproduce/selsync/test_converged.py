@@ -15,7 +15,7 @@ from polyrhythm_experiments.reproduce.selsync.language import (
     OFTEN,
     RARELY,
     SLOW,
-    best_perplexity,
+    bests,
     language_section,
     language_trials,
     many_place,
@@ -84,6 +84,7 @@ def test_the_language_model_is_compared_by_perplexity() -> None:
     assert found["sooner at convergence, 16 workers, delta = 0.5"] == "2x"
     whys = {row.what: row.why for row in claims(section)}
     assert whys["steps to convergence over BSP's, 4 workers, delta = 0.3"].startswith("It has BSP's result in 1x")
+    assert whys["perplexity less BSP's, 4 workers, LSSR = 0.725"].endswith("between the best it is +0.00.")
     table, many = section.grids[-2:]
     assert [row[0] for row in many.rows] == list(AMONG_MANY)
     assert table.rows[0][2] == f"{math.exp(2.0):.1f}"
@@ -95,9 +96,11 @@ def test_the_language_model_is_compared_by_perplexity() -> None:
 def test_a_run_that_seldom_exchanges_is_not_seen_to_converge() -> None:
     base, ours = [run_of([1.0, 1.0], step_s=10.0)], [run_of([1.0], step_s=5.0)]
     del ours[0].curve[4:]
-    assert seen_note(ours, base).startswith("The exchanges: a seed has 4 evaluations at least, 4 at most.")
+    assert seen_note(ours, base).startswith(
+        "The exchanges: evaluations of a seed are 4 to 4, the best perplexity is 7.4,"
+    )
     del ours[0].curve[:]
-    assert best_perplexity(ours[0]) is None
+    assert bests(ours) == [None]
 
 
 def test_the_language_model_learns_from_words(quick: Lab) -> None:
