@@ -85,7 +85,14 @@ def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
 def test_selsync_is_run_to_convergence_and_by_perplexity(selsync: Document) -> None:
     found = {row.what for row in rows(selsync)}
     assert {"accuracy less BSP's, CNN, SGD, delta 0.3", "sooner at convergence, MLP, Adam, delta 0.5"} <= found
-    assert {"perplexity less BSP's, delta = 0.3", "perplexity, FedAvg (1, 0.25), less BSP's"} <= found
+    assert {
+        "accuracy less BSP's, CNN, Adam, delta 0.3",
+        "steps to convergence over BSP's, 16 workers, delta = 0.5",
+    } <= found
+    assert {
+        "perplexity less BSP's, 4 workers, delta = 0.3",
+        "perplexity, FedAvg (1, 0.25), less BSP's, 4 workers",
+    } <= found
 
 
 def test_no_reason_of_selsync_is_without_a_figure(selsync: Document) -> None:

@@ -117,7 +117,7 @@ def delta_rows(runs: Results, title: str, delta: str, base: Runs) -> list[ClaimR
     gain, why = difference(last_score(ours), last_score(base)), rate_note(runs, title, name)
     steps, further = steps_over(ours, base), level_note(ours, base)
     return [
-        ClaimRow(f"LSSR, {of}", "table 1", said.lssr, lssr(ours), often_note(runs, title)),
+        ClaimRow(f"LSSR, {of}", "table 1", said.lssr, lssr(ours), often_note(runs)),
         ClaimRow(f"accuracy less BSP's, {of}", "table 1", said.gain, gain, why),
         ClaimRow(f"steps to convergence over BSP's, {of}", "table 1", said.steps, steps, further),
         ClaimRow(f"sooner at convergence, {of}", "table 1", said.sooner, sooner(ours, base), step_note(ours, base)),
