@@ -1,9 +1,11 @@
 """A run that goes on from a kept moment of another is the run."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, load_scenario, simulate
@@ -49,6 +51,16 @@ def test_in_time(led_by: str, policy: str) -> None:
     assert check(scenario, led_by, policy) >= 0
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """As without OMP_NUM_THREADS; sums of several threads have other last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("policy", ["switch:bsp@0.3,asp", "local:4"])
 def test_with_gradients(policy: str) -> None:
     training = TrainingConfig(task="digits", epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)

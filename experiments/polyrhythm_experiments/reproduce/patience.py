@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.engine import Engine
+from polyrhythm.sim.job import one_thread
 from polyrhythm.sim.observer import Observer, TellShare
-from polyrhythm.sim.run import one_thread, run
+from polyrhythm.sim.run import run
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.convergence import Score, accuracy, converged, log_likelihood
 

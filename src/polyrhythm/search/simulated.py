@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from polyrhythm.policies import parse_policy
 from polyrhythm.search.plan import Knob, SearchTrial, TrialOutcome
 from polyrhythm.sim import Scenario, simulate
+from polyrhythm.sim.job import one_thread
 from polyrhythm.sim.prefix import Prefix
-from polyrhythm.sim.run import one_thread
 from polyrhythm.telemetry import RunResult
 
 

@@ -174,3 +174,15 @@ def opened(trace: str | Path | None, header: Header) -> Iterator[TraceWriter | N
 
 def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+@contextmanager
+def one_thread(scenario: Scenario) -> Iterator[int]:
+    """Keep torch, if it is needed, to one thread; gives how many it had."""
+    if scenario.training is None:
+        yield 1
+        return
+    from polyrhythm.training import gradient
+
+    with gradient.one_thread() as threads:
+        yield threads

@@ -17,7 +17,7 @@ from polyrhythm.sim.cluster.compute import streams
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.job import SimJob, blank_result, build_job, build_numerics, one_line, transport_plan
+from polyrhythm.sim.job import SimJob, blank_result, build_job, build_numerics, one_line, one_thread, transport_plan
 from polyrhythm.sim.observer import Observer
 from polyrhythm.telemetry import Meter, RunResult
 
@@ -168,7 +168,8 @@ class Prefix:
             self.live.engine.begin()
         self.live.pause.at(self._stop_at(share))
         try:
-            self.live.engine.go_on()
+            with one_thread(self.scenario):
+                self.live.engine.go_on()
         except DivergedError as error:
             self.finished = finish(self.live, self._blank(self.policy), error)
         if self.live.pause.paused and self.finished is None:
@@ -183,7 +184,8 @@ class Prefix:
 
     def finish(self) -> RunResult:
         if self.finished is None:
-            self.finished = complete(self.live, self._blank(self.policy))
+            with one_thread(self.scenario):
+                self.finished = complete(self.live, self._blank(self.policy))
         return self.finished
 
     def branch(self, policy: Policy[Any]) -> tuple[RunResult, float]:
@@ -193,7 +195,8 @@ class Prefix:
         """
         snapshot = self._latest(policy)
         reused_s = snapshot.now_s
-        return complete(snapshot, self._blank(policy)), reused_s
+        with one_thread(self.scenario):
+            return complete(snapshot, self._blank(policy)), reused_s
 
     def _latest(self, policy: Policy[Any]) -> RunSnapshot:
         """A copy of the last kept moment to which this policy would have led as well, now led by it."""

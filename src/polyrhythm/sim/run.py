@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
-from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, opened
+from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, one_thread, opened
 from polyrhythm.sim.observer import Observer, TellShare
 from polyrhythm.telemetry import Meter, RunResult
 
@@ -205,18 +205,6 @@ def run_one(
     except PolyrhythmError as error:
         spec = policy if isinstance(policy, str) else policy.spec
         return index, blank_result(scenario, spec, seed, None, status="failed", message=one_line(error))
-
-
-@contextmanager
-def one_thread(scenario: Scenario) -> Iterator[int]:
-    """Keep torch, if it is needed, to one thread; gives how many it had."""
-    if scenario.training is None:
-        yield 1
-        return
-    from polyrhythm.training import gradient
-
-    with gradient.one_thread() as threads:
-        yield threads
 
 
 def trace_name(policy: Policy[Any], seed: int) -> str:
