@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from statistics import median
@@ -160,8 +161,9 @@ def polyrhythm(steps: bool, carrier: str = "unix") -> Opener:
     def open_worker(size: int, stack: ExitStack) -> Callable[[], None]:
         name = f"unix:@polyrhythm-bench-{os.getpid()}"
         address = name if carrier == "unix" else f"tcp:127.0.0.1:{free_port()}"
-        start_server(serve_polyrhythm, address, steps, stack=stack)
-        return PolyrhythmWorker(address, 0, size).exchange
+        token = "" if carrier == "unix" else "bench"
+        start_server(partial(serve_polyrhythm, token=token), address, steps, stack=stack)
+        return PolyrhythmWorker(address, 0, size, token).exchange
 
     return open_worker
 

@@ -228,10 +228,8 @@ class CoordinatorClient:
 
     def is_awaited(self, epoch: int) -> bool:
         """Whether the coordinator has said so after this epoch; all else that it has said stays."""
-        if self._client.broken:
-            self._client.wait(
-                lambda: True, "while it waited for others outside of its loop"
-            )  # raises what has happened
+        if self._client.broken:  # raises what has happened
+            self._client.wait(lambda: True, "while it waited for others outside of its loop")
         self._loop.step(0.0)
         if (message := Awaited(epoch)) in self._inbox:
             self._inbox.remove(message)
