@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from polyrhythm.policies import parse_policy
 from polyrhythm.search.plan import Knob, SearchTrial, TrialOutcome
 from polyrhythm.sim import Scenario, simulate
-from polyrhythm.sim.job import one_thread
 from polyrhythm.sim.prefix import Prefix
 from polyrhythm.telemetry import RunResult
 
@@ -29,11 +28,10 @@ class SimulatedTrials:
 
     def __call__(self, trial: SearchTrial) -> TrialOutcome:
         """Train, or go on from a beginning that is there already."""
-        with one_thread(self.scenario):
-            if not self.reuse:
-                result = simulate(self.scenario, parse_policy(trial.spec), seed=trial.run)
-                return outcome_of(trial, result, result.duration_s)
-            return self._branched(trial, self._prefix(trial.run))
+        if not self.reuse:
+            result = simulate(self.scenario, parse_policy(trial.spec), seed=trial.run)
+            return outcome_of(trial, result, result.duration_s)
+        return self._branched(trial, self._prefix(trial.run))
 
     def _prefix(self, run: int) -> Prefix:
         if run not in self.prefixes:

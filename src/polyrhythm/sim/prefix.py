@@ -164,16 +164,19 @@ class Prefix:
         """Run up to shortly before this share of the workload is processed, and keep that moment; never backwards."""
         if self._is_behind(share):
             return
-        if not self.live.recorder.entries:
-            self.live.engine.begin()
-        self.live.pause.at(self._stop_at(share))
-        try:
-            with one_thread(self.scenario):
-                self.live.engine.go_on()
-        except DivergedError as error:
-            self.finished = finish(self.live, self._blank(self.policy), error)
+        with one_thread(self.scenario):
+            self._go_on(self._stop_at(share))
         if self.live.pause.paused and self.finished is None:
             self.kept.append(self.live.copy())
+
+    def _go_on(self, samples: float) -> None:
+        if not self.live.recorder.entries:
+            self.live.engine.begin()
+        self.live.pause.at(samples)
+        try:
+            self.live.engine.go_on()
+        except DivergedError as error:
+            self.finished = finish(self.live, self._blank(self.policy), error)
 
     def follow(self, policy: Policy[Any], shares: Sequence[float]) -> None:
         """Advance to one of these shares after the other, as long as another policy would have led there as well."""

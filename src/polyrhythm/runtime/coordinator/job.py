@@ -175,20 +175,24 @@ class Job:
         it is asked to come, if that can be; see `call_in`.
         """
         member, epoch = self.members[worker], message.epoch
-        others = [member.ready for member in self.members.values() if member.ready]
         if member.ready is None or not epoch == self.epoch == member.ready.epoch:
             return
-        awaited = any(ready.epoch > epoch for ready in others)
+        awaited = bool(self._before_next)
         if awaited and member.away == epoch:
             log.warning("rank %d stays outside after epoch %d, with its parameters; others go on", worker, epoch)
             member.ready = None
         member.away, member.outside = epoch if awaited else -1, message
         self.call_in()
 
+    @property
+    def _before_next(self) -> list[Ready]:
+        """Of those who stand before the next epoch."""
+        return [member.ready for member in self.members.values() if member.ready and member.ready.epoch > self.epoch]
+
     def call_in(self) -> None:
         """Ask whoever waits in a collective to begin another epoch with those who have yet to come to that."""
-        before = [member.ready for member in self.members.values() if member.ready and member.ready.epoch > self.epoch]
-        least = min([ready.collectives for ready in before if ready.collectives is not None], default=UNKNOWN)
+        counts = [ready.collectives for ready in self._before_next if ready.collectives is not None]
+        least = min(counts, default=UNKNOWN)
         for worker, member in self.members.items():
             ready, outside = member.ready, member.outside
             if ready is None or outside is None or not outside.epoch == ready.epoch == self.epoch:
