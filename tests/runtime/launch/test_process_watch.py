@@ -5,11 +5,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from polyrhythm.runtime.launch import process_watch
+from polyrhythm.runtime.launch import process_watch, torchrun
 from polyrhythm.runtime.launch.forked import RunningProcess
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.protocol import Address
@@ -76,6 +77,30 @@ def watch_without_answers(_: int, name: str) -> tuple[dict[int, int], list[str]]
         workers: dict[int, RunningProcess] = {rank: Popen(["false"]) for rank in range(2)}
         address = Address(f"unix:@{name}", "job", "secret")
         return process_watch.ProcessWatch(address, coordinator, workers, 1e6, 1.0).wait(), said
+
+
+def launch_signalled(_: int, script: str) -> tuple[object, list[str]]:
+    """SIGTERM comes when the first of two workers has been started."""
+    start, said = torchrun.start_worker, list[str]()
+
+    def start_and_signal(plan: torchrun.LaunchOrder, rank: int, *rest: Any) -> RunningProcess:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return start(plan, rank, *rest)
+
+    with (
+        patch.object(torchrun, "start_worker", start_and_signal),
+        patch.object(process_watch, "say", lambda *lines: said.extend(lines)),
+        pytest.raises(SystemExit) as ended,
+    ):
+        torchrun.launch(["--nproc-per-node=2", script])
+    return ended.value.code, said
+
+
+def test_a_signal_finds_the_launcher_while_it_starts_workers(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print()")
+    (ended,) = run_workers(launch_signalled, 1, str(tmp_path / "script.py"))
+    assert ended == (128 + signal.SIGTERM, ["SIGTERM: workers have 30 s to end; once more ends them at once"])
 
 
 def test_a_silent_coordinator_does_not_keep_the_launcher() -> None:

@@ -38,7 +38,7 @@ class ProcessWatch:
     Args:
         address: of the coordinator.
         coordinator: its process, or its standby's, if it is on this host.
-        workers: by rank.
+        workers: by rank; a signal may come before they have all been started and put there.
         hang_after: seconds of silence after which the coordinator is given up.
         grace_s: how long the workers may take after a signal.
         elsewhere: whether it has workers on other hosts, for which it goes on after the last of these.

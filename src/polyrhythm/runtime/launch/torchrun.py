@@ -204,12 +204,9 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
         wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
         coordinator = start.start() if start is not None else None
     os.environ[RUN] = run_number(plan)
-    watcher = watch.process if watch else None
     if plan.node.changing and not plan.node.rank:
         LastCall(plan.coordinator, plan.node, plan.processes, say).start()
-    workers = {rank: start_worker(plan, rank, port[rank], fork) for rank in plan.ranks}
-    if fork is not None and not config.max_restarts:
-        fork.close()
+    workers = dict[int, RunningProcess]()
     limits = config.hang_after, config.grace
     restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port[rank], fork, count))
     watched = ProcessWatch(
@@ -218,11 +215,15 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
         workers,
         *limits,
         plan.node.count > 1,
-        watcher,
+        watch.process if watch else None,
         restarts,
         start,
         config.group_size,
     )
+    for rank in plan.ranks:
+        workers[rank] = start_worker(plan, rank, port[rank], fork)
+    if fork is not None and not config.max_restarts:
+        fork.close()
     return watched.wait()
 
 
