@@ -59,8 +59,6 @@ class Attended(DistributedDataParallel):
     What it contributes is -0.0, which changes no bit of a sum, and is left over only where nobody contributes more.
     """
 
-    _attends = False
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         group = self.process_group
@@ -97,18 +95,13 @@ class Attended(DistributedDataParallel):
         """A forward pass without the model; `again` after one of the script, whose buffers are exchanged."""
         if again:
             self.require_forward_param_sync = False
-        self._attends = True
+        self.__dict__["_run_ddp_forward"] = self._nothing  # by which torch runs the model
         try:
             return list(DistributedDataParallel.forward(self, torch.zeros(1)))  # type: ignore[no-untyped-call]
         finally:
-            self._attends = False
+            del self.__dict__["_run_ddp_forward"]
 
-    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if self._attends:
-            return self._nothing()
-        return super()._run_ddp_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-
-    def _nothing(self) -> list[Tensor]:
+    def _nothing(self, *inputs: Any) -> list[Tensor]:
         # A parameter without a gradient anywhere keeps none if torch looks for those that are unused. Those of a pass
         # under no_sync it takes for used, and then each needs a gradient.
         few = self.find_unused_parameters and not self.passes.alone

@@ -48,7 +48,8 @@ class SwitchGroup(dist.ProcessGroup):
         timeout: limit of one collective.
 
     Attributes:
-        launched_s: when a collective was launched last, on `time.perf_counter`.
+        launches: collectives so far.
+        launched_s: when the last one was launched, on `time.perf_counter`.
         meanwhile: done once, while the next collective that is waited for here is under way.
 
     torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
@@ -63,9 +64,10 @@ class SwitchGroup(dist.ProcessGroup):
         self.generation: Generation | None = None
         self._building: Building | None = None
         self._aborted = "", ""
-        self.launched_s = 0.0
+        self.launched_s, self.launches = 0.0, 0
         self.meanwhile: Callable[[], None] | None = None
-        self._launched = self._usual = self._earlier = 0
+        self._began = self._last = 0
+        """Collectives launched before this step, and by its likely end."""
         self._name = BACKEND
 
     def bind(self, store: Store, worker: int) -> None:
@@ -141,13 +143,7 @@ class SwitchGroup(dist.ProcessGroup):
 
     def step(self) -> None:
         """A step is over. The next is likely to launch as many collectives, and has nothing to do after the last."""
-        self._earlier += self._launched
-        self._usual, self._launched = self._launched, 0
-
-    @property
-    def launches(self) -> int:
-        """Collectives that were launched so far."""
-        return self._earlier + self._launched
+        self._began, self._last = self.launches, 2 * self.launches - self._began
 
     def shutdown(self) -> None:
         self.set_local()
@@ -245,26 +241,27 @@ class SwitchGroup(dist.ProcessGroup):
 
     def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
         self.launched_s = time.perf_counter()
-        self._launched += 1
+        self.launches += 1
         generation, on_gpu = self.generation, outputs[0].is_cuda
         if generation is None or generation.health.failure is not None:
             if fill:
                 fill()
             return FinishedWork(outputs)
-        if offer := generation.in_memory(name, outputs, opts):
+        if generation.shared and (offer := generation.shared.offer(name, outputs, opts)):
             return self._exchange(offer)
         try:
             work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
             generation.health.fail(first_line(error))
             return FinishedWork(outputs)
-        if self._launched == self._usual and not on_gpu and name not in BETWEEN_TWO:
-            self._do_meanwhile()
+        if self.launches == self._last and not on_gpu and name not in BETWEEN_TWO:
+            if self.meanwhile is not None:
+                self._do_meanwhile()
             return wait_for(work, generation.health, outputs)
         return guard(work, generation.health, outputs)
 
     def _exchange(self, offer: Offer) -> dist.Work:
-        if self._launched != self._usual:
+        if self.launches != self._last:
             return offer.start()
         offer.run_now(self._do_meanwhile)
         return FinishedWork(offer.tensors)

@@ -103,7 +103,8 @@ class OwnValues:
 
     def __init__(self) -> None:
         self._places: set[str] = set()
-        self._followed: Followed | None = None
+        self.followed: Followed | None = None
+        """Until the next step; mostly there is nothing to follow."""
 
     def check(self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor]) -> None:
         """A worker is about to have its own value, under a policy or after one."""
@@ -123,24 +124,16 @@ class OwnValues:
         if name != "barrier" and not all(map(counts, outputs)):
             self._follow(outputs, error)
 
-    def backward(self, roots: Iterable[Tensor]) -> None:
-        if self._followed is not None:
-            self._followed.check(self._followed.recorded, roots)
-
-    def step(self, parameters: Iterable[Tensor]) -> None:
-        if self._followed is not None:
-            self._followed.check(self._followed.reached, [p.grad for p in parameters if p.grad is not None])
-
     def stepped(self) -> None:
-        if self._followed is not None and _get_current_dispatch_mode() is self._followed:
-            self._followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._followed = None
+        if self.followed is not None and _get_current_dispatch_mode() is self.followed:
+            self.followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.followed = None
 
     def _follow(self, outputs: list[Tensor], error: RefusalError) -> None:
-        if self._followed is None:
-            self._followed = Followed(error)
-            self._followed.__enter__()  # type: ignore[no-untyped-call]
-        self._followed.add(outputs)
+        if self.followed is None:
+            self.followed = Followed(error)
+            self.followed.__enter__()  # type: ignore[no-untyped-call]
+        self.followed.add(outputs)
 
 
 class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -163,7 +156,13 @@ class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def add(self, tensors: Iterable[Tensor]) -> None:
         self.reached |= {key(tensor): tensor for tensor in tensors}
 
-    def check(self, found: dict[int, Tensor], tensors: Iterable[Tensor]) -> None:
+    def backward(self, roots: Iterable[Tensor]) -> None:
+        self._check(self.recorded, roots)
+
+    def step(self, parameters: Iterable[Tensor]) -> None:
+        self._check(self.reached, [p.grad for p in parameters if p.grad is not None])
+
+    def _check(self, found: dict[int, Tensor], tensors: Iterable[Tensor]) -> None:
         if any(key(tensor) in found for tensor in tensors):
             raise self.error
 

@@ -4,7 +4,7 @@ It also knows which of them make up an optimizer step, and which came to nothing
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -299,8 +299,7 @@ class SessionLoader(Generic[LoaderSample]):
     def _indices(self, order: list[int]) -> Iterator[list[int]]:
         """Indices of each mini-batch that is drawn; several for one step if gradients are accumulated."""
         while (draw := self._source.draw()) is not None:
-            read = [self._read(order, sample_range) for sample_range in draw.sample_ranges]
-            indices = read[0] if len(read) == 1 else list(chain.from_iterable(read))
+            indices = self._read(order, draw.sample_ranges)
             if self._accumulate == 1 and indices:
                 self._drawn.append((draw, len(indices), 1.0, True))
                 yield self._own(indices)
@@ -321,12 +320,12 @@ class SessionLoader(Generic[LoaderSample]):
         del draw
         return evenly(indices, min(self._accumulate, len(indices)))
 
-    def _read(self, order: list[int], sample_range: SampleRange) -> list[int]:
-        return (
-            self._sharded.indices(sample_range).tolist()
-            if self._sharded
-            else order[sample_range.start : sample_range.stop]
-        )
+    def _read(self, order: list[int], ranges: Sequence[SampleRange]) -> list[int]:
+        if self._sharded:
+            return list(chain.from_iterable(self._sharded.indices(each).tolist() for each in ranges))
+        if len(ranges) == 1:
+            return order[ranges[0].start : ranges[0].stop]
+        return list(chain.from_iterable(order[each.start : each.stop] for each in ranges))
 
 
 def terms_of(dataset: Dataset[Any], dealt: Dealt | None) -> dict[str, Term]:

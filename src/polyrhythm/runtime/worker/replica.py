@@ -157,9 +157,10 @@ class ScriptReplica:
 
     def show_gradients(self) -> None:
         """Give the script its gradients back, which it may log; nothing happens if they were not hidden."""
-        for parameter, gradient in zip(self.parameters, self._gradients, strict=False):
-            parameter.grad = gradient
-        self._gradients = []
+        if self._gradients:
+            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+                parameter.grad = gradient
+            self._gradients = []
 
     def step(self, parts: Sequence[Optimizer] | None = None) -> None:
         """Make the step that the script has not, and let nobody hear of it who listens to the optimizer."""

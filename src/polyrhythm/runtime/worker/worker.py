@@ -145,7 +145,8 @@ class Worker:
 
     def dealt(self, draw: DrawnBatch, part: float = 1.0) -> None:
         """The script gets a mini-batch, or this part of it by its weight in a step of several."""
-        self._position.deal(draw, self.apart, len(self.phase.members) if self.phase else 1)
+        phase = self._context.phase
+        self._position.deal(draw, not self._side.together, len(phase.members) if phase else 1)
         if self._weighs:
             self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
 

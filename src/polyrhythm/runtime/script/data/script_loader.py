@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
@@ -229,11 +230,11 @@ class ScriptLoader(SessionLoader[Any]):
         processed = self._draws.worker.processed if self._left else None
         return self._made if processed is None else self.steps_to(round(processed / self._width))
 
-    @property
+    @cached_property
     def _whole(self) -> int:
         return even_steps(self._samples, self._ranks, self._script_batch)
 
-    @property
+    @cached_property
     def _width(self) -> int:
         return self._ranks * self._script_batch
 

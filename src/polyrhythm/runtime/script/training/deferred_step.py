@@ -62,6 +62,8 @@ class DeferredStep:
 
     def complete(self) -> None:
         """Add what was kept to the gradients at hand."""
+        if not self._kept:
+            return
         kept, self._kept = self._kept, []
         for parameter, gradient in zip(self._replica.parameters, kept, strict=False):
             if gradient is not None:

@@ -177,10 +177,10 @@ class ScriptSession(Session):
             parts: mini-batches of a step.
             other: says why another loader is not the training loader.
         """
-        if not self.has_batch:
+        if not self._accumulation.samples:
             without = "optimizer.step without a mini-batch of the training loader; make one step for each"
             raise refuse(other() or without)
-        if not self.step_due and run.batches != len(run.loader):
+        if not self._accumulation.due and run.batches != len(run.loader):
             raise refuse(
                 f"optimizer.step after {run.unstepped} mini-batches, where the first took {parts}; "
                 "make each step from as many, but for the last of an epoch"
@@ -206,7 +206,10 @@ class ScriptSession(Session):
         return self.differs or not self.aligned
 
     def _trains_more(self, optimizer: Optimizer) -> bool:
-        return not self._known.issuperset(map(id, trained_by(optimizer)))
+        for group in optimizer.param_groups:  # of which all are nearly always known, frozen ones apart
+            if not self._known.issuperset(map(id, group["params"])):
+                return not self._known.issuperset(map(id, trained_by(optimizer)))
+        return False
 
     def train_again(self) -> None:
         """The script has finished a training and begins another one: leave the job until the next coordinator is there.
@@ -328,7 +331,7 @@ class ScriptSession(Session):
             self._joint.before(optimizer)
         elif self._accumulation.due:
             self.deferred.complete()
-            self._exchange.before_step(self.parameters)
+            self._exchange.before_step(self._replica.parameters)
             self._worker.before_step(self._accumulation.samples)
         elif not self.apart and any(path.endswith(SCALER) for path, _ in callers()):
             raise refuse("a GradScaler's step in the middle of the job's; accumulate in the same way in every epoch")
@@ -340,8 +343,8 @@ class ScriptSession(Session):
             self._joint.after()
         elif self.deferred.under_way:
             self.deferred.stepped()
-        else:
-            super()._after_step(optimizer, args, kwargs)
+        elif not self._worker.left:
+            self._worker.after_step(self._accumulation.take())
 
 
 def normalises(model: nn.Module) -> bool:

@@ -87,7 +87,8 @@ class Training:
             self.warm_up.seen.backward()
             return
         self._steps.used()  # though the model may be in evaluation mode
-        self._own_values.backward(roots)
+        if self._own_values.followed is not None:
+            self._own_values.followed.backward(roots)
         if session.deferred.fresh:
             session.deferred.backward(together=not session.apart)
 
@@ -116,7 +117,8 @@ class Training:
     def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
         check_step(optimizer)
         self._steps.before_step(optimizer)
-        self._own_values.step(session.parameters)
+        if self._own_values.followed is not None:
+            self._own_values.followed.step(session.parameters)
         if self._script.schedules.follows and not session.apart:
             self._script.schedules.meet(self._steps.begun)
 

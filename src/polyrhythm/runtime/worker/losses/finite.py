@@ -41,13 +41,11 @@ class FiniteWatch:
         for loss in losses:
             if loss.is_cuda:
                 self._fetch(loss, step)
-            elif not math.isfinite(value := self._know(loss)):
-                return step, value
+                continue
+            self.latest = loss.item()
+            if not math.isfinite(self.latest):
+                return step, self.latest
         return self._arrived() if self._in_flight else None
-
-    def _know(self, loss: Tensor) -> float:
-        self.latest = float(loss.item())
-        return self.latest
 
     def _fetch(self, loss: Tensor, step: int) -> None:
         copy, copied = loss.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -57,6 +55,7 @@ class FiniteWatch:
     def _arrived(self) -> tuple[int, float] | None:
         while self._in_flight and self._in_flight[0].copied.query():  # type: ignore[no-untyped-call]
             step, loss, _ = self._in_flight.popleft()
-            if not math.isfinite(value := self._know(loss)):
-                return step, value
+            self.latest = loss.item()
+            if not math.isfinite(self.latest):
+                return step, self.latest
         return None
