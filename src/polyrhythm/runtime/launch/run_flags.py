@@ -14,6 +14,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
 from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
+from polyrhythm.runtime.wire.setting_values import label
 
 NEAR = 0.7
 """Least likeness of two flags, without their dashes, of which one may have been meant for the other."""
@@ -253,8 +254,10 @@ def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def refuse_meaningless(parser: argparse.ArgumentParser, layer: ConfigLayer) -> None:
-    """No setting of torchrun that would do nothing here, but at its default."""
+    """No setting of torchrun that would do nothing here, but at its default, and none of ours without a value."""
     for name, (value, where) in layer.items():
+        if name in HELP and value == "":
+            raise UsageError(f"{label(name, where)} has no value; give one or leave it out")
         if name in REFUSED and value != parser.get_default(name):
             flag = where if value is True else f"{where} {value}"
             shown = flag if where == flag_of(name) else f"{name} = {value} in {where}"

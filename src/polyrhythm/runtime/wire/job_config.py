@@ -16,6 +16,8 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.setting_values import (
     DURATION_WORDS,
     JOB_NAME_WORDS,
+    LONGEST_S,
+    LONGEST_WORDS,
     alternatives,
     is_job_name,
     kind_words,
@@ -205,12 +207,15 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         self._require("start_method", alternatives(START_METHODS), (None, *START_METHODS).__contains__)
         for name in ("every", "snapshot"):
             self._require(name, DURATION_WORDS, lambda value: seconds(value) > 0)
+            self._require(name, LONGEST_WORDS, lambda value: seconds(value) <= LONGEST_S)
         for name in ("shards", "epochs", "workers", "keep", "group_size"):
             self._require(name, "at least 1", lambda value: value >= 1)
         self._require("hang_after", "more than 0 seconds", lambda value: value > 0)
         for name in ("max_restarts", "max_coordinator_restarts"):
             self._require(name, "at least 0", lambda value: value >= 0)
-        self._require("grace", "at least 0 seconds", lambda value: 0 <= value < math.inf)
+        self._require("grace", "at least 0 seconds", lambda value: value >= 0)
+        for name in ("hang_after", "grace"):
+            self._require(name, LONGEST_WORDS, lambda value: value <= LONGEST_S)
         self._require("worker_gpus", "at least 0", lambda value: 0 <= value < math.inf)
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
         for name in ("ui_port", "metrics_port", "master_port"):
