@@ -54,7 +54,8 @@ class CheckpointKeeper:
         self._samples_then = self._samples = self.found.manifest.snapshot.position.samples if self.found else 0
         self._repeated = self._lost_samples()
         self._snapshots: dict[int, JobSnapshot] = {}
-        self._saved: dict[int, Saved] = {}
+        self._early: tuple[int, Saved] | None = None
+        """A worker, and what it has written or could not before all stood at that checkpoint."""
         self._said = ""
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="polyrhythm-checkpoints", daemon=True)
@@ -102,17 +103,25 @@ class CheckpointKeeper:
     def keep(self, snapshot: JobSnapshot) -> None:
         """All workers stand at a checkpoint, and one of them writes; of a script nobody does."""
         self._snapshots[snapshot.number] = snapshot
+        early, self._early = self._early, None
         if snapshot.script:
-            self.saved(Saved(snapshot.number))
+            self.saved(snapshot.saver, Saved(snapshot.number))
+        elif early is not None and early[1].number == snapshot.number:
+            self.saved(*early)
+        elif early is not None:  # not all came to stand there
+            self._tasks.put(partial(self._folder.discard, early[1].number))
 
     def complete(self, config: JobConfig) -> None:
         self._config = config
 
-    def saved(self, message: Saved) -> None:
-        config = self._config
-        snapshot = self._snapshots.pop(message.number, None)
-        if snapshot is None:
+    def saved(self, worker: int, message: Saved, begins: int = 0) -> None:
+        """A worker has written a checkpoint, or could not; perhaps that with which the phase at hand `begins`."""
+        config, snapshot = self._config, self._snapshots.get(message.number)
+        if snapshot is None and message.number == begins:
+            self._early = worker, message
+        if snapshot is None or snapshot.saver != worker:
             return
+        del self._snapshots[message.number]
         if message.trouble:
             self._fail(message.number, message.trouble)
             return

@@ -116,11 +116,12 @@ class JobCheckpoints:
         if self._keeper is not None:
             self._keeper.keep(snapshot)
 
-    def saved(self, message: Saved) -> None:
+    def saved(self, worker: int, message: Saved) -> None:
         """From any thread: a worker has written, or could not."""
         keeper = self._keeper
         if keeper is not None:
-            self._loop.call_from_thread(lambda: keeper.saved(message))
+            snapshots = self._coordinator.snapshots
+            self._loop.call_from_thread(lambda: keeper.saved(worker, message, snapshots.number))
 
     def lost(self, worker: int) -> None:
         if self._keeper is not None:

@@ -269,7 +269,7 @@ class CoordinatorServer:
         if isinstance(message, Confirmed):
             self.loop.call_from_thread(partial(self.act, self.coordinator.choice.confirmed, worker, message))
         elif isinstance(message, Saved):
-            self._checkpoints.saved(message)
+            self._checkpoints.saved(worker, message)
         else:
             self.loop.call_from_thread(partial(self.record, worker, message))
 

@@ -1,0 +1,79 @@
+"""The coordinator's side of checkpoints: what workers say of them, in any order."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.core.workload import Workload
+from polyrhythm.runtime.checkpoint.keeper import CheckpointKeeper
+from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position, Saved
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.protocol import Ready
+
+
+def snapshot(number: int) -> JobSnapshot:
+    """Of the start of a job, which rank 0 writes."""
+    position = Position(0, 0, 0, 0, 0, Workload(8, 8).state(), Ready(0, 8, 2))
+    return JobSnapshot(number, position, "bsp", "bsp", "", {})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*checkpoint*"))
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> CheckpointKeeper:
+    return CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)))
+
+
+@pytest.mark.parametrize("first", ["written", "all stand"])
+def test_a_worker_may_have_written_before_all_stand_at_a_checkpoint(
+    keeper: CheckpointKeeper, tmp_path: Path, first: str
+) -> None:
+    for number in (1, 2):
+        calls = [partial(keeper.keep, snapshot(number)), partial(keeper.saved, 0, Saved(number), begins=number)]
+        for call in calls if first == "all stand" else reversed(calls):
+            call()
+        assert not keeper.busy
+    keeper.close()
+    assert names(tmp_path) == ["checkpoint-000001", "checkpoint-000002"]
+
+
+@pytest.mark.parametrize("first", ["failed", "all stand"])
+def test_after_one_that_could_not_be_written_comes_the_next(
+    keeper: CheckpointKeeper, tmp_path: Path, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".checkpoint-000001.partial").mkdir()
+    full = Saved(1, trouble="No space left on device")
+    calls = [partial(keeper.keep, snapshot(1)), partial(keeper.saved, 0, full, begins=1)]
+    for call in calls if first == "all stand" else reversed(calls):
+        call()
+    assert not keeper.busy
+    assert "cannot be written to" in caplog.text
+    keeper.keep(snapshot(2))
+    keeper.saved(0, Saved(2))
+    keeper.close()
+    assert names(tmp_path) == ["checkpoint-000002"]
+
+
+def test_one_at_which_not_all_came_to_stand_is_dropped(keeper: CheckpointKeeper, tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint-000001.partial").mkdir()
+    keeper.saved(0, Saved(1), begins=1)
+    keeper.keep(snapshot(2))
+    assert keeper.busy
+    keeper.close()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("worker", "begins"), [(1, 1), (0, 0)], ids=["another worker", "before it begins"])
+def test_a_word_of_another_time_says_nothing(
+    keeper: CheckpointKeeper, tmp_path: Path, worker: int, begins: int
+) -> None:
+    """As from before the death of a coordinator, which has begun a checkpoint of the same number."""
+    keeper.saved(worker, Saved(1), begins)
+    keeper.keep(snapshot(1))
+    assert keeper.busy
+    keeper.saved(0, Saved(1))
+    keeper.close()
+    assert names(tmp_path) == ["checkpoint-000001"]
