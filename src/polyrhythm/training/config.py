@@ -48,7 +48,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     """
 
     task: str = "digits"
-    """What is learned: digits, fashion-mnist, cifar10 or text."""
+    """What is learned: digits, fashion-mnist, cifar10, cifar10-16 (its images averaged down to 16x16) or text."""
 
     model: str | None = None
     """A model of the task, such as mlp, cnn, resnet20, resnet32, transformer or transformer-small; none: the first."""

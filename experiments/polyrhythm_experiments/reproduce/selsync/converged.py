@@ -36,6 +36,8 @@ from polyrhythm_experiments.reproduce.selsync.converged_causes import (
 from polyrhythm_experiments.reproduce.selsync.settings import METHODS, SETTINGS, FixedRate, place
 
 DELTAS = ("0.3", "0.5")
+SETTING_HEADINGS = ("", "rate", "workers", "steps at most", "an evaluation in", "images", "test images", "factor")
+METHOD_HEADINGS = ("method", "LSSR", "accuracy", "difference to BSP", "steps to convergence", "sooner")
 
 
 class Published(NamedTuple):
@@ -77,8 +79,8 @@ def key_of(title: str) -> str:
 
 
 def settings_table() -> Grid:
-    headings = ("", "rate", "workers", "steps at most", "an evaluation in", "images", "test images", "factor")
-    return Grid("What was trained", headings, [[title, *setting_cells(each)] for title, each in SETTINGS.items()])
+    cells = [[title, *setting_cells(each)] for title, each in SETTINGS.items()]
+    return Grid("What was trained", SETTING_HEADINGS, cells)
 
 
 def setting_cells(setting: FixedRate) -> list[str]:
@@ -138,8 +140,7 @@ def sooner(ours: Runs, base: Runs, score: Score = accuracy) -> Measured:
 def by_method(title: str, group: Results) -> Grid:
     base = group["BSP"]
     cells = [[name, *map(str, cells_of(runs, base))] for name, runs in group.items()]
-    headings = ("method", "LSSR", "accuracy", "difference to BSP", "steps to convergence", "sooner")
-    return Grid(title, headings, cells)
+    return Grid(title, METHOD_HEADINGS, cells)
 
 
 def cells_of(runs: Runs, base: Runs) -> list[Measured]:

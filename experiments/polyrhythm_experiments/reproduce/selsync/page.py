@@ -24,6 +24,7 @@ from polyrhythm_experiments.reproduce.selsync.converged import converged_section
 from polyrhythm_experiments.reproduce.selsync.converged_causes import converged_cause_trials
 from polyrhythm_experiments.reproduce.selsync.language import language_section, language_trials
 from polyrhythm_experiments.reproduce.selsync.live import live_section, lives
+from polyrhythm_experiments.reproduce.selsync.resnet import resnet_section
 from polyrhythm_experiments.reproduce.selsync.settings import converged_trials
 from polyrhythm_experiments.reproduce.selsync.table import curve_plot, table_cells, table_one
 from polyrhythm_experiments.reproduce.selsync.trials import ITERATIONS, LABELS, REGIMES, SKEWED, STRETCH, trials
@@ -40,6 +41,7 @@ def page(lab: Lab) -> Document:
         conditions=conditions(lab),
         parts=[
             converged_section(runs),
+            resnet_section(lab),
             language_section(runs),
             table_one(runs),
             data(runs),
@@ -49,7 +51,7 @@ def page(lab: Lab) -> Document:
             *([] if lab.quick else [live_section(lives(lab))]),
         ],
         missing=[
-            "A ResNet to convergence.",
+            "The ResNet-20 with 3 seeds, 16 workers, FedAvg or Adam, and runs that test a reason on it.",
             "ResNet101, VGG11 and AlexNet themselves, on CIFAR and ImageNet.",
             "SSP and the other settings of FedAvg to convergence: equal steps alone.",
             "The Transformer at the paper's size, on WikiText-103 and with all of its words, and SGD with the paper's "

@@ -67,6 +67,19 @@ def test_colours_are_channels_and_img_is_a_name_too(tmp_path: Path) -> None:
     torch.testing.assert_close(task.std.flatten(), channels.std(1, correction=0).float())
 
 
+def test_smaller_images_are_means_of_the_same_files(tmp_path: Path, own_cache: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / f"cifar10-{split}.parquet", encoded(3, side=32, channels=3))
+    full, small = (build_task(config(tmp_path, name)) for name in ("cifar10", "cifar10-16"))
+    assert len(list(own_cache.iterdir())) == 2
+    means = torch.nn.functional.avg_pool2d(full.test.inputs.double(), 2)
+    assert small.test.inputs.shape == (3, 3, 16, 16)
+    assert (small.test.inputs.double() - means).abs().max() <= 0.5
+    assert small.evaluate(small.build(0)).loss > 0
+    inputs, _ = small.batch(torch.arange(3))
+    torch.testing.assert_close(inputs.std((0, 2, 3), correction=0), torch.ones(3))
+
+
 def test_of_several_data_sets_in_one_folder_the_named_one_is_read(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write(tmp_path / f"fashion_mnist-{split}.parquet", encoded(5))

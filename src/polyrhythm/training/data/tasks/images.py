@@ -7,7 +7,7 @@ Files are decoded once; the tensors are kept in the user's cache (``$POLYRHYTHM_
 import io
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -27,12 +27,16 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class ImageSet:
-    """A data set of square images in ten classes: its repository on the Hugging Face coordinator and its format."""
+    """A data set of square images in ten classes: its repository on the Hugging Face coordinator and its format.
+
+    `halvings` is how often each square of four pixels becomes one, their mean.
+    """
 
     name: str
     repository: str
     channels: int
     side: int
+    halvings: int = field(default=0, repr=False)  # of files and decoded tensors, which do not depend on it
 
     @property
     def mode(self) -> str:
@@ -43,6 +47,7 @@ class ImageSet:
 IMAGE_SETS = {
     "fashion-mnist": ImageSet("fashion-mnist", "zalando-datasets/fashion_mnist", channels=1, side=28),
     "cifar10": ImageSet("cifar10", "uoft-cs/cifar10", channels=3, side=32),
+    "cifar10-16": ImageSet("cifar10", "uoft-cs/cifar10", channels=3, side=32, halvings=1),
 }
 
 
@@ -59,9 +64,23 @@ def image_task(kind: ImageSet, model: str, folder: str | None) -> Task:
         DataError: for a missing folder, file, column or package.
     """
     train, test = (load_split(kind, split, folder) for split in SPLITS)
+    for _ in range(kind.halvings):
+        train, test = halved(train), halved(test)
     mean, std = channel_statistics(train.inputs)
-    build = vision_model(model, kind.channels, kind.side)
+    build = vision_model(model, kind.channels, kind.side >> kind.halvings)
     return Task(kind.name, train, test, build, mean=mean, std=std)
+
+
+def halved(split: Split) -> Split:
+    """Images of half the side, of bytes too.
+
+    >>> halved(Split(torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8), torch.tensor([7]))).inputs.tolist()
+    [[[[3]]]]
+    """
+    samples, channels, side, _ = split.inputs.shape
+    squares = split.inputs.view(samples, channels, side // 2, 2, side // 2, 2)
+    sums = squares.sum((3, 5), dtype=torch.int16)
+    return Split(sums.add_(2).bitwise_right_shift_(2).to(torch.uint8), split.targets)
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
