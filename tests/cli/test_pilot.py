@@ -10,6 +10,8 @@ from polyrhythm.cli import pilot
 from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, resolved
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import read_command
+from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.worker.refusals import PILOT, refuse_unknown_share
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from tests.search.jobs import knee
 
@@ -142,6 +144,32 @@ def test_data_are_part_of_the_job(words: list[str], tmp_path: Path, monkeypatch:
         resolved(["--data", str(data), *words])
 
 
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [("(", "is no regular expression"), (r"top1 (\S+) (\S+)", "has 2 groups; give it one that is a number")],
+)
+def test_a_metric_that_finds_nothing_is_refused_before_a_run(words: list[str], metric: str, message: str) -> None:
+    with pytest.raises(PolyrhythmError, match=message):
+        read_pilot(["--metric", metric, *words])
+
+
+def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_pilot(words)
+    assert found is not None
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "${PILOT}" = 1 ] && echo accuracy 0.5\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert piloted_trial(found, TRIAL).accuracy == 0.5
+    baseline = JobConfig(policy="switch:bsp@1,asp")
+    refuse_unknown_share(baseline)
+    monkeypatch.setenv(PILOT, "1")
+    with pytest.raises(PolyrhythmError, match="nobody has said how many there are"):
+        refuse_unknown_share(baseline)
+
+
 def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:
     found = read_pilot(words)
     assert found is not None
@@ -180,8 +208,6 @@ def test_the_last_accuracy_counts() -> None:
         ("nothing", pilot.METRIC, "run 0 printed nothing that --metric"),
         ("accuracy 91.2", pilot.METRIC, "must be a share of 1"),
         ("top1 x", r"top1 (\S+)", "give it one group that is a number"),
-        ("top1 0.5 0.6", r"top1 (\S+) (\S+)", "give it one group that is a number"),
-        ("", "(", "is no regular expression"),
     ],
 )
 def test_an_output_without_an_accuracy_is_one_line(output: str, metric: str, message: str) -> None:

@@ -89,7 +89,23 @@ def read_pilot(arguments: Sequence[str]) -> Pilot | None:
     ours.add_argument("--policy", default="")
     options, rest = ours.parse_known_args(flags)
     template = template_of(options.policy)
+    if template:
+        check_metric(options.metric)
     return Pilot(options, tuple(rest), tuple(script), template, overruled) if template else None
+
+
+def check_metric(metric: str) -> None:
+    """Before anything is trained.
+
+    Raises:
+        UsageError: for what is no regular expression, or has several groups.
+    """
+    try:
+        groups = re.compile(metric).groups
+    except re.error as error:
+        raise UsageError(f"--metric {metric!r} is no regular expression: {error}") from error
+    if groups > 1:
+        raise UsageError(f"--metric {metric!r} has {groups} groups; give it one that is a number")
 
 
 def may_be_asked_for(arguments: Sequence[str]) -> bool:
@@ -215,13 +231,18 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
         JobError: if it fails.
     """
     from polyrhythm.runtime.wire.parent_death import dies_with_us
+    from polyrhythm.runtime.worker.refusals import PILOT
     from polyrhythm.search.plan import TrialOutcome
     from polyrhythm.training.divergence import DIVERGED
 
     command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
     started = time.perf_counter()
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, preexec_fn=dies_with_us(signal.SIGTERM)
+        command,
+        env={**os.environ, PILOT: "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=dies_with_us(signal.SIGTERM),
     ) as process:
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
@@ -235,10 +256,7 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
 
 def accuracy_in(output: str, metric: str, trial: "SearchTrial") -> float | None:
     """The last accuracy that a run printed; None if it is not finite."""
-    try:
-        found = re.findall(metric, output)
-    except re.error as error:
-        raise UsageError(f"--metric {metric!r} is no regular expression: {error}") from error
+    found = re.findall(metric, output)
     if not found:
         raise UsageError(
             f"pilot {trial.spec}, run {trial.run} printed nothing that --metric {metric!r} finds; "

@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from polyrhythm.core.workload import Workload
 from polyrhythm.runtime.checkpoint.keeper import CheckpointKeeper
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position, Saved
+from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready
 
@@ -77,3 +79,23 @@ def test_a_word_of_another_time_says_nothing(
     keeper.saved(0, Saved(1))
     keeper.close()
     assert names(tmp_path) == ["checkpoint-000001"]
+
+
+def test_what_is_being_written_when_a_coordinator_dies_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """The worker goes on writing, and tells the next coordinator."""
+    CheckpointKeeper(JobConfig(checkpoint=str(tmp_path))).close()
+    (tmp_path / ".checkpoint-000007.partial").mkdir()
+    keeper = CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)))
+    keeper.close()
+    assert keeper.latest == 7
+
+
+def test_a_phase_may_begin_without_the_worker_that_was_to_write(tmp_path: Path) -> None:
+    coordinator = Mock(job=Mock(members={1: None}))
+    checkpoints = JobCheckpoints(Mock(), coordinator, Mock())
+    checkpoints.open(JobConfig(checkpoint=str(tmp_path)), under_way=False)
+    checkpoints.lost(0)
+    checkpoints.keep(snapshot(1))
+    assert checkpoints._keeper is not None
+    assert not checkpoints._keeper.busy
+    checkpoints.close()

@@ -145,6 +145,18 @@ def test_a_terminal_that_is_gone_ends_a_job_as_sigterm_does(place: Place, method
     assert list(place.processes()) == []
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_ignore_an_interrupt_that_their_launcher_was_to_ignore(place: Place, method: str) -> None:
+    """As of a command that a shell's script has put into the background."""
+    script = "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = place.run(script, "--nproc-per-node", "2", "--start-method", method)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.stdout == "True\nTrue\n", done.stderr
+
+
 def test_a_signal_to_all_processes_finds_the_coordinator_waiting_for_its_workers(place: Place) -> None:
     done = place.run(SIGNALLED, "--nproc-per-node", "1", "--policy", "asp")
     assert (done.returncode, done.stdout) == (0, "samples 120\n"), done.stderr

@@ -13,12 +13,13 @@ from torch.optim.lr_scheduler import (
     ExponentialLR,
     LinearLR,
     LRScheduler,
+    OneCycleLR,
     ReduceLROnPlateau,
     SequentialLR,
 )
 
 from polyrhythm.errors import RefusalError
-from polyrhythm.runtime.script.schedulers import Schedules
+from polyrhythm.runtime.script.schedulers import MOST_BEYOND, Schedules
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")  # no optimizer makes a step here
 
@@ -125,6 +126,23 @@ def test_a_call_by_none_is_one_without_an_argument(job: Job, schedules: Schedule
     schedules.stepped()
     scheduler.step(epoch=None)
     assert scheduler.last_epoch == 6
+
+
+def test_a_schedule_that_is_too_short_fails_as_by_itself_but_not_for_what_is_counted_too_much(
+    job: Job, schedules: Schedules
+) -> None:
+    scheduler = OneCycleLR(optimizer(), 0.1, total_steps=4)
+    scheduler.step()
+    schedules.settle(stretched=False)
+    job.apart = True
+    for job.reached in range(1, 4 + MOST_BEYOND):
+        schedules.stepped()
+        scheduler.step()
+    assert scheduler.last_epoch == 4
+    job.reached += 1
+    schedules.stepped()
+    with pytest.raises(ValueError, match="The specified number of total steps is 4"):
+        scheduler.step()
 
 
 def test_what_a_scheduler_calls_within_its_own_step_is_not_judged(job: Job, schedules: Schedules) -> None:

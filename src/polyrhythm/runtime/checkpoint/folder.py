@@ -20,7 +20,7 @@ from polyrhythm.runtime.checkpoint.tensor_file import mark_of
 
 MANIFEST = "manifest"
 NAME = re.compile(r"checkpoint-(\d{6,})")
-PARTIAL = re.compile(r"\.checkpoint-\d{6,}\.partial")
+PARTIAL = re.compile(r"\.checkpoint-(\d{6,})\.partial")
 
 
 class WholeCheckpoint(NamedTuple):
@@ -77,11 +77,14 @@ class CheckpointFolder:
     def discard(self, number: int) -> None:
         shutil.rmtree(partial_of(self.path, number), ignore_errors=True)
 
-    def clean(self) -> None:
-        """Remove what was being written when everything was killed."""
+    def clean(self) -> int:
+        """Remove what was being written when the job, or only its coordinator, was killed; the highest number of it."""
+        highest = 0
         for entry in self.path.iterdir():
-            if PARTIAL.fullmatch(entry.name):
+            if found := PARTIAL.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
+                highest = max(highest, int(found[1]))
+        return highest
 
     def close(self) -> None:
         self._lock.close()

@@ -47,9 +47,9 @@ class CheckpointKeeper:
         assert config.checkpoint is not None, "a job without a folder keeps nothing"
         self._config, self._every_s = config, seconds(config.every)
         self._folder = CheckpointFolder(Path(config.checkpoint), config.keep)
-        self._folder.clean()
+        begun = self._folder.clean()  # perhaps a worker is still at it, whose word must be of no other checkpoint
         self.found = self._newest()
-        self.latest = max(self._folder.numbers(), default=0)
+        self.latest = max((begun, *self._folder.numbers()))
         self._newest_number = self.found.manifest.snapshot.number if self.found else 0
         self._samples_then = self._samples = self.found.manifest.snapshot.position.samples if self.found else 0
         self._repeated = self._lost_samples()

@@ -1,7 +1,7 @@
 """The checkpoints of a job in its coordinator's process: when one is taken, and what the job goes on from."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from polyrhythm.core import Policy
@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 class Counts(Protocol):
     epoch: int
     samples: int
+
+    @property
+    def members(self) -> Container[int]: ...
 
 
 class SavingCoordinator(Protocol):
@@ -115,6 +118,8 @@ class JobCheckpoints:
         """All workers stand at a checkpoint, and one of them writes."""
         if self._keeper is not None:
             self._keeper.keep(snapshot)
+            if snapshot.saver not in self._coordinator.job.members:  # the phase has begun without it
+                self._keeper.lost(snapshot.saver)
 
     def saved(self, worker: int, message: Saved) -> None:
         """From any thread: a worker has written, or could not."""

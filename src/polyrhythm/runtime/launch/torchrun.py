@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import REFUSED, UnreachableError, UsageError
+from polyrhythm.errors import REFUSED, PolicyError, UnreachableError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
@@ -144,8 +144,12 @@ def take_up_tls(config: JobConfig, node: Node) -> None:
     if node.count > 1:
         check_files(files)
     take_up(files, os.environ, node.count)
-    if "policy" in config.given:
+    if "policy" not in config.given:
+        return
+    try:
         check_cover(parse_policy(config.policy))
+    except PolicyError as error:  # the policy has broken nothing
+        raise UsageError(str(error)) from None
 
 
 def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
@@ -208,7 +212,13 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
         LastCall(plan.coordinator, plan.node, plan.processes, say).start()
     workers = dict[int, RunningProcess]()
     limits = config.hang_after, config.grace
-    restarts = Restarts(config.max_restarts, lambda rank, count: start_worker(plan, rank, port[rank], fork, count))
+    # Before the launcher handles it, after which a new process would have it as usual.
+    unheard = [signal.SIGHUP, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [])]
+
+    def begin(rank: int, restarts: int = 0) -> RunningProcess:
+        return start_worker(plan, rank, port[rank], unheard, fork, restarts)
+
+    restarts = Restarts(config.max_restarts, begin)
     watched = ProcessWatch(
         plan.coordinator,
         coordinator,
@@ -221,7 +231,7 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
         config.group_size,
     )
     for rank in plan.ranks:
-        workers[rank] = start_worker(plan, rank, port[rank], fork)
+        workers[rank] = begin(rank)
     if fork is not None and not config.max_restarts:
         fork.close()
     return watched.wait()
@@ -276,14 +286,20 @@ def announce(plan: LaunchOrder) -> None:
 
 
 def start_worker(
-    plan: LaunchOrder, rank: int, port: int, fork: WorkerFork | None = None, restarts: int = 0
+    plan: LaunchOrder,
+    rank: int,
+    port: int,
+    unheard: Sequence[int],
+    fork: WorkerFork | None = None,
+    restarts: int = 0,
 ) -> RunningProcess:
+    """Start one, which does not hear these signals if it is not forked; a fork has what its `WorkerFork` has."""
     environment = {**os.environ, **worker_environment(plan.config, plan.processes, rank, port, plan.node)}
     environment[COUNT] = str(restarts)
     if fork is not None and (forked := fork.start(plan.command[len(ADAPTED) :], environment)):
         return forked
     try:
-        return subprocess.Popen(plan.command, env=environment, preexec_fn=aside(dies_with_us(), signal.SIGHUP))
+        return subprocess.Popen(plan.command, env=environment, preexec_fn=aside(dies_with_us(), *unheard))
     except OSError as error:
         raise UsageError(f"cannot start {plan.command[0]}: {error.strerror}") from error
 

@@ -20,6 +20,9 @@ from polyrhythm.runtime.script.notices import refuse, script_line, tell
 MADE_APART = (SequentialLR, ChainedScheduler, ReduceLROnPlateau)
 """Those of torch that are made without `LRScheduler.__init__`."""
 
+MOST_BEYOND = 16
+"""Steps by which workers apart may count beyond the end of a schedule; after more the script fails, as by itself."""
+
 
 class Schedules:
     """All schedulers of a script.
@@ -33,6 +36,8 @@ class Schedules:
         self._apart, self._reached = apart, reached
         self._known: WeakSet[LRScheduler] = WeakSet()
         self._calls: Counter[LRScheduler] = Counter()
+        self._beyond: Counter[LRScheduler] = Counter()
+        """Steps that were left out after the end of each that has one."""
         self._places: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
         self._made: WeakKeyDictionary[LRScheduler, int] = WeakKeyDictionary()
         """Of those that follow the job: what was reached when they were last stepped."""
@@ -47,6 +52,7 @@ class Schedules:
     def begin_again(self) -> None:
         """A training is over: those of the next are yet to show what they do."""
         self._calls.clear()
+        self._beyond.clear()
         self._made.clear()
         self._before = self._now = 0
         self._were_apart = self.follows = self.left_alone = False
@@ -164,7 +170,9 @@ class Schedules:
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
         for _ in range(start, reached):
             if self._were_apart and is_over(scheduler):
-                break
+                self._beyond[scheduler] += 1
+                if self._beyond[scheduler] <= MOST_BEYOND:
+                    continue
             self._run(scheduler.step)
         self._made[scheduler] = max(reached, self._made[scheduler])
 

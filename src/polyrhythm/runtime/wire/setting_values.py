@@ -13,10 +13,10 @@ JOB_NAME_WORDS = f"of letters, digits, dots, dashes and underscores, at most {MO
 
 DURATION = re.compile(r"(\d+(?:\.\d*)?)([smh]?)", re.ASCII)
 DURATION_WORDS = "a duration of more than 0 seconds, such as 60s, 5m or 1h,"
-LONGEST_S = 1e6
-"""Of all durations, so that the system's timers bear them."""
+LONGEST_S = 7 * 86400.0
+"""Of all durations, so that the system's timers bear three times as much."""
 
-LONGEST_WORDS = f"at most {LONGEST_S:.0f} s, which is 11 days,"
+LONGEST_WORDS = f"at most {LONGEST_S:.0f} s, which is 7 days,"
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

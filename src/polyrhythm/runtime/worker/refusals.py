@@ -1,5 +1,6 @@
 """What a session refuses of a script that uses it."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.job_config import JobConfig
 
+PILOT = "POLYRHYTHM_PILOT"
+"""Environment variable of a run of a search, whose later runs count shares if this one does not."""
+
 
 def refuse_wrapped(model: nn.Module) -> None:
     """The session wraps the model itself."""
@@ -20,7 +24,8 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_unknown_share(config: JobConfig) -> None:
     """A share of one epoch would be served long before its time."""
-    if parse_policy(config.policy).counts_shares and "epochs" not in config.given:
+    counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
+    if counts and "epochs" not in config.given:
         raise UsageError(
             f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
             "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
