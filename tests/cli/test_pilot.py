@@ -114,6 +114,7 @@ def test_a_wrapped_search_tries_wrapped_policies(words: list[str], monkeypatch: 
     [
         ("switch:(sync-switch)@0.5,(sync-switch)", "names sync-switch 2 times; one switch point can be searched"),
         ("ssp:(sync-switch)", "ssp"),
+        ("sync-switch:0.5", "sync-switch takes no value; a point is named as in switch:bsp@0.5,asp"),
     ],
 )
 def test_a_search_that_stands_nowhere_is_refused(words: list[str], policy: str, message: str) -> None:

@@ -124,6 +124,8 @@ def template_of(policy: str) -> str:
         return ""
     if count > 1:
         raise UsageError(f"--policy {policy!r} names {NAME} {count} times; one switch point can be searched")
+    if f"{NAME}:" in policy:
+        raise UsageError(f"--policy {policy!r}: {NAME} takes no value; a point is named as in switch:bsp@0.5,asp")
     from polyrhythm.policies import parse_policy
 
     template = SWITCH if policy == NAME else ASKED.sub(f"({SWITCH})", policy)

@@ -14,6 +14,7 @@ two of the places 2 to 5 differ, one line at the start says which one holds.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -115,11 +116,14 @@ def combined(*layers: ConfigLayer) -> Choice:
 
 
 def same(name: str, first: Any, second: Any) -> bool:
-    """Whether two values mean the same."""
-    try:
-        return bool(canonical(name, first) == canonical(name, second))
-    except PolyrhythmError:  # said where the value is used
-        return bool(first == second)
+    """Whether two values mean the same, also where each is no number.
+
+    >>> same("policy", "ssp:3", "ssp:s=3"), same("hang_after", float("nan"), float("nan"))
+    (True, True)
+    """
+    with suppress(PolyrhythmError):  # said where the value is used
+        first, second = canonical(name, first), canonical(name, second)
+    return bool(first == second or (first != first and second != second))
 
 
 def with_session(config: JobConfig, arguments: Mapping[str, Any]) -> tuple[JobConfig, tuple[str, ...]]:
