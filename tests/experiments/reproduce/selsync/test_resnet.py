@@ -3,7 +3,7 @@
 import dataclasses
 
 from polyrhythm_experiments.reproduce import Lab, claims
-from polyrhythm_experiments.reproduce.selsync.resnet import NAMES, SLOWER_BSP, place, resnet_section, resnet_trials
+from polyrhythm_experiments.reproduce.selsync.resnet import CHANGES, LOCAL, NAMES, place, resnet_section, resnet_trials
 
 
 def test_selsync_stands_beside_bsp_and_the_paper(quick: Lab) -> None:
@@ -13,13 +13,13 @@ def test_selsync_stands_beside_bsp_and_the_paper(quick: Lab) -> None:
     assert found["sooner at convergence, ResNet-20, delta 0.5"].why.startswith("A step of BSP takes")
     assert all(any(map(str.isdigit, row.why)) for row in found.values() if row.why)
     setting, table = section.grids[1:]
-    assert [row[0] for row in table.rows] == [*NAMES, SLOWER_BSP]
+    assert [row[0] for row in table.rows] == [*NAMES, *CHANGES, LOCAL]
     assert [len(grid.headings) for grid in (setting, table)] == [len(grid.rows[0]) for grid in (setting, table)]
 
 
 def test_each_method_trains_the_network_on_smaller_images_until_it_stands_still(quick: Lab) -> None:
     found = resnet_trials(dataclasses.replace(quick, quick=False))
-    assert set(found) == {place(name) for name in (*NAMES, SLOWER_BSP)}
+    assert set(found) == {place(name) for name in (*NAMES, *CHANGES, LOCAL)}
     assert {trial.until for trial in found.values()} == {"accuracy"}
     configs = [trial.scenario.training for trial in found.values()]
     assert {(config.task, config.model, config.schedule) for config in configs if config} == {
