@@ -9,7 +9,13 @@ from pathlib import Path
 
 SCRIPT = str(Path(__file__).parents[2] / "examples" / "train_gpt.py")
 SMALL = ["--vocabulary", "60", "--context", "8", "--width", "16", "--heads", "2", "--layers", "1"]
-TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    str(Path(__file__).with_name("leave_at_once.py")),
+]
 RUN = ["polyrhythm", "run", "--nproc-per-node", "2", "--policy"]
 
 
