@@ -89,9 +89,10 @@ def read_pilot(arguments: Sequence[str]) -> Pilot | None:
     ours.add_argument("--policy", default="")
     options, rest = ours.parse_known_args(flags)
     template = template_of(options.policy)
-    if template:
-        check_metric(options.metric)
-    return Pilot(options, tuple(rest), tuple(script), template, overruled) if template else None
+    if not template:
+        return None
+    check_metric(options.metric)
+    return Pilot(options, tuple(rest), tuple(script), template, overruled)
 
 
 def check_metric(metric: str) -> None:

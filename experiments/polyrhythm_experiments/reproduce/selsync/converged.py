@@ -37,7 +37,6 @@ from polyrhythm_experiments.reproduce.selsync.settings import METHODS, SETTINGS,
 
 DELTAS = ("0.3", "0.5")
 SETTING_HEADINGS = ("", "rate", "workers", "steps at most", "an evaluation in", "images", "test images", "factor")
-METHOD_HEADINGS = ("method", "LSSR", "accuracy", "difference to BSP", "steps to convergence", "sooner")
 
 
 class Published(NamedTuple):
@@ -140,7 +139,8 @@ def sooner(ours: Runs, base: Runs, score: Score = accuracy) -> Measured:
 def by_method(title: str, group: Results) -> Grid:
     base = group["BSP"]
     cells = [[name, *map(str, cells_of(runs, base))] for name, runs in group.items()]
-    return Grid(title, METHOD_HEADINGS, cells)
+    headings = ("method", "LSSR", "accuracy", "difference to BSP", "steps to convergence", "sooner")
+    return Grid(title, headings, cells)
 
 
 def cells_of(runs: Runs, base: Runs) -> list[Measured]:

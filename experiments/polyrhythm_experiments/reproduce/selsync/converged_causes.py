@@ -50,7 +50,12 @@ def slower(setting: FixedRate) -> FixedRate:
     >>> slower(SETTINGS["MLP, SGD"]).training
     {'learning_rate': 0.005}
     """
-    return setting._replace(training=setting.training | {"learning_rate": setting.training["learning_rate"] / SLOWER})
+    return at_rate(setting, 1 / SLOWER)
+
+
+def at_rate(setting: FixedRate, factor: float) -> FixedRate:
+    """At so many times its rate."""
+    return setting._replace(training=setting.training | {"learning_rate": factor * setting.training["learning_rate"]})
 
 
 def decayed(setting: FixedRate) -> FixedRate:

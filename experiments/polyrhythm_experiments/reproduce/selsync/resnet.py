@@ -10,19 +10,26 @@ from polyrhythm_experiments.reproduce.curves import accuracy_plot
 from polyrhythm_experiments.reproduce.figures import difference, mean_text
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
+from polyrhythm_experiments.reproduce.selsync import settings
 from polyrhythm_experiments.reproduce.selsync.causes import lssr
 from polyrhythm_experiments.reproduce.selsync.converged import (
     CAPTION,
     DELTAS,
-    METHOD_HEADINGS,
     SETTING_HEADINGS,
     Published,
-    cells_of,
+    by_method,
     setting_cells,
     sooner,
     steps_over,
 )
-from polyrhythm_experiments.reproduce.selsync.converged_causes import SLOWER, level_note, patient, slower, step_note
+from polyrhythm_experiments.reproduce.selsync.converged_causes import (
+    SLOWER,
+    at_rate,
+    level_note,
+    patient,
+    slower,
+    step_note,
+)
 from polyrhythm_experiments.reproduce.selsync.settings import METHODS, SGD, FixedRate
 
 SEEDS = 1
@@ -32,7 +39,7 @@ FASTER = 4
 """The rate is multiplied by this."""
 CHANGES: dict[str, Callable[[FixedRate], FixedRate]] = {
     f"BSP at 1/{SLOWER} of the rate": slower,
-    f"BSP at {FASTER} times the rate": lambda setting: with_rate(setting, FASTER * SGD["learning_rate"]),
+    f"BSP at {FASTER} times the rate": lambda setting: at_rate(setting, FASTER),
     "BSP of 1 worker": lambda setting: setting._replace(workers=1),
 }
 """What is tried of BSP: each name, and what becomes of the setting."""
@@ -60,12 +67,8 @@ def resnet_trials(lab: Lab) -> dict[str, Trial]:
     return found | {place(LOCAL): patient(lab, dealt, LOCAL)}
 
 
-def with_rate(setting: FixedRate, rate: float) -> FixedRate:
-    return setting._replace(training=setting.training | {"learning_rate": rate})
-
-
 def place(name: str) -> str:
-    return f"converged/ResNet-20/{name}"
+    return settings.place("ResNet-20", name)
 
 
 def setting_of(lab: Lab) -> FixedRate:
@@ -77,13 +80,12 @@ def resnet_section(lab: Lab) -> DocumentSection:
     own = resnet_lab(lab)
     runs = own.run(resnet_trials(own))
     group = {name: runs[place(name)] for name in (*NAMES, *CHANGES, LOCAL)}
-    cells = [[name, *map(str, cells_of(each, group["BSP"]))] for name, each in group.items()]
     setting = Grid("What was trained: ResNet-20", SETTING_HEADINGS, [["ResNet-20, SGD", *setting_cells(SETTING)]])
     return findings(
         "Table 1 to convergence: a ResNet-20 on CIFAR-10",
         text_of(own),
         [row for delta in DELTAS for row in delta_rows(group, delta)],
-        [setting, Grid("ResNet-20, SGD", METHOD_HEADINGS, cells)],
+        [setting, by_method("ResNet-20, SGD", group)],
         [accuracy_plot("converged-resnet-20-sgd", "ResNet-20, SGD", CAPTION, group)],
     )
 
