@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -91,6 +91,10 @@ class Lab:
     jobs: int = 1
     tell: Tell = nobody
     now: TellNow = nothing
+
+    def with_seeds(self, most: int) -> "Lab":
+        """The same with so many seeds at most."""
+        return replace(self, seeds=self.seeds[:most])
 
     def task(self, full: str = "Fashion-MNIST") -> str:
         """What is trained on, as a page says it; `full` unless it is a quick look."""

@@ -1,7 +1,6 @@
 """Table 1 of the paper on SelSync, run until accuracy stands still: a ResNet-20 on CIFAR-10."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from polyrhythm.report.document import DocumentSection, Grid
@@ -53,11 +52,6 @@ PAPER = {
 }
 
 
-def resnet_lab(lab: Lab) -> Lab:
-    """The same with fewer seeds."""
-    return replace(lab, seeds=lab.seeds[:SEEDS])
-
-
 def resnet_trials(lab: Lab) -> dict[str, Trial]:
     """Every method, BSP with each change, and exchanges at fixed steps."""
     setting = setting_of(lab)
@@ -77,7 +71,7 @@ def setting_of(lab: Lab) -> FixedRate:
 
 
 def resnet_section(lab: Lab) -> DocumentSection:
-    own = resnet_lab(lab)
+    own = lab.with_seeds(SEEDS)
     runs = own.run(resnet_trials(own))
     group = {name: runs[place(name)] for name in (*NAMES, *CHANGES, LOCAL)}
     setting = Grid("What was trained: ResNet-20", SETTING_HEADINGS, [["ResNet-20, SGD", *setting_cells(SETTING)]])

@@ -1,7 +1,5 @@
 """A ResNet-20 on CIFAR-10 in place of the MLP: Table I and figures 5(b) and 10 for 8 workers."""
 
-from dataclasses import replace
-
 from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.sim import Scenario
 from polyrhythm_experiments.reproduce.figures import mean_text
@@ -23,11 +21,6 @@ TABLE_ONE = {0.0625: "0.78x, 5.13x, 3.99x (setup 1)", 0.125: "0.89x, 1.66x, 1.60
 NAMES = ("BSP", "ASP", *(f"{share:g}" for share in SHARES))
 
 
-def resnet_lab(lab: Lab) -> Lab:
-    """The same with fewer seeds."""
-    return replace(lab, seeds=lab.seeds[:SEEDS])
-
-
 def resnet_trials(lab: Lab) -> dict[str, Trial]:
     """BSP, ASP and every switch in setup 1, and ASP's times alone."""
     scenario = resnet_scenario(lab)
@@ -47,7 +40,7 @@ def resnet_scenario(lab: Lab) -> Scenario:
 
 
 def resnet_section(lab: Lab) -> DocumentSection:
-    own = resnet_lab(lab)
+    own = lab.with_seeds(SEEDS)
     runs = own.run(resnet_trials(own))
     table = Grid("Table I, ResNet-20", TABLE_HEADINGS, [table_cells(runs, share) for share in SHARES])
     cells = [[label(name), *setup_cells(runs[f"resnet/{name}"], runs["resnet/BSP"])] for name in NAMES]

@@ -11,7 +11,6 @@ from polyrhythm_experiments.reproduce.sync_switch.resnet import (
     RATE,
     SEEDS,
     SHARES,
-    resnet_lab,
     resnet_scenario,
     resnet_section,
     resnet_trials,
@@ -44,6 +43,6 @@ def test_it_trains_the_network_of_the_paper_on_smaller_images(quick: Lab) -> Non
 
 
 def test_no_more_seeds_are_run_than_said(quick: Lab) -> None:
-    lab = resnet_lab(dataclasses.replace(quick, seeds=range(5)))
+    lab = dataclasses.replace(quick, seeds=range(5)).with_seeds(SEEDS)
     assert list(lab.seeds) == list(range(SEEDS))
     assert resnet_trials(lab)["resnet/times/ASP"].scenario.training is None
