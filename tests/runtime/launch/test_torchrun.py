@@ -13,7 +13,7 @@ from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.control_client import jobs_here
 from polyrhythm.runtime.launch.run_flags import make_parser
-from polyrhythm.runtime.launch.torchrun import launch, read_command, worker_environment
+from polyrhythm.runtime.launch.torchrun import check_package, launch, read_command, worker_environment
 from tests import wrong_policies
 from tests.ends import await_ends
 from tests.runtime.places import LIMIT_S, Place
@@ -233,6 +233,8 @@ WRONG = {
     ("--policy", "asp"): "no script given",
     ("--polcy", "asp", "a.py"): "unknown flag --polcy: did you mean --policy\\?",
     ("--tls", "x", "a.py"): "ambiguous option: --tls could match --tls-cert, --tls-key, --tls-ca",
+    ("--tls-ca", "none.pem", "a.py"): "--tls-ca none.pem cannot be used: No such file or directory",
+    ("--tls-cert", "none.pem", "a.py"): "--tls-cert, --tls-key and --tls-ca; --tls-key is missing",
     ("--patience", "a.py"): "unknown flag --patience: see polyrhythm run --help",
     ("--zzz", "a.py"): "unknown flag --zzz: see polyrhythm run --help",
     ("--job-family=x", "a.py"): "--job-family goes with --policy sync-switch, and the policy is another one",
@@ -269,6 +271,28 @@ def test_a_wrong_command_line_is_one_clear_line(arguments: tuple[str, ...]) -> N
 def test_a_script_that_is_not_there_is_told_before_anything_starts() -> None:
     with pytest.raises(PolyrhythmError, match="cannot find the script nowhere"):
         launch(["nowhere/train.py"])
+
+
+@pytest.mark.parametrize("module", ["nowhere", "nowhere.train", ".train"])
+def test_a_module_that_is_not_there_is_told_before_anything_starts(module: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"cannot find the module {module}: (nowhere|it) is neither here nor installed"
+    ):
+        launch(["-m", module])
+
+
+def test_a_file_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    with pytest.raises(UsageError, match=r"-m train\.py names a file; give the script without -m, or -m train"):
+        launch(["-m", "train.py"])
+
+
+def test_modules_of_this_folder_and_of_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    check_package("train")
+    check_package("torch.distributed.launch")
 
 
 def test_a_folder_is_no_script(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.script.bootstrap import execute, within_launcher
+from polyrhythm.runtime.script.bootstrap import check_module, execute, within_launcher
 from tests.runtime.script.runs import SCRIPTS, adapted, try_adapted
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -28,6 +28,20 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, str(SCRIPTS / "none.py"), ranks=1, stand_in=False)
     assert run.codes == [2]
     assert "cannot find the script" in run.stderr()
+
+
+def test_a_module_that_is_not_in_its_package() -> None:
+    for module in ("email.none", "email.none.deeper"):
+        with pytest.raises(UsageError, match=f"cannot find the module {module}"):
+            check_module(module)
+
+
+def test_a_package_that_misses_another_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "__init__.py").write_text("import nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        check_module("lacking.train")
 
 
 @pytest.mark.parametrize(

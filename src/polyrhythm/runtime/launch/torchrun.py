@@ -10,6 +10,8 @@ import sys
 import uuid
 import warnings
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +76,10 @@ class LaunchOrder(NamedTuple):
         """Whether the script is here, and is Python."""
         config = self.config
         script = self.command[0 if config.no_python else len(ADAPTED)]
-        if config.no_python or config.module:
+        if config.no_python:
+            return
+        if config.module:
+            check_package(self.command[len(ADAPTED) + 1])
             return
         if not Path(script).exists():
             raise UsageError(f"cannot find the script {script}")
@@ -94,6 +99,15 @@ class LaunchOrder(NamedTuple):
     @property
     def coordinator(self) -> Address:
         return coordinator_from(self.config, self.node)
+
+
+def check_package(module: str) -> None:
+    """Whether the first part of a module's name is here; for more, that part would have to be imported."""
+    first = module.partition(".")[0]
+    if Path(module).is_file():
+        raise UsageError(f"-m {module} names a file; give the script without -m, or -m {first}")
+    if not first or not (PathFinder.find_spec(first, [str(Path.cwd())]) or find_spec(first)):
+        raise UsageError(f"cannot find the module {module}: {first or 'it'} is neither here nor installed")
 
 
 def check_syntax(script: Path) -> None:
@@ -141,8 +155,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
 def take_up_tls(config: JobConfig, node: Node) -> None:
     """Let all processes of this host have TLS, if it is asked for."""
     files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca)
-    if node.count > 1:
-        check_files(files)
+    check_files(files, serves=node.count > 1 or bool(files.cert or files.key))
     take_up(files, os.environ, node.count)
     if "policy" not in config.given:
         return

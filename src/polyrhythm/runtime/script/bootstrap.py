@@ -6,6 +6,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch.distributed as dist
@@ -116,6 +117,7 @@ def execute(arguments: Sequence[str]) -> None:
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
         sys.path[0] = str(Path.cwd())
+        check_module(arguments[1])
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
     path = Path(arguments[0])
@@ -126,6 +128,18 @@ def execute(arguments: Sequence[str]) -> None:
     sys.argv = list(arguments)
     sys.path[0] = str(path.resolve().parent)
     runpy.run_path(str(path), run_name="__main__")
+
+
+def check_module(module: str) -> None:
+    """Whether there is such a module, in packages that can be imported."""
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        found = None
+    if found is None:
+        raise UsageError(f"cannot find the module {module}")
 
 
 def within_launcher(arguments: Sequence[str]) -> list[str]:
