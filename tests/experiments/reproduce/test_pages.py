@@ -72,6 +72,16 @@ def test_esync_has_six_networks_in_both_modes(esync: Document) -> None:
         assert all(value(esync, row.what) > 2 for row in found)
 
 
+def test_esync_has_six_networks_at_their_convergence(esync: Document) -> None:
+    found = {row.what: row.paper for row in rows(esync) if ", less standalone, " in row.what}
+    papers = ["+0.1 pt", "+0.5 pt", "+0.0 pt", "+0.4 pt", "-0.2 pt", "+0.1 pt"]
+    for mode in ("blocking", "non-blocking"):
+        networks = {what: paper for what, paper in found.items() if what.startswith(f"accuracy, ESync, {mode}, ")}
+        assert [*networks.values()][1:] == papers
+    (table,) = (grid for part in esync.parts for grid in part.grids if grid.title == "By network")
+    assert [row[1] for row in table.rows][:2] == ["92.9 %, 92.8 %", "93.7 %, 93.2 %"]
+
+
 def test_esync_is_compared_at_its_convergence(esync: Document) -> None:
     what = {row.what for row in rows(esync)}
     assert "accuracy, ESync, blocking, less standalone, each at its convergence" in what

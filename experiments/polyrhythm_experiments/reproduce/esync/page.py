@@ -22,6 +22,7 @@ from polyrhythm_experiments.reproduce.esync.causes import (
     steps_note,
 )
 from polyrhythm_experiments.reproduce.esync.converged import converged_section, converged_trials
+from polyrhythm_experiments.reproduce.esync.converged_networks import network_trials, networks_section
 from polyrhythm_experiments.reproduce.esync.live import live_section, lives
 from polyrhythm_experiments.reproduce.esync.table import local_steps, rounds_to_target, table_section, table_trials
 from polyrhythm_experiments.reproduce.esync.trials import (
@@ -64,7 +65,9 @@ LATE = 5
 
 
 def page(lab: Lab) -> Document:
-    runs = lab.run({**trials(lab), **table_trials(lab), **converged_trials(lab), **cause_trials(lab)})
+    runs = lab.run(
+        {**trials(lab), **table_trials(lab), **converged_trials(lab), **network_trials(lab), **cause_trials(lab)}
+    )
     return reproduction(
         title="ESync, reproduced",
         source=SOURCE,
@@ -74,6 +77,7 @@ def page(lab: Lab) -> Document:
             speed(runs),
             table_section(runs, paper_cluster().devices),
             converged_section(runs, [curves(runs, "i.i.d.")]),
+            networks_section(runs),
             skew(runs),
             remedy(runs),
             *([] if lab.quick else [live_section(lives(lab), *live_notes(runs))]),
