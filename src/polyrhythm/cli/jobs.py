@@ -25,8 +25,12 @@ class Action(StrEnum):
     SWITCH = "switch"
     DRAIN = "drain"
     REMOVE = "remove"
+    CHECKPOINT = "checkpoint"
     END = "end"
 
+
+SAVING_S = 600.0
+"""How long a checkpoint may take, with all workers' way to it."""
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")]
 At = Annotated[
@@ -136,6 +140,7 @@ def ctl(
 ) -> None:
     """Ask a running job how it is, switch its policy, drain or remove a worker, or end it; without JOB, list the jobs.
 
+    checkpoint: one is taken now, and the command ends when it is kept.
     drain: the worker finishes its step, hands its samples back and leaves; of a host, by its address, all do.
     remove: its process is killed.
     """
@@ -153,8 +158,9 @@ def ctl(
         ranks = ranks_on(argument, view_of(steer.ask(address, message_of(Action.STATUS, "", asker()))))
     else:
         ranks = [argument]
+    patience_s = SAVING_S if action is Action.CHECKPOINT else steer.PATIENCE_S
     for rank in ranks:
-        view = view_of(steer.ask(address, message_of(action, rank, asker())))
+        view = view_of(steer.ask(address, message_of(action, rank, asker()), patience_s))
     if json:
         typer.echo(msgspec.json.encode(view))
     else:
@@ -195,7 +201,7 @@ def ranks_on(host: str, view: "JobView") -> list[str]:
 
 
 def message_of(action: Action, argument: str, by: str) -> "ToControlled":
-    from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker
+    from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker, TakeCheckpoint
     from polyrhythm.runtime.wire.job_config import runnable
     from polyrhythm.runtime.wire.protocol import SwitchTo
 
@@ -214,6 +220,8 @@ def message_of(action: Action, argument: str, by: str) -> "ToControlled":
             return RemoveWorker(int(argument), by)
     if argument:
         raise UsageError(f"ctl JOB {action} takes no argument but got {argument!r}; leave it out")
+    if action is Action.CHECKPOINT:
+        return TakeCheckpoint(by)
     return EndJob(by) if action is Action.END else AskStatus()
 
 

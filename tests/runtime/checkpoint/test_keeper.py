@@ -2,11 +2,13 @@
 
 from functools import partial
 from pathlib import Path
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
 
 from polyrhythm.core.workload import Workload
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.keeper import CheckpointKeeper
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position, Saved
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
@@ -26,7 +28,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> CheckpointKeeper:
-    return CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)))
+    return CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)), Mock())
 
 
 @pytest.mark.parametrize("first", ["written", "all stand"])
@@ -83,19 +85,73 @@ def test_a_word_of_another_time_says_nothing(
 
 def test_what_is_being_written_when_a_coordinator_dies_has_a_number_of_its_own(tmp_path: Path) -> None:
     """The worker goes on writing, and tells the next coordinator."""
-    CheckpointKeeper(JobConfig(checkpoint=str(tmp_path))).close()
+    CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)), Mock()).close()
     (tmp_path / ".checkpoint-000007.partial").mkdir()
-    keeper = CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)))
+    keeper = CheckpointKeeper(JobConfig(checkpoint=str(tmp_path)), Mock())
     keeper.close()
     assert keeper.latest == 7
 
 
 def test_a_phase_may_begin_without_the_worker_that_was_to_write(tmp_path: Path) -> None:
-    coordinator = Mock(job=Mock(members={1: None}))
-    checkpoints = JobCheckpoints(Mock(), coordinator, Mock())
-    checkpoints.open(JobConfig(checkpoint=str(tmp_path)), under_way=False)
+    checkpoints = under_way(tmp_path, members={1: None})
     checkpoints.lost(0)
     checkpoints.keep(snapshot(1))
     assert checkpoints._keeper is not None
     assert not checkpoints._keeper.busy
     checkpoints.close()
+
+
+def under_way(folder: Path, members: dict[int, None], epoch: int = 0, of_script: bool = False) -> JobCheckpoints:
+    """Of a job with these workers, whose coordinator does what it is asked at once."""
+    loop = Mock(call_from_thread=lambda call: call())
+    coordinator = Mock(job=Mock(members=members, epoch=epoch), snapshots=Mock(of_script=of_script))
+    checkpoints = JobCheckpoints(loop, coordinator, lambda call: call())
+    checkpoints.open(JobConfig(checkpoint=str(folder)), under_way=False)
+    return checkpoints
+
+
+def write(checkpoints: JobCheckpoints, number: int, trouble: str = "") -> None:
+    """The worker says how it went, and the disk has it or not."""
+    keeper = checkpoints._keeper
+    assert keeper is not None
+    keeper.saved(0, Saved(number, trouble=trouble))
+    done = Event()
+    keeper._tasks.put(done.set)
+    done.wait()
+
+
+def test_who_asks_for_a_checkpoint_hears_when_it_is_kept(tmp_path: Path) -> None:
+    checkpoints, heard = under_way(tmp_path, members={0: None}), list[str]()
+    checkpoints.take(heard.append)
+    checkpoints.keep(snapshot(1))
+    assert heard == []
+    write(checkpoints, 1)
+    assert heard == [""]
+    assert names(tmp_path) == ["checkpoint-000001"]
+    checkpoints.close()
+
+
+def test_one_that_is_being_written_is_not_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    checkpoints, heard = under_way(tmp_path, members={0: None}), list[str]()
+    save: Mock = checkpoints._coordinator.save  # type: ignore[assignment]
+    checkpoints.keep(snapshot(1))
+    checkpoints.take(heard.append)
+    save.assert_not_called()
+    write(checkpoints, 1)
+    save.assert_called_once()
+    checkpoints.keep(snapshot(2))
+    assert heard == []
+    write(checkpoints, 2, "No space left on device")
+    assert heard == ["checkpoint 2 cannot be written: No space left on device"]
+    checkpoints.close()
+
+
+def test_where_nothing_can_be_kept_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    for checkpoints, why in (
+        (JobCheckpoints(Mock(), Mock(), Mock()), "it keeps no checkpoints; start it with --checkpoint DIR"),
+        (under_way(tmp_path / "early", {0: None}, epoch=-1), "it has not begun to train"),
+        (under_way(tmp_path / "script", {0: None}, of_script=True), "its script keeps snapshots of its own"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            checkpoints.take(pytest.fail)
+        checkpoints.close()

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch import control_client as steer
 from tests.runtime.coordinates import await_samples, kill_everything, train, trouble
 from tests.runtime.jobs import job
+from tests.runtime.places import LIMIT_S
 
 EPOCHS, SAMPLES, BATCH, COMPUTE_S = 3, 480, 4, 0.01
 
@@ -51,6 +54,27 @@ def test_a_job_that_was_killed_goes_on_with_other_workers(policy: str, tmp_path:
     assert trouble(weights, [3, 2]) == ""
     made_first = (weights[0] - 1 / 3).abs() < 1e-3
     assert 0 < made_first.sum() < EPOCHS * SAMPLES, "it has gone on from the first job's state"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:8"])
+def test_a_checkpoint_that_is_asked_for_has_all_until_then(policy: str, tmp_path: Path) -> None:
+    with job(train, 2, EPOCHS, SAMPLES, BATCH, COMPUTE_S, **settings(policy, tmp_path, every="1h")) as running:
+        assert await_samples(running, SAMPLES + SAMPLES // 2)
+        steer.take_checkpoint(steer.at(running.settings.job), LIMIT_S)
+        kill_everything(running)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-000001"]
+    weights = run(3, policy, tmp_path)
+    assert trouble(weights, [2, 3]) == ""
+    made_first = (weights[0] - 1 / 2).abs() < 1e-3
+    assert made_first.sum() >= SAMPLES + SAMPLES // 2, "it has gone on from there"
+
+
+def test_a_job_without_a_folder_takes_none(tmp_path: Path) -> None:
+    with job(train, 1, EPOCHS, SAMPLES, BATCH, COMPUTE_S, **settings("asp", tmp_path, checkpoint=None)) as running:
+        assert await_samples(running, 1)
+        with pytest.raises(UsageError, match="keeps no checkpoints; start it with --checkpoint DIR"):
+            steer.take_checkpoint(steer.at(running.settings.job), LIMIT_S)
+        kill_everything(running)
 
 
 def newest(folder: Path) -> Path:

@@ -68,6 +68,17 @@ with polyrhythm.session(model, optimizer) as session:
         print("saved", state["policy"], len(velocities), all(bool(v.abs().sum()) for v in velocities))
 """
 
+KEPT = """
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(3):
+        for number, (x, y) in enumerate(session.loader(data, batch_size=2)):
+            step(x, y)
+            if rank == 0 and (epoch, number) == (1, 2) and not os.path.exists("asked"):
+                open("asked", "w").close()
+                os.kill(os.getppid(), signal.SIGTERM)
+    print("samples", session.metrics["samples"])
+"""
+
 SIGNALLED = """
 from pathlib import Path
 
@@ -128,6 +139,18 @@ def test_the_servers_stay_for_the_last_checkpoint(place: Place) -> None:
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert done.stdout == "saved asp 2 True\n", done.stderr
     assert "polyrhythm: SIGTERM: workers have 30 s to end" in done.stderr
+    assert list(place.processes()) == []
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
+def test_a_job_that_is_asked_to_end_keeps_a_checkpoint_first(place: Place, policy: str) -> None:
+    arguments = "--nproc-per-node", "2", "--policy", policy, "--checkpoint", "kept", "--every", "1h"
+    first = place.run(KEPT, *arguments)
+    assert first.returncode == 128 + signal.SIGTERM, first.stderr
+    assert re.search(r"coordinator: checkpoint kept/checkpoint-000001: epoch [12], ", first.stderr)
+    again = place.run(KEPT, *arguments)
+    assert again.returncode == 0, again.stderr
+    assert "goes on from checkpoint kept/checkpoint-000001" in again.stderr
     assert list(place.processes()) == []
 
 

@@ -53,13 +53,16 @@ class JobCheckpoints:
         self._loop, self._coordinator, self._act = loop, coordinator, act
         self._keeper: CheckpointKeeper | None = None
         self._refusal = ""
+        self._asking: list[Callable[[str], None]] = []
+        self._due: list[Callable[[str], None]] = []
+        """Who has asked for a checkpoint that is yet to be taken, and who for that which is being taken."""
 
     def open(self, config: JobConfig, under_way: bool) -> None:
         """A job that is under way, whose coordinator has died, goes on if its folder is out of reach just now."""
         if config.checkpoint is None or self._keeper is not None:
             return
         try:
-            self._keeper = CheckpointKeeper(config)
+            self._keeper = CheckpointKeeper(config, self._settled)
         except (UsageError, OSError) as error:
             if under_way:
                 log.warning("%s; the job goes on without, and tries again every %s", error, config.every)
@@ -70,7 +73,7 @@ class JobCheckpoints:
 
     def _open_again(self, config: JobConfig) -> None:
         try:
-            self._keeper = CheckpointKeeper(config)
+            self._keeper = CheckpointKeeper(config, self._settled)
         except (UsageError, OSError):
             self._loop.call_later(seconds(config.every), lambda: self._open_again(config))
         else:
@@ -127,6 +130,40 @@ class JobCheckpoints:
         if keeper is not None:
             snapshots = self._coordinator.snapshots
             self._loop.call_from_thread(lambda: keeper.saved(worker, message, snapshots.number))
+
+    def take(self, tell: Callable[[str], None]) -> None:
+        """Take a checkpoint that has all that is processed by now.
+
+        Args:
+            tell: is called once it is kept, or could not be, with the reason.
+
+        Raises:
+            UsageError: if there is nothing to be kept, or nowhere.
+        """
+        if self._keeper is None:
+            raise UsageError("it keeps no checkpoints; start it with --checkpoint DIR")
+        if self._coordinator.snapshots.of_script:
+            raise UsageError("its script keeps snapshots of its own, with which the job's checkpoints begin")
+        if self._coordinator.job.epoch < 0:
+            raise UsageError("it has not begun to train; ask again in a second")
+        self._asking.append(tell)
+        if not self._keeper.busy:
+            self._take()
+
+    def _take(self) -> None:
+        self._due, self._asking = [*self._due, *self._asking], []
+        self._act(self._coordinator.save)
+
+    def _settled(self, trouble: str) -> None:
+        """From any thread: a checkpoint is kept, or could not be."""
+        self._loop.call_from_thread(lambda: self._settle(trouble))
+
+    def _settle(self, trouble: str) -> None:
+        due, self._due = self._due, []
+        for tell in due:
+            tell(trouble)
+        if self._asking:
+            self._take()
 
     def lost(self, worker: int) -> None:
         if self._keeper is not None:

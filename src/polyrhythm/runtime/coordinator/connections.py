@@ -9,13 +9,22 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import LeftReason
 from polyrhythm.errors import FrameError, UsageError
+from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.heartbeats import Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
 from polyrhythm.runtime.coordinator.stages import read_policy
 from polyrhythm.runtime.wire.connection import Channel, parse_address
-from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, DrainWorker, EndJob, RemoveWorker, Status
+from polyrhythm.runtime.wire.control_protocol import (
+    Absent,
+    AskStatus,
+    DrainWorker,
+    EndJob,
+    RemoveWorker,
+    Status,
+    TakeCheckpoint,
+)
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -39,6 +48,7 @@ class Steered(Protocol):
     recorder: JobRecorder
     channels: dict[int, Channel]
     heartbeats: Heartbeats
+    checkpoints: JobCheckpoints
 
     @property
     def coordinator(self) -> Coordinator:
@@ -93,10 +103,13 @@ class ControlAcceptor:
         self._job, self._channel, self._looked = job, channel, asked
 
     def received(self, message: Any) -> None:
-        """Steer or ask; the answer is the status, or why a policy is refused once all workers have been asked."""
+        """Steer or ask; the answer is the status, or why not: of a policy once all workers have been asked."""
         try:
             if isinstance(message, SwitchTo):
                 self._switch(message)
+            elif isinstance(message, TakeCheckpoint):
+                self._asked("for a checkpoint", message.by)
+                self._job.checkpoints.take(self._tell)
             else:
                 self._steer(message)
                 self._channel.send(status_of(self._job, message.after if isinstance(message, AskStatus) else 0))

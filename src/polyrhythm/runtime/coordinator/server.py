@@ -112,13 +112,13 @@ class CoordinatorServer:
         self._controllers = Controllers(self)
         self.channels: dict[int, Channel] = {}
         self._completion = Completion(config, log.warning)
-        self._checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
-        self.keep = self._checkpoints.keep
+        self.checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
+        self.keep = self.checkpoints.keep
         self._configure()
         self.started_s, self._made = self._recovery.open(self), self._recovery.made
         if self._recovery.goes_on:
             self.recorder.mend(self.coordinator.phase)
-            self._checkpoints.go_on(config)
+            self.checkpoints.go_on(config)
         # Before anything that has threads, as they are forked.
         told = memory, self._recovery.restored
         self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost, *told)
@@ -133,7 +133,7 @@ class CoordinatorServer:
             self.config, self.coordinator.job, self.monitor, self._recovery.trainings
         )
         self.remark = self.recorder.remark
-        self._checkpoints.open(self.config, self._recovery.goes_on)
+        self.checkpoints.open(self.config, self._recovery.goes_on)
 
     def run(self) -> None:
         try:
@@ -146,7 +146,7 @@ class CoordinatorServer:
             if self.again:
                 self._recovery.begin_again(self.again)
             self.heartbeats.stop()
-            self._checkpoints.close()
+            self.checkpoints.close()
             self.loop.close()
 
     # -- what the coordinator asks (see `Effects`) --------------------------------------------------------------------
@@ -255,7 +255,7 @@ class CoordinatorServer:
             self.act(self.coordinator.lost, worker, reason)
         if was_member and not self._over:
             self.recorder.lost(worker)
-        self._checkpoints.lost(worker)
+        self.checkpoints.lost(worker)
         self.shards.forget(worker)
         self.end_if_empty()
 
@@ -269,7 +269,7 @@ class CoordinatorServer:
         if isinstance(message, Confirmed):
             self.loop.call_from_thread(partial(self.act, self.coordinator.choice.confirmed, worker, message))
         elif isinstance(message, Saved):
-            self._checkpoints.saved(worker, message)
+            self.checkpoints.saved(worker, message)
         else:
             self.loop.call_from_thread(partial(self.record, worker, message))
 
@@ -314,7 +314,7 @@ class CoordinatorServer:
         self._recovery.check_training(hello.trainings)
         if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
             self._adopt(self._completion.config)
-        self._checkpoints.require()
+        self.checkpoints.require()
         if not self._recovery.awaits(hello.rank) or hello.rank in self.channels:
             self.coordinator.job.connect(hello.rank)
         self.channels[hello.rank] = channel
@@ -322,7 +322,7 @@ class CoordinatorServer:
         # on another host, where it has reached the coordinator
         here = self._store.host if channel.local else str(channel.socket.getsockname()[0])
         shards = self._addresses[0 if channel.local else 1] if self._addresses else ()
-        also = *self._checkpoints.for_newcomer, self._recovery.recovers
+        also = *self.checkpoints.for_newcomer, self._recovery.recovers
         info = JobInfo(shards, (here, self._store.port), self.config.public, *also)
         self.loop.call_later(0.0, lambda: channel.send(info))
         return WorkerAcceptor(self, hello.rank, channel)
@@ -333,7 +333,7 @@ class CoordinatorServer:
         self._configure()
         asked = self.coordinator.next_policy
         self.coordinator.plan(parse_policy(config.policy), config.epochs)
-        self._checkpoints.resume(config)
+        self.checkpoints.resume(config)
         if asked is not None:  # somebody was quicker than the first worker
             self.coordinator.choice.propose(asked, nobody)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import FrameError, UnreachableError, UsageError
-from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, Status, ToControlled
+from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, Status, TakeCheckpoint, ToControlled
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.handshake import join
@@ -68,6 +68,16 @@ def absent(address: Address, rank: int, patience_s: float = PATIENCE_S) -> Statu
         UnreachableError: if the job does not answer.
     """
     return ask(address, Absent(rank), patience_s)
+
+
+def take_checkpoint(address: Address, patience_s: float) -> Status:
+    """Have a job take a checkpoint, and wait until it is kept.
+
+    Raises:
+        UnreachableError: if that takes longer.
+        UsageError: if it keeps none, or could not.
+    """
+    return ask(address, TakeCheckpoint(), patience_s)
 
 
 def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S) -> Status:

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError
@@ -22,6 +23,9 @@ LAST_S = 5.0
 
 BUSY = 3
 """So many times the silence of a worker that hangs is one of a coordinator that is only busy, when all is over here."""
+
+ANSWER_S = 0.5
+"""How long a coordinator that is to take a last checkpoint may take to answer at all."""
 
 GONE_S = 1.0
 """How soon a process that has been killed is known to be gone, after its connections."""
@@ -241,6 +245,8 @@ class ProcessWatch:
         self._ending, deadline = True, time.monotonic() + self._grace_s
         name = signal.Signals(number).name
         say(f"{name}: workers have {self._grace_s:g} s to end; once more ends them at once")
+        if number != signal.SIGINT:  # which the terminal has sent to the workers, too
+            self._keep_state()
         for worker in workers:
             worker.terminate()
         for worker in workers:
@@ -250,6 +256,14 @@ class ProcessWatch:
         for process in others:
             end(process, LAST_S)
         raise SystemExit(128 + number)
+
+    def _keep_state(self) -> None:
+        """Have a checkpoint taken, if the job is under way, keeps any and has its coordinator here."""
+        if self._start is None or self._start.waits or self._silence:
+            return
+        with suppress(PolyrhythmError):
+            steer.status(self._address, ANSWER_S)
+            steer.take_checkpoint(self._address, self._grace_s / 2)
 
 
 def going_on(rank: int, left: int) -> str:

@@ -38,6 +38,12 @@ class DrainWorker(ControlMessage):
     by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
 
 
+class TakeCheckpoint(ControlMessage):
+    """Take a checkpoint now; the answer comes when it is kept. `by` says who asks."""
+
+    by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
+
+
 class EndJob(ControlMessage):
     """End the job for everyone. `by` says who asks."""
 
@@ -144,5 +150,5 @@ class Status(ControlMessage):
     run: str = ""
 
 
-ToControlled: TypeAlias = SwitchTo | AskStatus | Absent | DrainWorker | RemoveWorker | EndJob
+ToControlled: TypeAlias = SwitchTo | AskStatus | Absent | DrainWorker | RemoveWorker | TakeCheckpoint | EndJob
 """What a controller can send."""
