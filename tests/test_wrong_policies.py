@@ -16,6 +16,7 @@ from tests.sim.clusters import cluster
 
 REFUSED = {
     "Raises": "raised ValueError('oops') at Report of worker 1 with clock 1",
+    "Exits": "raised SystemExit(0) at Report of worker 1 with clock 1",
     "RaisesByTheClock": "raised ValueError('oops') at Report of worker 1 with clock 1",
     "StartsBadly": "raised ValueError('oops') in init",
     "ReturnsNothing": "decide must return a state and decisions but returned None",

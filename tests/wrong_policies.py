@@ -42,6 +42,11 @@ class Raises(Wrong):
         raise ValueError("oops")
 
 
+class Exits(Wrong):
+    def decisions(self, event: Report) -> Any:
+        raise SystemExit(0)
+
+
 class ReturnsNothing(Wrong):
     def answer(self, state: Any, event: Report) -> Any:
         return None

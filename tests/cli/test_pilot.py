@@ -11,7 +11,7 @@ from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.worker.refusals import PILOT, refuse_unknown_share
+from polyrhythm.runtime.worker.refusals import PILOT, refuse_shares
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from tests.search.jobs import knee
 
@@ -165,10 +165,10 @@ def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
     monkeypatch.setattr(sys, "executable", str(python))
     assert piloted_trial(found, TRIAL).accuracy == 0.5
     baseline = JobConfig(policy="switch:bsp@1,asp")
-    refuse_unknown_share(baseline)
+    refuse_shares(baseline)
     monkeypatch.setenv(PILOT, "1")
     with pytest.raises(PolyrhythmError, match="nobody has said how many there are"):
-        refuse_unknown_share(baseline)
+        refuse_shares(baseline)
 
 
 def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:

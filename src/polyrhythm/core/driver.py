@@ -29,6 +29,10 @@ from polyrhythm.core.types import (
 )
 from polyrhythm.errors import PolicyError
 
+RAISED = (Exception, SystemExit)
+"""What a policy may raise: the process that asks it must not end for it without a word.
+"""
+
 
 class Effects(Protocol):
     """Carries out what a policy has decided, once the ledger has accepted it."""
@@ -110,7 +114,7 @@ class Driver:
         try:
             self.state = policy.init(cluster)
             self.in_force = policy.in_force(self.state)
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
         # Most policies contain no other and remark nothing, and need not be asked at every event.
         self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
@@ -122,7 +126,7 @@ class Driver:
         """What the policy has to show of itself; see `Policy.figures`."""
         try:
             return self.policy.figures(self.state)
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} in figures") from error
 
     def lead(self, policy: Policy[Any], state: Any) -> None:
@@ -145,7 +149,7 @@ class Driver:
     def _follow(self, event: Event) -> None:
         try:
             answer = self._decide(self.state, event)
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {located(event)}") from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
             raise self._refusal(misshapen(answer), event)
@@ -289,7 +293,7 @@ class Driver:
     def _follow_switch(self, event: Event) -> None:
         try:
             policy = self.policy.in_force(self.state)
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} in in_force at {located(event)}") from error
         if policy is not self.in_force and policy != self.in_force:
             self.in_force = policy

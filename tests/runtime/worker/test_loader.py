@@ -1,6 +1,7 @@
 """The loader with a source of its own: what it yields, in which order, and what it leaves out."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -109,6 +110,21 @@ def test_the_hub_is_told_what_is_fetched_in_advance(workers: int, factor: int | 
     )
     assert indices(batches) == []
     assert script.begun == [(0, 20, 4, ahead)]
+
+
+def test_a_second_thread_cannot_iterate_meanwhile() -> None:
+    batches = loader(Script([[(0, 4), (4, 8)]]))
+    first = iter(batches)
+    next(first)
+    with ThreadPoolExecutor(1) as other, pytest.raises(UsageError, match="is being iterated in another thread"):
+        other.submit(list, batches).result()
+    assert [index.tolist() for _, _, index in first] == [[4, 5, 6, 7]]
+
+
+def test_an_epoch_each_may_be_iterated_by_another_thread() -> None:
+    batches = loader(Script([[(0, 4)], [(4, 8)]]))
+    with ThreadPoolExecutor(1) as other:
+        assert len(other.submit(list, batches).result()) == 2
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import Status
 from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job
@@ -269,6 +269,8 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "sampler": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 4, sampler=range(8))),
     "batch size": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 5, accumulate=2)),
     "stream": partial(ask_wrongly, lambda session, optimizer: session.loader(iter([1]), 4)),
+    "nothing": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(0), 4)),
+    "no policy": partial(ask_wrongly, lambda session, optimizer: session.switch(None)),
 }
 
 MISUSE = {
@@ -282,6 +284,8 @@ MISUSE = {
     "sampler": "session.loader takes no sampler: the job decides who reads which samples",
     "batch size": "batch_size 5 must be a positive multiple of accumulate, which is 2",
     "stream": "dataset list_iterator has no length or no index; workers share a map-style dataset",
+    "nothing": "dataset Numbered is empty; give session.loader at least one sample",
+    "no policy": "a policy is a spec, such as 'asp', or a Policy, but got None",
 }
 
 
@@ -295,6 +299,36 @@ def test_a_wrapped_model_is_refused() -> None:
     model = make_model()
     with pytest.raises(PolyrhythmError, match=r"wrapped in DataParallel; pass the plain module, model\.module"):
         polyrhythm.session(nn.DataParallel(model), make_optimizer(model, lr=0.1))
+
+
+def test_a_model_and_an_optimizer_in_the_wrong_order_are_refused() -> None:
+    model: Any = make_model()
+    optimizer: Any = make_optimizer(model, lr=0.1)
+    with pytest.raises(
+        UsageError, match=r"model must be a torch Module but is SGD; call .*session\(model, optimizer\)"
+    ):
+        polyrhythm.session(optimizer, model)
+    with pytest.raises(UsageError, match="optimizer must be a torch Optimizer but is list"):
+        polyrhythm.session(model, [optimizer])  # type: ignore[arg-type]
+
+
+USES: list[Callable[[Any], object]] = [
+    lambda session: session.switch("asp"),
+    lambda session: session.log(accuracy=0.5),
+    lambda session: list(session.loader(Numbered(8), 4)),
+]
+
+
+@pytest.mark.parametrize("use", USES, ids=["switch", "log", "loader"])
+def test_a_session_is_of_use_within_its_block_only(use: Callable[[Any], object]) -> None:
+    model = make_model()
+    session = polyrhythm.session(model, make_optimizer(model, lr=0.1))
+    with pytest.raises(UsageError, match="the session is not open; use it inside of: with"):
+        use(session)
+    with session:
+        pass
+    with pytest.raises(UsageError, match="the session is closed; use it inside of its with block"):
+        use(session)
 
 
 def train_short_of_one(rank: int, name: str) -> Tensor:

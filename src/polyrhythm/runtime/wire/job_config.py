@@ -318,6 +318,8 @@ def runnable(policy: str | Policy[Any]) -> str:
     Raises:
         PolyrhythmError: if it cannot be read, or not be run.
     """
+    if not isinstance(policy, str | Policy):
+        raise UsageError(f"a policy is a spec, such as 'asp', or a Policy, but got {policy!r}")
     parsed = policy if isinstance(policy, Policy) else parse_policy(policy)
     runtime_placement(parsed)
     return parsed.spec

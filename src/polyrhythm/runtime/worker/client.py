@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from polyrhythm.errors import GroupError, ServerLostError, UnreachableError
+from polyrhythm.errors import GroupError, ServerLostError, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
@@ -82,7 +82,7 @@ class CoordinatorClient:
         self._replica = replica
         self._on_cpu = replica.device.type == "cpu"
         self._inbox: deque[Any] = deque()
-        self._interrupted = self._final = False
+        self._interrupted = self._final = self._closed = False
         self._store: TCPStore | None = None
         self._route, self._timeout_s = Route(address), timeout_s
         if address.standby:  # it may have taken over before this worker has come
@@ -170,7 +170,17 @@ class CoordinatorClient:
         """The settings of the job, as they hold for everyone."""
         return self.info.config
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed; use it inside of its with block")
+
+    def tell_figures(self, values: Mapping[str, Any]) -> None:
+        """With the next message that goes to the coordinator."""
+        self._require_open()
+        self.reported.tell(values)
+
     def send(self, message: ToCoordinator) -> None:
+        self._require_open()
         self._coordinator.send(message)
 
     def hold(self, message: ToCoordinator) -> None:
@@ -332,6 +342,7 @@ class CoordinatorClient:
             self._loop.step(FOREVER_S)
 
     def close(self) -> None:
+        self._closed = True
         self._heartbeat.stop()
         if self._sums is not None:
             self._sums.stop()

@@ -6,6 +6,7 @@ It also knows which of them make up an optimizer step, and which came to nothing
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -231,7 +232,7 @@ class SessionLoader(Generic[LoaderSample]):
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
-        self.inside = False
+        self.inside, self._thread = False, 0
         """Whether the script is inside its loop over an epoch."""
 
     def __len__(self) -> int:
@@ -240,6 +241,7 @@ class SessionLoader(Generic[LoaderSample]):
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""
+        self._refuse_other_thread()
         self.epoch += 1
         self._accumulation.start()
         order = self._order(self.epoch)
@@ -252,6 +254,12 @@ class SessionLoader(Generic[LoaderSample]):
                 self.inside = not self._source.end_epoch()
         finally:
             self.inside = False
+
+    def _refuse_other_thread(self) -> None:
+        """Both would read what the coordinator says to one of them."""
+        if self.inside and self._thread != get_ident():
+            raise UsageError("session.loader is being iterated in another thread; iterate it in one thread only")
+        self._thread = get_ident()
 
     def _ready(self, processed: tuple[int, ...] = ()) -> Ready:
         shards = self._sharded.cut if self._sharded else None
@@ -367,3 +375,5 @@ def check_dataset(dataset: object) -> None:
         raise UsageError(
             f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
         )
+    if not len(dataset):
+        raise UsageError(f"dataset {type(dataset).__name__} is empty; give session.loader at least one sample")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,13 +16,27 @@ PILOT = "POLYRHYTHM_PILOT"
 """Environment variable of a run of a search, whose later runs count shares if this one does not."""
 
 
-def refuse_wrapped(model: nn.Module) -> None:
+class NotOpen:
+    """Stands for what a session has from its ``with`` on."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UsageError("the session is not open; use it inside of: with polyrhythm.session(...) as session")
+
+
+NOT_OPEN: Any = NotOpen()
+
+
+def refuse_parts(model: object, optimizer: object) -> None:
     """The session wraps the model itself."""
+    for name, given, kind in (("model", model, nn.Module), ("optimizer", optimizer, Optimizer)):
+        if not isinstance(given, kind):
+            what = f"{name} must be a torch {kind.__name__} but is {type(given).__name__}"
+            raise UsageError(f"{what}; call polyrhythm.session(model, optimizer)")
     if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
         raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
 
 
-def refuse_unknown_share(config: JobConfig) -> None:
+def refuse_shares(config: JobConfig) -> None:
     """A share of one epoch would be served long before its time."""
     counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
     if counts and "epochs" not in config.given:

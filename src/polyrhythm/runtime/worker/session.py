@@ -37,6 +37,7 @@ from polyrhythm.runtime.wire.config_sources import SESSION, same, session_argume
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
+from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.client import make_client
@@ -47,7 +48,7 @@ from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_
 from polyrhythm.runtime.worker.losses.guard import Guard
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
-from polyrhythm.runtime.worker.refusals import refuse_closure, refuse_scaled, refuse_unknown_share, refuse_wrapped
+from polyrhythm.runtime.worker.refusals import NOT_OPEN, refuse_closure, refuse_parts, refuse_scaled, refuse_shares
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
@@ -62,6 +63,8 @@ class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
     _trainings, _again = 0, False
+    _client: CoordinatorClient = NOT_OPEN
+    _worker: Worker = NOT_OPEN
 
     def __init__(
         self,
@@ -70,12 +73,11 @@ class Session:
         arguments: Mapping[str, Any] = MappingProxyType({}),
         moving: Mapping[str, Tensor] | None = None,
     ) -> None:
-        refuse_wrapped(model)
+        refuse_parts(model, optimizer)
         self._link = link = find_link(model)
         parts = model, optimizer
         self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
-        self._optimizer = optimizer
-        self._arguments = arguments
+        self._optimizer, self._arguments = optimizer, arguments
         self._first_epoch = 0
         self._handles = list[Any]()
         self._checkpoints: ReplicaCheckpoints | None = None
@@ -92,7 +94,7 @@ class Session:
         self._exchange, config = self._make_exchange(), self._client.config
         self.world_size = self._link.place.groups if self._link else read_number("WORLD_SIZE", config.workers)
         check_groups(config, config.group_size if self._link else 0)
-        refuse_unknown_share(config)
+        refuse_shares(config)
         self._replica.check_policy(parse_policy(config.policy))
         if self._replica.unservable and config.averaged_state == "average":
             raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")
@@ -237,7 +239,7 @@ class Session:
         Raises:
             UsageError: for a value that is no number, or too many names.
         """
-        self._client.reported.tell({**(values or {}), **named})
+        self._client.tell_figures({**(values or {}), **named})
 
     def switch(self, policy: str | Policy[Any]) -> None:
         """Change the policy of the whole job at its next common moment; any one worker may ask."""

@@ -104,6 +104,9 @@ class FollowerClient:
     def config(self) -> JobConfig:
         return self.info.config
 
+    def tell_figures(self, values: Mapping[str, Any]) -> None:
+        self.reported.tell(values)
+
     def receive(self) -> ToWorker:
         message: ToWorker = self._hear(ToWorker)
         return message
