@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.cli import pilot
-from polyrhythm.cli.pilot import Pilot, accuracy_in, piloted_trial, read_pilot, resolved
+from polyrhythm.cli.pilot import Pilot, accuracy_in, job_of, piloted_trial, read_pilot, resolved, trials_of
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -91,6 +91,31 @@ def test_a_family_shares_its_point_whatever_the_script_is_told(
         resolved(words)
     with pytest.raises(PolyrhythmError, match=r"searched with --nproc-per-node 2, and this job has 3; a switch point"):
         resolved([*family, "--nproc-per-node", "3", *words[2:]])
+
+
+def test_jobs_of_a_family_share_no_accuracies(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first search is interrupted after its baseline; the second has another rate, and another accuracy."""
+    made: list[SearchTrial] = []
+
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
+        if len(made) == 1 and "0.1" in pilot.script:
+            raise KeyboardInterrupt
+        made.append(trial)
+        return knee(0.3)(trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    family = ["--job-family", "digits", *with_search(words), "--lr"]
+    with pytest.raises(KeyboardInterrupt):
+        resolved([*family, "0.1"])
+    first = made[0]
+    resolved([*family, "0.02"])
+    assert made.count(first) == 2
+
+
+def test_an_accuracy_is_one_of_its_metric(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pilots = [read_pilot([*metric, *words]) for metric in ([], ["--metric", "top5 ([0-9.]+)"])]
+    assert len({trials_of(each) for each in pilots if each}) == 2
+    assert len({job_of(each) for each in pilots if each}) == 1
 
 
 def test_a_wrapped_search_tries_wrapped_policies(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

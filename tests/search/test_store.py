@@ -147,6 +147,15 @@ def test_a_file_that_is_no_store_is_one_line(tmp_path: Path) -> None:
         TrialStore(path / "below" / "store.db")
 
 
+@pytest.mark.parametrize("content", ["[1", "[1]", '{"--nnodes": 1}', 7, None, "[" * 100_000])
+def test_a_family_that_cannot_be_read_is_one_line(tmp_path: Path, content: object) -> None:
+    store = TrialStore(tmp_path / "searches.db")
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("INSERT INTO families VALUES (?, ?)", ("digits", content))
+    with pytest.raises(PolyrhythmError, match=r"the job family 'digits' that cannot be read: .*; name another file"):
+        store.agree("digits", {"--nnodes": "1"})
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"no JSON", b"\xff\xfe", 7, None, "[" * 100_000])
 def test_a_row_that_cannot_be_read_is_one_line(tmp_path: Path, content: object) -> None:
     store = TrialStore(tmp_path / "searches.db")

@@ -161,22 +161,34 @@ def job_of(pilot: Pilot) -> str:
 
     That of a family is its name.
     """
-    from polyrhythm.runtime.launch.run_flags import without
-    from polyrhythm.search.fingerprint import digest_of, fingerprint
+    from polyrhythm.search.fingerprint import fingerprint
 
     if pilot.options.job_family:
         return fingerprint({"family": pilot.options.job_family})
-    path = Path(pilot.script[0])
-    if not path.is_file():
-        raise UsageError(f"--policy {NAME} knows a job by its script's content, but {str(path)!r} is no file")
-    parts = {
-        "script": digest_of([path]),
+    if not Path(pilot.script[0]).is_file():
+        raise UsageError(f"--policy {NAME} knows a job by its script's content, but {pilot.script[0]!r} is no file")
+    return fingerprint(parts_of_job(pilot))
+
+
+def trials_of(pilot: Pilot) -> str:
+    """Fingerprint of what an accuracy depends on: also within a family, whose jobs share the point alone."""
+    from polyrhythm.search.fingerprint import fingerprint
+
+    return fingerprint({**parts_of_job(pilot), "metric": pilot.options.metric})
+
+
+def parts_of_job(pilot: Pilot) -> dict[str, object]:
+    from polyrhythm.runtime.launch.run_flags import without
+    from polyrhythm.search.fingerprint import digest_of
+
+    script = Path(pilot.script[0])
+    return {
+        "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
         "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing
         "data": digest_of(pilot.options.data),
         "processors": os.cpu_count(),
     }
-    return fingerprint(parts)
 
 
 def shared_by_family(pilot: Pilot) -> dict[str, str]:
@@ -206,7 +218,10 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
         say(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
 
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
-    return search(plan_of(pilot.options, pilot.template), runner, store, job, tell).spec
+    plan = plan_of(pilot.options, pilot.template)
+    spec = search(plan, runner, store, trials_of(pilot), tell).spec
+    store.conclude(job, spec, plan)
+    return spec
 
 
 def plan_of(options: argparse.Namespace, template: str) -> "SearchPlan":

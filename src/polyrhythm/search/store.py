@@ -10,12 +10,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from polyrhythm.errors import UsageError
 from polyrhythm.search.plan import Knob, SearchPlan, TrialOutcome
+
+Kept = TypeVar("Kept")
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (job TEXT, spec TEXT, run INTEGER, outcome BLOB, PRIMARY KEY (job, spec, run));
@@ -54,15 +56,14 @@ class TrialStore:
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
-        return tuple(self._read(row[0], job) for row in rows)
+        return tuple(self._read(row[0], TrialOutcome, f"an outcome of job {job!r}") for row in rows)
 
-    def _read(self, data: Any, job: str) -> TrialOutcome:
+    def _read(self, data: Any, kind: type[Kept], what: str) -> Kept:
         try:
-            return msgspec.json.decode(data, type=TrialOutcome)
+            return msgspec.json.decode(data, type=kind)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's own are ValueErrors
             raise UsageError(
-                f"store {str(self.path)!r} has an outcome of job {job!r} that cannot be read: {error}; "
-                "name another file with --store"
+                f"store {str(self.path)!r} has {what} that cannot be read: {error}; name another file with --store"
             ) from None
 
     def add(self, job: str, outcome: TrialOutcome) -> None:
@@ -94,7 +95,7 @@ class TrialStore:
             values = (family, json.dumps(dict(parts)))
             connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
             (text,) = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
-        known = json.loads(text)
+        known = self._read(text, dict[str, str], f"the job family {family!r}")
         for name, value in parts.items():
             if known.get(name) != value:
                 raise UsageError(

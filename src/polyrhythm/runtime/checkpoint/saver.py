@@ -24,7 +24,7 @@ from polyrhythm.runtime.checkpoint.replica_state import (
     overruled,
     read_state,
 )
-from polyrhythm.runtime.checkpoint.streams import capture_streams, restore_streams
+from polyrhythm.runtime.checkpoint.streams import capture_streams, restore_streams, stand_between
 
 
 class VelocityHolder(Protocol):
@@ -60,7 +60,7 @@ class ReplicaCheckpoints:
         self._writing: threading.Thread | None = None
         self._read: ReplicaState | None = None
         self._where = ""
-        self._streams = b""
+        self._streams, self._between = b"", True
         self.kept: dict[str, Keepable] = {}
 
     def save(self, number: int, velocity: Tensor | None) -> None:
@@ -88,6 +88,8 @@ class ReplicaCheckpoints:
     def go_on(self, holder: Callable[[], VelocityHolder], streams: bytes) -> None:
         """A phase begins. If the job goes on with it, whatever the script has done meanwhile is undone."""
         self._streams, read, self._read = streams, self._read, None
+        if streams and stand_between(streams):
+            self._restore()
         if read is None:
             return
         apply_model(read, self._model, self._where)
@@ -98,15 +100,19 @@ class ReplicaCheckpoints:
         if VELOCITY in read.optimizer:
             holder().velocity = read.optimizer[VELOCITY]
 
-    def drawn(self) -> None:
-        """A mini-batch is fetched: from here on random numbers are those of the job that goes on."""
-        if self._streams:
-            restore_streams(self._streams)
-            self._streams = b""
+    def drew(self, more: bool) -> None:
+        """A mini-batch is fetched: from here on random numbers are those of the job that goes on. Or there is none."""
+        self._between = not more
+        if more and self._streams:
+            self._restore()
+
+    def _restore(self) -> None:
+        restore_streams(self._streams)
+        self._streams = b""
 
     def streams(self) -> bytes:
         """Where this process's random streams stand."""
-        return capture_streams()
+        return capture_streams(self._between)
 
     def _write(self, number: int, state: ReplicaState) -> None:
         try:

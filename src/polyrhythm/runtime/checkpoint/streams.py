@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 
-def capture_streams() -> bytes:
-    """Where the streams stand.
+def capture_streams(between: bool = False) -> bytes:
+    """Where the streams stand; `between` says that the next mini-batch comes from a DataLoader that is yet to be made.
 
     >>> kept = capture_streams()
     >>> first = torch.rand(2), random.random()
@@ -25,6 +25,7 @@ def capture_streams() -> bytes:
             "cuda": [bytes(state.numpy()) for state in cuda],
             "numpy": [name, np.asarray(keys, dtype="<u4").tobytes(), position, has_gauss, gauss],
             "python": random.getstate(),
+            "between": between,
         }
     )
 
@@ -40,6 +41,15 @@ def restore_streams(kept: bytes) -> None:
     np.random.set_state((name, np.frombuffer(keys, dtype="<u4"), *rest))
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
+
+
+def stand_between(kept: bytes) -> bool:
+    """Whether a DataLoader draws its seed next: so they must be restored before it is made, else after.
+
+    >>> stand_between(capture_streams(between=True)), stand_between(capture_streams())
+    (True, False)
+    """
+    return bool(msgspec.msgpack.decode(kept)["between"])
 
 
 def as_tensor(data: bytes) -> torch.Tensor:

@@ -155,8 +155,8 @@ class Worker:
         draw = None if self.left else self._side.draw()
         if draw is not None:
             draw.generation = self._context.generation
-            if self._checkpoints is not None:
-                self._checkpoints.drawn()
+        if self._checkpoints is not None:
+            self._checkpoints.drew(draw is not None)
         return draw
 
     def end_epoch(self, out_of_data: bool = False) -> bool:

@@ -1,0 +1,67 @@
+"""A worker's side of checkpoints, without a job: random numbers go on as if nothing had happened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
+from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.worker.context import DrawnBatch
+from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader
+from tests.runtime.jobs import Numbered, make_model, make_optimizer
+
+
+class Source:
+    """Grants an epoch's mini-batches from a sample on; a phase begins with the epoch, and perhaps `kept` streams."""
+
+    generation = 0
+
+    def __init__(self, checkpoints: ReplicaCheckpoints, start: int = 0, kept: bytes = b"") -> None:
+        self.checkpoints, self.start, self.kept = checkpoints, start, kept
+        self.captured = b""
+
+    def begin_epoch(self, ready: Ready) -> None:
+        self.checkpoints.go_on(Mock(), self.kept)
+        self.captured = self.checkpoints.streams()
+        self.starts: Iterator[int] = iter(range(self.start, ready.dataset_samples, 4))
+
+    def draw(self) -> DrawnBatch | None:
+        start = next(self.starts, None)
+        self.checkpoints.drew(start is not None)
+        return None if start is None else DrawnBatch((SampleRange(0, start, start + 4),), start, 1, 4, 0)
+
+    def dealt(self, draw: DrawnBatch, part: float) -> None:
+        """It is no business of streams."""
+
+    def end_epoch(self) -> bool:
+        return True
+
+    def accumulate(self, last: bool) -> None:
+        """Steps are not made here."""
+
+    def skip_step(self, samples: int) -> None:
+        """Steps are not made here."""
+
+
+def numbers(source: Source, keep_after: int) -> list[float]:
+    """One random number for each mini-batch; after so many the streams are captured."""
+    drawn = list[float]()
+    for _ in SessionLoader(Numbered(20), 4, source, Accumulation(source), shuffle=False):
+        drawn.append(float(torch.rand(())))
+        if len(drawn) == keep_after:
+            source.captured = source.checkpoints.streams()
+    return drawn
+
+
+@pytest.mark.parametrize("made", [0, 2], ids=["before an epoch", "within it"])
+def test_random_numbers_go_on_where_a_checkpoint_was_taken(tmp_path: Path, made: int) -> None:
+    model = make_model()
+    checkpoints = ReplicaCheckpoints(model, make_optimizer(model, lr=0.1), str(tmp_path), Mock(), says=False)
+    first = Source(checkpoints)
+    whole = numbers(first, keep_after=made)
+    torch.manual_seed(99)  # what a script does before its loop
+    assert numbers(Source(checkpoints, start=4 * made, kept=first.captured), keep_after=0) == whole[made:]
