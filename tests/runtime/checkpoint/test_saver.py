@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.checkpoint.folder import partial_of
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
@@ -55,6 +56,22 @@ def numbers(source: Source, keep_after: int) -> list[float]:
         if len(drawn) == keep_after:
             source.captured = source.checkpoints.streams()
     return drawn
+
+
+def test_a_checkpoint_that_the_script_does_not_come_to_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, failed in ((1, True), (2, False)):
+        model = make_model()
+        optimizer = make_optimizer(model, lr=0.1)
+        checkpoints = ReplicaCheckpoints(model, optimizer, str(tmp_path), Mock(), says=True)
+        checkpoints.save(number, None)
+        checkpoints.wait()
+        folder = partial_of(tmp_path, number)
+        checkpoints.read(str(folder))
+        checkpoints.close(failed)
+    said = f"checkpoint {folder} is of an epoch that the script has not come to, so its optimizer did not get its state"
+    assert capsys.readouterr().err == f"polyrhythm: {said}\n"
 
 
 @pytest.mark.parametrize("made", [0, 2], ids=["before an epoch", "within it"])

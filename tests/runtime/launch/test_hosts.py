@@ -135,6 +135,21 @@ def test_a_policy_whose_exchanges_are_not_covered_is_refused_before_anything_sta
     read_command([*where, "--policy", "asp", "train.py"])
 
 
+def test_a_host_with_another_number_of_workers_is_refused(place: Place) -> None:
+    first, second = start(place, TRAINS, ["--nproc-per-node", "1"], ["--nproc-per-node", "2"])
+    code, said = outcome(second)
+    assert code == 2, said
+    assert "host 0 has begun a job of 2 workers, and --nnodes and --nproc-per-node of this host make 4" in said
+    first.send_signal(SIGTERM)
+    outcome(first)
+
+
+def test_a_host_with_another_policy_is_told_which_one_holds(place: Place) -> None:
+    (code, said), (other, also) = map(outcome, start(place, TRAINS, ["--policy", "asp"], ["--policy", "bsp"]))
+    assert (code, other) == (0, 0), said + also
+    assert "policy asp of the job holds; bsp of --policy is overruled" in also
+
+
 def test_so_is_that_which_the_script_has_chosen(place: Place, files: TlsFiles) -> None:
     (code, said), (other, _) = map(outcome, start(place, TRAINS, with_tls(files), with_tls(files)))
     assert code

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyrhythm.core import Trace, replay
-from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.errors import REFUSED, PolyrhythmError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch.control_client import jobs_here
 from polyrhythm.runtime.launch.run_flags import make_parser
@@ -374,3 +374,18 @@ def test_a_warning_about_the_script_is_left_to_its_workers(tmp_path: Path, recwa
     script.write_text('pattern = "\\d"\n', encoding="utf-8")
     read_command([str(script)]).check_script()
     assert not recwarn.list
+
+
+def test_a_second_session_of_a_job_is_refused(place: Place) -> None:
+    """Its coordinator ends with the first one: whoever came then met one that was about to."""
+    once = """
+with polyrhythm.session(model, optimizer) as session:
+    for x, y in session.loader(data, batch_size=4):
+        step(x, y)
+print("trained", rank)
+"""
+    done = place.run(once + once, "--nproc-per-node", "2", "--policy", "asp")
+    assert done.returncode == REFUSED, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["trained 0", "trained 1"]
+    assert "a second session in job" in done.stderr
+    assert "Traceback" not in done.stderr

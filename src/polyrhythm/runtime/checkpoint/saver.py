@@ -79,6 +79,12 @@ class ReplicaCheckpoints:
             self._writing.join()
             self._writing = None
 
+    def close(self, failed: bool) -> None:
+        """The session is over; `failed` says that something else will be told of it."""
+        self.wait()
+        if self._read is not None and self._says and not failed:
+            say(f"{self._where} is of an epoch that the script has not come to, so its optimizer did not get its state")
+
     def read(self, path: str) -> None:
         """Go on from this checkpoint: the model has it at once, the rest comes when the job goes on."""
         self._read, self._where = read_state(Path(path)), f"checkpoint {path}"

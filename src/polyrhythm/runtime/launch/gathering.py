@@ -1,13 +1,14 @@
-"""A job whose number of hosts may change: when it begins, and which of its hosts it does not wait for."""
+"""Which hosts of a job are there: whom it waits for, and, if their number may change, when it begins without others."""
 
 import os
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.nodes import Node
+from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.protocol import Address
 
 HOSTS = "POLYRHYTHM_HOSTS"
@@ -17,6 +18,8 @@ LAST_CALL_S = 10.0
 """How long the job waits for further hosts once the least are there."""
 
 LOOK_S = 0.5
+QUIET_S = 30.0
+"""After which it is said for whom the job waits."""
 
 
 class LastCall(threading.Thread):
@@ -25,43 +28,53 @@ class LastCall(threading.Thread):
     Args:
         address: of the coordinator.
         node: this host.
-        processes: workers of each host.
+        workers: of each host.
         say: prints lines.
     """
 
-    def __init__(self, address: Address, node: Node, processes: int, say: Callable[[str], None]) -> None:
+    def __init__(self, address: Address, node: Node, workers: int, say: Callable[[str], None]) -> None:
         super().__init__(name="polyrhythm-gathering", daemon=True)
-        self._address, self._node, self._processes, self._say = address, node, processes, say
+        self._address, self._node, self._workers, self._say = address, node, workers, say
         self._since: float | None = None
+        self._tell_at_s: float | None = monotonic() + QUIET_S
 
     def run(self) -> None:
         while not self._look():
-            time.sleep(LOOK_S)
+            sleep(LOOK_S)
 
     def _look(self) -> bool:
         try:
-            return self._complete(present(self._address, self._processes))
+            state = steer.status(self._address)
+            return state.epoch >= 0 or self._complete(present(state, self._workers))
         except PolyrhythmError:  # not yet, or not any more: then the launcher ends, and this thread with it
             return False
 
     def _complete(self, hosts: set[int]) -> bool:
         missing = [host for host in range(self._node.count) if host not in hosts]
-        if len(hosts) >= self._node.least and self._since is None:
-            self._since = time.monotonic()
-        if missing and (self._since is None or time.monotonic() < self._since + LAST_CALL_S):
+        if len(hosts) >= (self._node.least or self._node.count) and self._since is None:
+            self._since = monotonic()
+        if missing and (self._since is None or monotonic() < self._since + LAST_CALL_S):
+            self._tell_of(missing)
             return False
         for host in missing:
             self._say(f"host {host} is not there; the job begins without it, and it may come at any time")
-            for rank in range(host * self._processes, (host + 1) * self._processes):
+            for rank in range(host * self._workers, (host + 1) * self._workers):
                 steer.absent(self._address, rank)
         return True
 
+    def _tell_of(self, missing: list[int]) -> None:
+        """Once: their launchers may have been refused, or were never started."""
+        if self._tell_at_s is not None and monotonic() > self._tell_at_s:
+            self._tell_at_s = None
+            who = f"host{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+            self._say(f"the job waits for {who} of {self._node.count} to begin")
 
-def present(address: Address, processes: int) -> set[int]:
-    """Hosts all of whose workers have joined."""
-    ranks = {worker.rank for worker in steer.status(address).workers}
-    hosts = {rank // processes for rank in ranks}
-    return {host for host in hosts if ranks >= {*range(host * processes, (host + 1) * processes)}}
+
+def present(state: Status, workers: int) -> set[int]:
+    """Hosts all of whose workers have joined; each has so many."""
+    ranks = {worker.rank for worker in state.workers}
+    hosts = {rank // workers for rank in ranks}
+    return {host for host in hosts if ranks >= {*range(host * workers, (host + 1) * workers)}}
 
 
 def changing_hosts() -> str:

@@ -2,7 +2,6 @@
 own.
 """
 
-import logging
 import os
 import signal
 import socket
@@ -34,8 +33,6 @@ from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
 from polyrhythm.runtime.wire.tls.wrapping import called
-
-log = logging.getLogger(__name__)
 
 SAID = "POLYRHYTHM_SAID"
 """Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
@@ -227,7 +224,7 @@ def wait_for_coordinator(coordinator: str, standby: str = "") -> None:
                 raise
             if not told and time.monotonic() > begun + QUIET_S:
                 told = True
-                log.warning("nobody answers at %s yet; it is tried for %g s", coordinator, PATIENCE_S)
+                say(f"nobody answers at {coordinator} yet; it is tried for {PATIENCE_S:g} s")
             time.sleep(0.05)
         else:
             return

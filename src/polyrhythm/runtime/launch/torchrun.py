@@ -42,6 +42,7 @@ from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser,
 from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
+from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
@@ -59,6 +60,7 @@ dies.
 COORDINATOR_S = 60.0
 """How long another host waits for the coordinator's first answer."""
 
+TLS_SETTINGS = ("tls_cert", "tls_key", "tls_ca")
 UNSEEN = "page, metrics and event files come with workers that polyrhythm run starts; here use polyrhythm top"
 """Said where torchrun, Slurm or an operator has started the workers, so that there is no launcher of ours."""
 
@@ -155,7 +157,8 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
 def take_up_tls(config: JobConfig, node: Node) -> None:
     """Let all processes of this host have TLS, if it is asked for."""
     files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca)
-    check_files(files, serves=node.count > 1 or bool(files.cert or files.key))
+    if node.count > 1 or any(config.given.get(name) not in (None, VARIABLES[name]) for name in TLS_SETTINGS):
+        check_files(files, serves=node.count > 1 or bool(files.cert or files.key))
     take_up(files, os.environ, node.count)
     if "policy" not in config.given:
         return
@@ -219,10 +222,11 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     say(*(watch.lines if watch else ()))
     if plan.node.rank:
         wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
-        coordinator = start.start() if start is not None else None
     os.environ[RUN] = run_number(plan)
-    if plan.node.changing and not plan.node.rank:
-        LastCall(plan.coordinator, plan.node, plan.processes, say).start()
+    if plan.node.rank:
+        coordinator = start.start() if start is not None else None
+    if plan.node.count > 1 and not plan.node.rank:
+        LastCall(plan.coordinator, plan.node, plan.processes // config.group_size, say).start()
     workers = dict[int, RunningProcess]()
     limits = config.hang_after, config.grace
     # Before the launcher handles it, after which a new process would have it as usual.
@@ -270,17 +274,31 @@ def coordinator_start(plan: LaunchOrder, fork: WorkerFork | None) -> Coordinator
 
 
 def run_number(plan: LaunchOrder) -> str:
-    """What tells this run from others of its name; the first host has made it."""
+    """What tells this run from others of its name; the first host has made it, with a job like ours."""
     node, config = plan.node, plan.config
     if not node.rank:
         return config.run
+    state = state_of_first(plan)
+    if state.planned != config.workers:
+        raise UsageError(
+            f"host 0 has begun a job of {state.planned} workers, and --nnodes and --nproc-per-node of this host make "
+            f"{config.workers}; give every host the same"
+        )
+    if "policy" in config.given and parse_policy(config.policy).spec not in (state.policy, state.chosen):
+        say(f"policy {state.policy} of the job holds; {config.policy} of {config.given['policy']} is overruled")
+    return state.run
+
+
+def state_of_first(plan: LaunchOrder) -> Status:
+    """How the job is that the first host has begun; it listens before it has imported all that it needs."""
+    node, config = plan.node, plan.config
     first = Address(node.coordinator, config.job, config.token)
     try:
-        return steer.status(first, COORDINATOR_S).run  # it listens before it has imported all that it needs
+        return steer.status(first, COORDINATOR_S)
     except UnreachableError:
         if not node.standby:
             raise
-        return steer.status(msgspec.structs.replace(first, coordinator=node.standby), COORDINATOR_S).run
+        return steer.status(msgspec.structs.replace(first, coordinator=node.standby), COORDINATOR_S)
 
 
 def announce(plan: LaunchOrder) -> None:

@@ -132,7 +132,7 @@ class Session:
             handle.remove()
         self._worker.close()
         if self._checkpoints is not None:
-            self._checkpoints.wait()
+            self._checkpoints.close(failed=error is not None)
         self._termination.stop()
         if preempted(error):
             self._worker.leave("it was asked to end")

@@ -10,6 +10,7 @@ import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token, receive
@@ -181,6 +182,10 @@ class FollowerClient:
         raise AssertionError("the coordinator of groups is not started again")
 
 
+OPENED: set[str] = set()
+"""Jobs in which this process has had a session."""
+
+
 def connect(store: Any, link: GroupLink) -> PeerSockets:
     """The processes of a group, for what cannot wait until they meet in a collective."""
     place = link.place
@@ -195,7 +200,17 @@ def make_client(
     link: GroupLink | None,
     trainings: int = 0,
 ) -> CoordinatorClient:
-    """That of a session; a follower's has all that a session calls."""
+    """That of a session; a follower's has all that a session calls.
+
+    Raises:
+        UsageError: if this process has had one, and the script is no unmodified one, whose trainings are counted.
+    """
+    if address.job in OPENED and not trainings:
+        raise UsageError(
+            f"a second session in job {address.job}: the job ends with the first one; start one job for each, or train "
+            "several times with an unmodified script"
+        )
+    OPENED.add(address.job)
     if link is None:
         return CoordinatorClient(address, rank, replica, arguments, trainings=trainings)
     if link.leads:
