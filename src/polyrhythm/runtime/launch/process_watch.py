@@ -24,7 +24,7 @@ LAST_S = 5.0
 BUSY = 3
 """So many times the silence of a worker that hangs is one of a coordinator that is only busy, when all is over here."""
 
-ANSWER_S = 0.5
+ANSWER_S = 2.0
 """How long a coordinator that is to take a last checkpoint may take to answer at all."""
 
 GONE_S = 1.0
