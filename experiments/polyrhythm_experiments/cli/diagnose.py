@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.cli.terminal import long_work, print_figures
 
 if TYPE_CHECKING:
@@ -61,12 +61,13 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
             batches=looks.batches,
             tell=lambda: board.advance(next(done)),
         )
-    print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
-    print_what_was_seen(diagnosis)
-    if json:
-        json.write_bytes(json_document(as_values(diagnosis, command)))
-    if report:
-        report.write_text(page(diagnosis, command), encoding="utf-8")
+    try:
+        write_files(
+            (json, lambda: json_document(as_values(diagnosis, command))), (report, lambda: page(diagnosis, command))
+        )
+    finally:
+        print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
+        print_what_was_seen(diagnosis)
 
 
 def print_what_was_seen(diagnosis: "Diagnosis") -> None:

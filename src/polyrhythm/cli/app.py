@@ -30,7 +30,7 @@ from polyrhythm.cli.options import (
     split_policies,
     trials_on,
 )
-from polyrhythm.cli.outputs import Outputs, write_perfetto
+from polyrhythm.cli.outputs import Outputs, as_perfetto, write_files
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.errors import UsageError
@@ -163,7 +163,7 @@ def export(
 ) -> None:
     """Convert a trace for another viewer."""
     check_writable("--perfetto", perfetto)
-    write_perfetto(trace, perfetto)
+    write_files((perfetto, lambda: as_perfetto(trace)))
 
 
 def trials_of(experiment: Experiment, on: RunOn, time_scale: float) -> Trials:

@@ -13,7 +13,7 @@ import typer
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.options import read_override, split_policies
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -91,8 +91,10 @@ def calibrate(
     if out:
         check_writable("--out", out)
     findings, complete = investigate(wanted)
-    tell(findings)
-    write(ctx.obj, findings, out, json, report)
+    try:
+        write(ctx.obj, findings, out, json, report)
+    finally:
+        tell(findings)
     if not complete:
         say(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
         raise typer.Exit(INTERRUPTED)
@@ -205,12 +207,11 @@ def facts(costs: "Costs") -> dict[str, str]:
 def write(command: str, findings: Findings, out: Path | None, json: Path | None, report: Path | None) -> None:
     from polyrhythm.sim import scenario_toml
 
-    if out:
-        out.write_text(scenario_toml(findings.scenario), encoding="utf-8")
-    if json:
-        json.write_bytes(as_json(command, findings))
-    if report:
-        report.write_text(as_page(command, findings), encoding="utf-8")
+    write_files(
+        (out, lambda: scenario_toml(findings.scenario)),
+        (json, lambda: as_json(command, findings)),
+        (report, lambda: as_page(command, findings)),
+    )
 
 
 def as_json(command: str, findings: Findings) -> bytes:

@@ -124,7 +124,7 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
 
 
 def conduct(experiment: Experiment, trials: Trials) -> None:
-    """Run, print the table and write the outputs; leaves with an exit code if a run failed.
+    """Run, write the outputs and print the table; leaves with an exit code if a run failed.
 
     Ctrl-C ends the runs; what has finished by then is printed and written all the same.
     """
@@ -132,9 +132,11 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
     results: list[RunResult] = []
     with trace_folder(experiment.outputs) as traces:
         interrupted = was_interrupted(lambda: trials(experiment, results, traces))
-        if results:
-            conclude(experiment, results)
-    say(*troubles(results))
+        try:
+            if results:
+                conclude(experiment, results)
+        finally:
+            say(*troubles(results))
     if interrupted:
         say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
         raise typer.Exit(INTERRUPTED)
@@ -169,12 +171,12 @@ def trace_folder(outputs: Outputs) -> Iterator[Path | None]:
 
 
 def conclude(experiment: Experiment, results: Sequence[RunResult]) -> None:
+    """Write what was asked for, then print, as nobody may read that."""
     from polyrhythm.cli.terminal import print_results
     from polyrhythm.sim import scenario_toml
 
-    print_results(results)
     scenario = experiment.scenario
     try:
         experiment.outputs.write(experiment.command, msgspec.to_builtins(scenario), scenario_toml(scenario), results)
-    except OSError as error:
-        raise UsageError(f"an output could not be written: {error}") from error
+    finally:
+        print_results(results)

@@ -14,7 +14,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -85,9 +85,10 @@ def search(
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
         place, about = store or default_store(), (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
         finished = carried_out(plan, runner, place, job_of(loaded, on, time_scale), about)
-    print_finished(finished)
-    if json is not None:
-        json.write_bytes(as_json(ctx.obj, finished))
+    try:
+        write_files((json, lambda: as_json(ctx.obj, finished)))
+    finally:
+        print_finished(finished)
     if not finished.progress.done:
         say(f"interrupted: finished trials are in {place}; the same command goes on with them")
         raise typer.Exit(INTERRUPTED)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.outputs import json_document
+from polyrhythm.cli.outputs import json_document, write_files
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
@@ -69,14 +69,11 @@ def search_cost(
         case.name: [figures_of(case, s, again, draws, seed) for again in REPLACEMENT[draw] for s in settings(most_runs)]
         for case in cases
     }
+    write_files((json, lambda: as_json(ctx.obj, log, cases, rows)), (figure, lambda: as_figure(cases, rows)))
     if log.excluded:
         typer.echo(f"{log.excluded} rows left out (--exclude {exclude!r})")
     for case in cases:
         print_case(case, rows[case.name])
-    if json is not None:
-        json.write_bytes(as_json(ctx.obj, log, cases, rows))
-    if figure is not None:
-        figure.write_text(as_figure(cases, rows), encoding="utf-8")
 
 
 def percents_of(text: str | None) -> list[float] | None:

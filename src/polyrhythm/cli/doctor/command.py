@@ -1,6 +1,5 @@
 """Reads the traces of a job, or runs it under watch, and says who is slow and what would help."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typer.core import TyperCommand
 
 from polyrhythm.cli.jobs import At, JobToken
 from polyrhythm.cli.options import ReportFile, split_policies
-from polyrhythm.cli.outputs import json_document
+from polyrhythm.cli.outputs import json_document, write_files
 from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable, make_folder
@@ -124,9 +123,10 @@ def diagnosed(folder: Path, specs: list[str]) -> "DoctorAnswer":
 def tell(command: str, answer: "DoctorAnswer", json: bool, report: Path | None) -> None:
     from polyrhythm.cli.doctor.show import as_page, print_answer
 
-    if json:
-        sys.stdout.buffer.write(json_document(answer))
-    else:
-        print_answer(answer)
-    if report:
-        report.write_text(as_page(command, answer), encoding="utf-8")
+    try:
+        write_files((report, lambda: as_page(command, answer)))
+    finally:
+        if json:
+            typer.echo(json_document(answer), nl=False)
+        else:
+            print_answer(answer)
