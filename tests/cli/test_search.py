@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,20 @@ def test_algorithm_1_shares_nothing_and_stops_nothing(call: Call, job: str, tmp_
     assert all(trial["spent_s"] == trial["time_s"] for trial in found["trials"])
     assert found["share_of_algorithm_1"] == pytest.approx(1.0)
     assert (found["plan"]["two_sided"], found["plan"]["early"]) == (True, 0.0)
+
+
+def test_no_process_is_started_without_a_run(call: Call, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrhythm.search.runners import SerialRunner
+
+    asked: list[int] = []
+
+    def one_by_one(build: Any, slots: int) -> Any:
+        asked.append(slots)
+        return nullcontext(SerialRunner(build()))
+
+    monkeypatch.setattr("polyrhythm.search.runners.Processes", one_by_one)
+    assert call("search", job, *SEARCH, "--jobs", "500", "--baseline-runs", "3").exit_code == 0
+    assert asked == [3]
 
 
 def heed_ctrl_c() -> None:

@@ -134,6 +134,7 @@ def runner_of(
     from polyrhythm.search.runners import Processes, SerialRunner, on_ray
     from polyrhythm.search.simulated import SimulatedTrials
 
+    jobs = min(jobs, max(plan.runs, plan.baseline_runs))  # one candidate's runs go side by side
     simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is RunOn.SIM)
     if on is RunOn.LOCAL:
         if jobs > 1:
