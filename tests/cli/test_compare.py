@@ -171,7 +171,13 @@ def test_mistakes_are_one_line_and_nothing_runs(call: Call, words: list[str], me
 
 @pytest.mark.parametrize(
     "words",
-    [["uniform", "--seeds", "0"], ["uniform", "--target", "95"], ["uniform", "--sedes", "2"], [], ["a", "b"]],
+    [
+        *(["uniform", "--seeds", number] for number in ("0", "1000000000")),
+        ["uniform", "--target", "95"],
+        ["uniform", "--sedes", "2"],
+        [],
+        ["a", "b"],
+    ],
 )
 def test_mistakes_in_options_are_usage_errors(call: Call, words: list[str]) -> None:
     done = call("compare", *words)

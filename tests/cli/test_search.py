@@ -121,6 +121,8 @@ def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
         (["--runs", "1"], "--runs 1 shows no spread"),
         (["--set", "training=none"], "the scenario has no training table"),
         (["--on", "local", "--jobs", "2"], "--jobs 2 is for simulated trials"),
+        (["--on", "local", "--time-scale", "nan"], "--time-scale must be a finite number above 0 but got nan"),
+        (["--on", "local", "--set", "limits.time_s=3"], "take the limits away"),
         (["--store", "/dev/null/x.db"], "cannot be made"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_sweep_starts_no_process_that_has_no_run(monkeypatch: pytest.MonkeyPat
         return joblib_parallel(n_jobs=1, return_as="generator")
 
     joblib_parallel = joblib.Parallel
-    monkeypatch.setattr(run_module.joblib, "Parallel", one_by_one)
+    monkeypatch.setattr(joblib, "Parallel", one_by_one)
     assert len(sweep(cluster(1.0, 2.0), ["asp", "bsp"], [0], jobs=jobs)) == 2
     assert asked == [processes]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
+from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, Seed, read_scenario
 from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.cli.terminal import long_work, print_figures
 
@@ -27,7 +27,7 @@ def diagnose(
     batches: Annotated[
         int, typer.Option(metavar="N", min=2, help="Mini-batches that gradients and curvature are estimated from.")
     ] = 8,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    seed: Seed = 0,
     json: Json = None,
     report: ReportFile = None,
     overrides: Overrides = None,

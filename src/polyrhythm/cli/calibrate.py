@@ -12,7 +12,7 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED
-from polyrhythm.cli.options import read_override, split_policies
+from polyrhythm.cli.options import MOST_SEEDS, read_override, split_policies
 from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
@@ -59,7 +59,10 @@ def calibrate(
         ),
     ] = "",
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Seeds of the runs in the simulator and the runtime, from 0 on.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=MOST_SEEDS, help="Seeds of the runs in the simulator and the runtime, from 0 on."
+        ),
     ] = 1,
     epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
@@ -74,15 +77,14 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure steps, messages and averages in short real runs on this host, and write them as a scenario."""
-    from polyrhythm.cli.local import check_playable
+    from polyrhythm.cli.local import check_playable, check_scale
     from polyrhythm.sim import load_scenario
 
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
-    if time_scale <= 0:
-        raise UsageError(f"--time-scale must be more than 0 but got {time_scale:g}")
+    check_scale(time_scale)
     if traces is None:
         check_playable(loaded)
     elif policies:

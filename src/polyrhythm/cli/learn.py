@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED
-from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
+from polyrhythm.cli.options import On, Seed, TrialsOn, Ui, trials_on
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -45,7 +45,7 @@ def learn(
         int | None, typer.Option(metavar="N", min=1, help="Jobs whose runs under fixed policies come first.")
     ] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=0, help="Jobs to learn from after that.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    seed: Seed = 0,
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Parquet files of Fashion-MNIST, for its families.")
     ] = None,

@@ -41,6 +41,14 @@ TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="K
 
 Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it goes on.")]
 
+MOST_SEEDS = 10_000
+"""Of one command; more are a slip of the finger."""
+
+MOST_SEED = 2**32 - 1
+"""What the generators of NumPy and torch take, also times a million, as some seeds are made."""
+
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of all that is random.")]
+
 
 class RunOn(StrEnum):
     """What carries out runs: the simulator here, real workers here, or the simulator on a Ray cluster."""

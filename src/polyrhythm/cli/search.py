@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
     from polyrhythm.search.loop import Finished, Runner
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+    from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import Scenario
 
 SWITCH = "switch:bsp@{},asp"
@@ -74,6 +75,7 @@ def search(
     Ctrl-C ends it with what is known so far; the same command goes on.
     """
     from polyrhythm.search.plan import Knob, SearchPlan
+    from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import load_scenario
 
     if algorithm_1:
@@ -82,9 +84,13 @@ def search(
     plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     check(plan, loaded, json)
+    if on is RunOn.LOCAL:
+        check_local(loaded, jobs, time_scale)
+    place = store or default_store()
+    trials = TrialStore(place)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
-        place, about = store or default_store(), (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
-        finished = carried_out(plan, runner, place, job_of(loaded, on, time_scale), about)
+        about = (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
+        finished = carried_out(plan, runner, trials, job_of(loaded, on, time_scale), about)
     try:
         write_files((json, lambda: as_json(ctx.obj, finished)))
     finally:
@@ -104,6 +110,16 @@ def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
         raise UsageError("search compares accuracies, but the scenario has no training table; give it one")
     if json is not None:
         check_writable("--json", json)
+
+
+def check_local(scenario: "Scenario", jobs: int, time_scale: float) -> None:
+    """Find what real workers cannot do before data are read."""
+    from polyrhythm.cli.local import check_playable, check_scale
+
+    if jobs > 1:
+        raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
+    check_scale(time_scale)
+    check_playable(scenario)
 
 
 def default_store() -> Path:
@@ -137,8 +153,6 @@ def runner_of(
     jobs = min(jobs, max(plan.runs, plan.baseline_runs))  # one candidate's runs go side by side
     simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is RunOn.SIM)
     if on is RunOn.LOCAL:
-        if jobs > 1:
-            raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
         yield SerialRunner(local_trials(scenario, time_scale))
     elif on is RunOn.RAY:
         yield on_ray(simulated(), jobs)
@@ -151,11 +165,10 @@ def runner_of(
 
 def local_trials(scenario: "Scenario", time_scale: float) -> Any:
     from polyrhythm.cli.experiment import Experiment
-    from polyrhythm.cli.local import check_playable, run_one
+    from polyrhythm.cli.local import run_one
     from polyrhythm.search.simulated import outcome_of
     from polyrhythm.training.data.tasks import build_task
 
-    check_playable(scenario)
     experiment = Experiment("search", scenario, [], [], None, Outputs())
 
     def trial_on_workers(trial: "SearchTrial") -> "TrialOutcome":
@@ -174,15 +187,13 @@ SEARCH_HEADS = ("candidate", "run", "accuracy", "training", "verdict")
 
 
 def carried_out(
-    plan: "SearchPlan", runner: "Runner", store: Path, job: str, about: tuple[str, str, tuple[str, ...], bool]
+    plan: "SearchPlan", runner: "Runner", trials: "TrialStore", job: str, about: tuple[str, str, tuple[str, ...], bool]
 ) -> "Finished":
     """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come."""
     from polyrhythm.cli.terminal import long_work
     from polyrhythm.search.loop import search, so_far
     from polyrhythm.search.state import SearchState
-    from polyrhythm.search.store import TrialStore
 
-    trials = TrialStore(store)
     latest = so_far(SearchState(plan, trials.outcomes(job)), frozenset())
     try:
         with long_work(*about) as board:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
+from polyrhythm.cli.options import MOST_SEED
 from polyrhythm.cli.outputs import json_document, write_files
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
@@ -49,7 +50,7 @@ def search_cost(
         str, typer.Option(metavar="REGEX", help="Leave out rows whose notes match; '' keeps all.")
     ] = EXCLUDED,
     draws: Annotated[int, typer.Option(metavar="N", min=100, help="Samples where draws cannot be listed.")] = 100_000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of these samples.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=MOST_SEED, help="Seed of these samples.")] = 0,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures.")] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw cost against success, as in the paper's Fig. 16.")
