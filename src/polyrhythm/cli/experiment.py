@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import typer
 
 from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.outputs import Outputs
+from polyrhythm.core import Cluster, Policy
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
-from polyrhythm.policies import parse_policy
+from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.report.facts import troubles
 from polyrhythm.report.table import rows
 from polyrhythm.telemetry.result import RunResult
@@ -146,10 +147,18 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
 
 def check(experiment: Experiment) -> None:
     for spec in experiment.policies:
-        parse_policy(spec)
+        check_policy(parse_policy(spec), experiment.scenario)
     if experiment.target is not None and experiment.scenario.training is None:
         raise UsageError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
     experiment.outputs.prepare()
+
+
+def check_policy(policy: Policy[Any], scenario: "Scenario") -> None:
+    """Find a policy, or a part of a sequence, that can decide nothing in this scenario."""
+    parts = [policy, *(stage.policy for stage in policy.stages(Cluster(scenario.workers)))]
+    for part in parts:
+        if isinstance(part, SelSync) and scenario.training is None:
+            part.check_untrained()
 
 
 def was_interrupted(work: Callable[[], None]) -> bool:
