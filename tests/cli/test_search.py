@@ -118,6 +118,7 @@ def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
         (["--policy", "switch:bsp@0.5,asp"], "--policy must have {} once"),
         (["--policy", "swich:bsp@{},asp"], "unknown policy 'swich': did you mean switch"),
         (["--from", "0"], "must be two different finite numbers"),
+        (["--policy", "local:{}", "--to", "64.5", "--whole"], "--whole needs whole ends but got --from 1 --to 64.5"),
         (["--runs", "1"], "--runs 1 shows no spread"),
         (["--set", "training=none"], "the scenario has no training table"),
         (["--on", "local", "--jobs", "2"], "--jobs 2 is for simulated trials"),
