@@ -2,6 +2,7 @@ import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -26,8 +27,9 @@ def test_what_is_in_a_file_stays_until_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["json", "report", "timeline", "perfetto"])
 def test_a_folder_is_no_file(tmp_path: Path, option: str) -> None:
+    files: dict[str, Any] = {option: tmp_path}
     with pytest.raises(PolyrhythmError, match=rf"--{option} '.*' cannot be written: Is a directory"):
-        Outputs(**{option: tmp_path}).prepare()
+        Outputs(**files).prepare()
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -101,3 +103,68 @@ def test_only_a_full_disk_is_told_by_itself(monkeypatch: pytest.MonkeyPatch, num
     with pytest.raises(OSError if status is None else SystemExit) as left:
         main()
     assert getattr(left.value, "code", None) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "one", "other"),
+    [
+        (("simulate", "{timing}", "--json", "{folder}/a", "--report", "{folder}/x/../a"), "--json", "--report"),
+        (("trace", "export", "{timing}", "--perfetto", "{timing}"), "TRACE", "--perfetto"),
+        (("search-cost", "{timing}", "--json", "{timing}"), "RUNS.csv", "--json"),
+        (("search-cost", RUNS, "--json", "{folder}/a", "--figure", "{folder}/a"), "--json", "--figure"),
+        (("calibrate", "{timing}", "--out", "{timing}"), "SCENARIO", "--out"),
+        (("simulate", "{timing}", "--json", "{timing}"), "SCENARIO", "--json"),
+        (("doctor", "{timing}", "--report", "{timing}"), "TRACES", "--report"),
+    ],
+)
+def test_no_file_is_written_twice_or_over_what_is_read(
+    call: Callable[..., Result], timing: str, tmp_path: Path, words: tuple[object, ...], one: str, other: str
+) -> None:
+    before = Path(timing).read_bytes()
+    done = call(*(str(word).format(timing=timing, folder=tmp_path) for word in words))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"polyrhythm: {one} and {other} are the same file ")
+    assert Path(timing).read_bytes() == before
+
+
+def test_nothing_may_go_nowhere_twice(call: Callable[..., Result], timing: str) -> None:
+    assert call("simulate", timing, "--json", "/dev/null", "--report", "/dev/null").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("simulate", "uniform", "--timeline", "x.png"), ("search-cost", RUNS, "--figure", "x.jpg")]
+)
+def test_a_picture_is_named_after_what_it_is(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"polyrhythm: {words[2]} '{words[3]}' would be an SVG picture; end its name in .svg\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "uniform", "--trace", ""),
+        ("simulate", "uniform", "--json", ""),
+        ("simulate", "uniform", "--report", ""),
+        ("calibrate", "uniform", "--from", ""),
+        ("doctor", "--keep", "", "--", "torchrun"),
+        ("learn", "x.json", "--log", ""),
+        ("reproduce", "esync", "--out", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*words)
+    option = words[words.index("") - 1]
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"Invalid value for '{option}': an empty path; give one, or leave it out" in done.stderr
+
+
+def test_an_empty_argument_is_not_the_current_folder(call: Callable[..., Result]) -> None:
+    assert "an empty path; give one, or leave it out" in call("doctor", "").stderr

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +33,8 @@ def diagnose(
 ) -> None:
     """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
     named = [name.strip() for name in layers.split(",") if name.strip()]
-    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)
+    outputs = Outputs(json=json, report=report, source=scenario)
+    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), outputs)
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Looks:
     batches: int
 
 
-def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | None, report: Path | None) -> None:
+def look_inside(command: str, scenario: "Scenario", looks: Looks, outputs: Outputs) -> None:
     from polyrhythm_experiments.diagnose import diagnose
     from polyrhythm_experiments.diagnose.page import HEADINGS, as_values, cells, page
 
-    Outputs(json=json, report=report).prepare()
+    outputs.prepare()
     with long_work("diagnose", command) as board:
         board.begin("runs", total=3)
         done = count(1)
@@ -63,7 +63,8 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
         )
     try:
         write_files(
-            (json, lambda: json_document(as_values(diagnosis, command))), (report, lambda: page(diagnosis, command))
+            (outputs.json, lambda: json_document(as_values(diagnosis, command))),
+            (outputs.report, lambda: page(diagnosis, command)),
         )
     finally:
         print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])

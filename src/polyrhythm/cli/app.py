@@ -32,7 +32,7 @@ from polyrhythm.cli.options import (
     split_policies,
     trials_on,
 )
-from polyrhythm.cli.outputs import Outputs, as_perfetto, write_files
+from polyrhythm.cli.outputs import Outputs, as_perfetto, check_apart, write_files
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.errors import UsageError
@@ -125,7 +125,7 @@ def compare(
     if show:
         print_scenario(loaded)
         return
-    outputs = Outputs(json=json, report=report, trace=trace)
+    outputs = Outputs(json=json, report=report, trace=trace, source=scenario)
     specs = split_policies(policies)
     experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1, ui)
     conduct(experiment, trials_of(experiment, on, time_scale))
@@ -156,7 +156,7 @@ def simulate(
     if show:
         print_scenario(loaded)
         return
-    outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto)
+    outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto, source=scenario)
     conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
 
 
@@ -166,6 +166,7 @@ def export(
     perfetto: Annotated[Path, typer.Option(metavar="FILE.json", help="Write it for ui.perfetto.dev.")],
 ) -> None:
     """Convert a trace for another viewer."""
+    check_apart({"TRACE": trace, "--perfetto": perfetto})
     check_writable("--perfetto", perfetto)
     write_files((perfetto, lambda: as_perfetto(trace)))
 

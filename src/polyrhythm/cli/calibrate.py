@@ -12,8 +12,8 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED
-from polyrhythm.cli.options import MOST_SEEDS, read_override, split_policies
-from polyrhythm.cli.outputs import Outputs, json_document, write_files
+from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, split_policies
+from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -68,7 +68,7 @@ def calibrate(
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
     traces: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Measure nothing: read the traces that jobs elsewhere have kept."),
+        typer.Option("--from", metavar="DIR", parser=given_path, help="Measure nothing: read traces of other jobs."),
     ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
@@ -80,6 +80,7 @@ def calibrate(
     from polyrhythm.cli.local import check_playable, check_scale
     from polyrhythm.sim import load_scenario
 
+    check_apart({"SCENARIO": Path(scenario), "--out": out, "--json": json, "--report": report})
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))

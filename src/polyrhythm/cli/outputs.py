@@ -1,7 +1,7 @@
 """The files that a command was asked to write: proved writable before anything runs, written after."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import FAILED
+from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
@@ -30,17 +31,20 @@ class Outputs:
     trace: Path | None = None
     timeline: Path | None = None
     perfetto: Path | None = None
+    source: str = ""
+    """What the scenario was read from, which is not to be written over."""
 
     def prepare(self) -> None:
         """Make missing folders; an error names the option whose path cannot be written."""
         if self.trace is not None:
             make_folder("--trace", self.trace)
-        for option in ("json", "report", "timeline", "perfetto"):
-            path = getattr(self, option)
+        files = {f"--{option}": getattr(self, option) for option in ("json", "report", "timeline", "perfetto")}
+        check_apart({"SCENARIO": Path(self.source), **files} if self.source else files)
+        for option, path in files.items():
             if path is not None:
-                check_writable(f"--{option}", path)
+                check_writable(option, path)
         if self.timeline is not None:
-            check_pictures("--timeline")
+            check_picture("--timeline", self.timeline)
 
     @property
     def need_traces(self) -> bool:
@@ -56,6 +60,23 @@ class Outputs:
             (self.timeline if traced else None, lambda: as_picture(str(traced))),
             (self.perfetto if traced else None, lambda: as_perfetto(str(traced))),
         )
+
+
+def check_apart(files: Mapping[str, Path | None]) -> None:
+    """Whether the files, by what they were given as, are different ones; devices may be the same."""
+    known: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = known.setdefault(path.resolve(), name)
+        if other != name:
+            raise UsageError(f"{other} and {name} are the same file {str(path)!r}; give each a file of its own")
+
+
+def check_picture(option: str, path: Path) -> None:
+    if path.suffix.lower() not in ("", ".svg"):
+        raise UsageError(f"{option} {str(path)!r} would be an SVG picture; end its name in .svg")
+    check_pictures(option)
 
 
 def write_files(*files: tuple[Path | None, Callable[[], str | bytes]]) -> None:

@@ -14,7 +14,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
-from polyrhythm.cli.outputs import Outputs, json_document, write_files
+from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -83,6 +83,7 @@ def search(
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
     plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    check_apart({"SCENARIO": Path(scenario), "--store": store, "--json": json})
     check(plan, loaded, json)
     if on is RunOn.LOCAL:
         check_local(loaded, jobs, time_scale)

@@ -10,10 +10,9 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.options import MOST_SEED
-from polyrhythm.cli.outputs import json_document, write_files
+from polyrhythm.cli.outputs import check_apart, check_picture, json_document, write_files
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
-from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 from polyrhythm.telemetry.files import check_writable
 
@@ -59,11 +58,12 @@ def search_cost(
     """Analyse what searching the switch point costs, and how often it succeeds, from a log of finished runs."""
     from polyrhythm.search.cost import figures_of, settings
 
+    check_apart({"RUNS.csv": runs, "--json": json, "--figure": figure})
     for option, path in (("--json", json), ("--figure", figure)):
         if path is not None:
             check_writable(option, path)
     if figure is not None:
-        check_pictures("--figure")
+        check_picture("--figure", figure)
     log = read_log(runs, exclude)
     cases = cases_of(log, setup, percents_of(candidates), beta)
     rows = {
