@@ -63,13 +63,13 @@ def learn(
 
     Ctrl-C stops it with the best so far in FILE; --resume goes on from the last checkpoint.
     """
-    from polyrhythm.cli.terminal import long_work
-    from polyrhythm.rl.learn import Study
-
     check_data(data)
     check_writable("FILE", out)
     if log:
         make_folder("--log", log)
+    from polyrhythm.cli.terminal import long_work
+    from polyrhythm.rl.learn import Study  # imports torch
+
     plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
     if resume:
