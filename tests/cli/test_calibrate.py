@@ -89,7 +89,9 @@ def test_traces_of_jobs_elsewhere_are_read(call: Call, tiny: str, tmp_path: Path
     ("words", "message"),
     [
         (["--set", "training=none"], "trains a model, but the scenario has no training table"),
-        (["--time-scale", "0"], "--time-scale must be more than 0 but got 0"),
+        (["--time-scale", "0"], "--time-scale must be a finite number above 0 but got 0"),
+        (["--time-scale", "nan"], "--time-scale must be a finite number above 0 but got nan"),
+        (["--set", "devices.0.count=100000"], "more than 32 processes for each of"),
         (["--policies", "apx"], "unknown policy 'apx'"),
         (["--out", "/dev/null/x.toml"], "--out '/dev/null/x.toml' cannot be written"),
     ],

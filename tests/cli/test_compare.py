@@ -171,7 +171,13 @@ def test_mistakes_are_one_line_and_nothing_runs(call: Call, words: list[str], me
 
 @pytest.mark.parametrize(
     "words",
-    [["uniform", "--seeds", "0"], ["uniform", "--target", "95"], ["uniform", "--sedes", "2"], [], ["a", "b"]],
+    [
+        *(["uniform", "--seeds", number] for number in ("0", "1000000000")),
+        ["uniform", "--target", "95"],
+        ["uniform", "--sedes", "2"],
+        [],
+        ["a", "b"],
+    ],
 )
 def test_mistakes_in_options_are_usage_errors(call: Call, words: list[str]) -> None:
     done = call("compare", *words)
@@ -229,6 +235,17 @@ from polyrhythm.policies import ASP
 class Mine(ASP):
     pass
 """
+
+
+@pytest.mark.parametrize("spec", ["selsync:0", "switch:bsp@0.5,(selsync:0)"])
+def test_a_policy_that_reads_gradients_is_refused_where_there_are_none(call: Call, timing: str, spec: str) -> None:
+    done = call("compare", timing, "--policies", f"bsp,{spec}")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "decides from the norms of gradients, and this run trains nothing" in done.stderr
+
+
+def test_a_share_of_local_steps_needs_no_gradients(call: Call, timing: str) -> None:
+    assert call("simulate", timing, "--policy", "selsync:lssr=0.8").exit_code == 0
 
 
 def test_a_target_without_a_model_is_a_mistake(call: Call, timing: str) -> None:

@@ -95,7 +95,10 @@ class Mine(ASP):
     [
         (["--timing-only"], "--on local trains a model, but the scenario has no training table; give it one"),
         (["--jobs", "2"], "--jobs 2 is for simulated runs; real ones go one by one, leave it out"),
-        (["--time-scale", "0"], "--time-scale must be more than 0 but got 0"),
+        (["--time-scale", "0"], "--time-scale must be a finite number above 0 but got 0"),
+        (["--time-scale", "nan"], "--time-scale must be a finite number above 0 but got nan"),
+        (["--time-scale", "inf"], "--time-scale must be a finite number above 0 but got inf"),
+        (["--set", "devices.0.count=100000"], "--on local starts 100001 workers, more than 32 processes for each of"),
         (["--set", "limits.time_s=3"], "take the limits away"),
         (["--set", "faults.joins=[{worker=1, time_s=1}]"], "--on local cannot let workers join later"),
         (["--set", "faults.random_leaves=[{workers=1, to_s=1, back_after_s=1}]"], "cannot let workers join later"),

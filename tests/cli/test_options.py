@@ -1,6 +1,9 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import Result
 
 from polyrhythm.cli.options import split_policies
 from polyrhythm.errors import SpecError
@@ -47,3 +50,15 @@ def test_an_empty_part_is_one_line(text: str) -> None:
 def test_unbalanced_parentheses_are_one_line() -> None:
     with pytest.raises(SpecError, match="unbalanced parentheses"):
         split_policies("(bsp,asp")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("simulate", "uniform"), ("search-cost", "none.csv"), ("learn", "/nowhere/x.json"), ("diagnose", "uniform")),
+    ],
+)
+def test_a_seed_is_one_that_everything_random_takes(call: Callable[..., Result], words: tuple[str, ...]) -> None:
+    done = call(*words, "--seed", 2**64)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith("'--seed': Input should be less than or equal to 4294967295\n")

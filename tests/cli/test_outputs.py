@@ -1,7 +1,14 @@
+import errno
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import Result
 
+from polyrhythm.cli import app as commands
+from polyrhythm.cli import main
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.errors import PolyrhythmError
 
@@ -20,8 +27,9 @@ def test_what_is_in_a_file_stays_until_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["json", "report", "timeline", "perfetto"])
 def test_a_folder_is_no_file(tmp_path: Path, option: str) -> None:
+    files: dict[str, Any] = {option: tmp_path}
     with pytest.raises(PolyrhythmError, match=rf"--{option} '.*' cannot be written: Is a directory"):
-        Outputs(**{option: tmp_path}).prepare()
+        Outputs(**files).prepare()
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -31,3 +39,132 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         Outputs(trace=path).prepare()
     with pytest.raises(PolyrhythmError, match=r"--json '.*' cannot be written: Not a directory|File exists"):
         Outputs(json=path / "out.json").prepare()
+
+
+FULL = Path("/dev/full")
+RUNS = Path(__file__).parents[1] / "search" / "runs.csv"
+
+
+def status_without_readers(monkeypatch: pytest.MonkeyPatch, *words: object) -> object:
+    """Exit status of a command whose standard output is on a full disk."""
+    monkeypatch.setattr(sys, "argv", ["polyrhythm", *map(str, words)])
+    with FULL.open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as left:
+            main()
+    return left.value.code
+
+
+@pytest.mark.parametrize("words", [("policies",), ("scenarios",), ("compare", "--help"), ("doctor", "--help")])
+def test_a_full_standard_output_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert status_without_readers(monkeypatch, *words) == 1
+    assert capsys.readouterr().err == "polyrhythm: standard output cannot be written: No space left on device\n"
+
+
+def test_files_are_written_also_where_nobody_reads_the_table(
+    timing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    json, cost = tmp_path / "o.json", tmp_path / "cost.json"
+    assert status_without_readers(monkeypatch, "simulate", timing, "--json", json) == 1
+    assert status_without_readers(monkeypatch, "search-cost", RUNS, "--json", cost) == 1
+    assert json.stat().st_size
+    assert cost.stat().st_size
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_keeps_neither_the_others_nor_the_table_from_it(
+    call: Callable[..., Result], timing: str, tmp_path: Path
+) -> None:
+    report = tmp_path / "o.html"
+    done = call("simulate", timing, "--json", FULL, "--report", report)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "polyrhythm: '/dev/full' cannot be written: No space left on device\n",
+    )
+    assert "bsp" in done.stdout
+    assert report.exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--figure"])
+def test_a_file_of_figures_that_cannot_be_written_is_one_line(call: Callable[..., Result], option: str) -> None:
+    done = call("search-cost", RUNS, option, FULL, "--setup", "small")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "'/dev/full' cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 1), (errno.ENOENT, None)])
+def test_only_a_full_disk_is_told_by_itself(monkeypatch: pytest.MonkeyPatch, number: int, status: int | None) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(number, "so it is")
+
+    monkeypatch.setattr(commands, "app", fail)
+    with pytest.raises(OSError if status is None else SystemExit) as left:
+        main()
+    assert getattr(left.value, "code", None) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "one", "other"),
+    [
+        (("simulate", "{timing}", "--json", "{folder}/a", "--report", "{folder}/x/../a"), "--json", "--report"),
+        (("trace", "export", "{timing}", "--perfetto", "{timing}"), "TRACE", "--perfetto"),
+        (("search-cost", "{timing}", "--json", "{timing}"), "RUNS.csv", "--json"),
+        (("search-cost", RUNS, "--json", "{folder}/a", "--figure", "{folder}/a"), "--json", "--figure"),
+        (("calibrate", "{timing}", "--out", "{timing}"), "SCENARIO", "--out"),
+        (("simulate", "{timing}", "--json", "{timing}"), "SCENARIO", "--json"),
+        (("doctor", "{timing}", "--report", "{timing}"), "TRACES", "--report"),
+    ],
+)
+def test_no_file_is_written_twice_or_over_what_is_read(
+    call: Callable[..., Result], timing: str, tmp_path: Path, words: tuple[object, ...], one: str, other: str
+) -> None:
+    before = Path(timing).read_bytes()
+    done = call(*(str(word).format(timing=timing, folder=tmp_path) for word in words))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"polyrhythm: {one} and {other} are the same file ")
+    assert Path(timing).read_bytes() == before
+
+
+def test_nothing_may_go_nowhere_twice(call: Callable[..., Result], timing: str) -> None:
+    assert call("simulate", timing, "--json", "/dev/null", "--report", "/dev/null").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("simulate", "uniform", "--timeline", "x.png"), ("search-cost", RUNS, "--figure", "x.jpg")]
+)
+def test_a_picture_is_named_after_what_it_is(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"polyrhythm: {words[2]} '{words[3]}' would be an SVG picture; end its name in .svg\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "uniform", "--trace", ""),
+        ("simulate", "uniform", "--json", ""),
+        ("simulate", "uniform", "--report", ""),
+        ("calibrate", "uniform", "--from", ""),
+        ("doctor", "--keep", "", "--", "torchrun"),
+        ("learn", "x.json", "--log", ""),
+        ("reproduce", "esync", "--out", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*words)
+    option = words[words.index("") - 1]
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"Invalid value for '{option}': an empty path; give one, or leave it out" in done.stderr
+
+
+def test_an_empty_argument_is_not_the_current_folder(call: Callable[..., Result]) -> None:
+    assert "an empty path; give one, or leave it out" in call("doctor", "").stderr

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_algorithm_1_shares_nothing_and_stops_nothing(call: Call, job: str, tmp_
     assert (found["plan"]["two_sided"], found["plan"]["early"]) == (True, 0.0)
 
 
+def test_no_process_is_started_without_a_run(call: Call, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrhythm.search.runners import SerialRunner
+
+    asked: list[int] = []
+
+    def one_by_one(build: Any, slots: int) -> Any:
+        asked.append(slots)
+        return nullcontext(SerialRunner(build()))
+
+    monkeypatch.setattr("polyrhythm.search.runners.Processes", one_by_one)
+    assert call("search", job, *SEARCH, "--jobs", "500", "--baseline-runs", "3").exit_code == 0
+    assert asked == [3]
+
+
 def heed_ctrl_c() -> None:
     """Also where the tests themselves run in a driver's background, which ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -103,9 +118,12 @@ def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
         (["--policy", "switch:bsp@0.5,asp"], "--policy must have {} once"),
         (["--policy", "swich:bsp@{},asp"], "unknown policy 'swich': did you mean switch"),
         (["--from", "0"], "must be two different finite numbers"),
+        (["--policy", "local:{}", "--to", "64.5", "--whole"], "--whole needs whole ends but got --from 1 --to 64.5"),
         (["--runs", "1"], "--runs 1 shows no spread"),
         (["--set", "training=none"], "the scenario has no training table"),
         (["--on", "local", "--jobs", "2"], "--jobs 2 is for simulated trials"),
+        (["--on", "local", "--time-scale", "nan"], "--time-scale must be a finite number above 0 but got nan"),
+        (["--on", "local", "--set", "limits.time_s=3"], "take the limits away"),
         (["--store", "/dev/null/x.db"], "cannot be made"),
     ],
 )

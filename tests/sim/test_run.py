@@ -174,6 +174,20 @@ def test_folders_of_a_trace_are_made(tmp_path: Path) -> None:
 # Sweeps.
 
 
+@pytest.mark.parametrize(("jobs", "processes"), [(500, 2), (2, 2), (-1, -1), (1, 1)])
+def test_a_sweep_starts_no_process_that_has_no_run(monkeypatch: pytest.MonkeyPatch, jobs: int, processes: int) -> None:
+    asked: list[int] = []
+
+    def one_by_one(n_jobs: int, **_: Any) -> joblib.Parallel:
+        asked.append(n_jobs)
+        return joblib_parallel(n_jobs=1, return_as="generator")
+
+    joblib_parallel = joblib.Parallel
+    monkeypatch.setattr(joblib, "Parallel", one_by_one)
+    assert len(sweep(cluster(1.0, 2.0), ["asp", "bsp"], [0], jobs=jobs)) == 2
+    assert asked == [processes]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_sweep(jobs: int, tmp_path: Path) -> None:
     scenario = load_scenario("stragglers-mild", STRAGGLERS)

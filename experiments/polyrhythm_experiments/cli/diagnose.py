@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, read_scenario
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.options import Json, Overrides, ReportFile, ScenarioName, Seed, read_scenario
+from polyrhythm.cli.outputs import Outputs, json_document, write_files
 from polyrhythm.cli.terminal import long_work, print_figures
 
 if TYPE_CHECKING:
@@ -27,14 +26,15 @@ def diagnose(
     batches: Annotated[
         int, typer.Option(metavar="N", min=2, help="Mini-batches that gradients and curvature are estimated from.")
     ] = 8,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    seed: Seed = 0,
     json: Json = None,
     report: ReportFile = None,
     overrides: Overrides = None,
 ) -> None:
     """Train under BSP and SelSync and look inside: gradients, their change, curvature, weights."""
     named = [name.strip() for name in layers.split(",") if name.strip()]
-    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), json, report)
+    outputs = Outputs(json=json, report=report, source=scenario)
+    look_inside(ctx.obj, read_scenario(scenario, overrides, False), Looks(seed, delta, named, batches), outputs)
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Looks:
     batches: int
 
 
-def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | None, report: Path | None) -> None:
+def look_inside(command: str, scenario: "Scenario", looks: Looks, outputs: Outputs) -> None:
     from polyrhythm_experiments.diagnose import diagnose
     from polyrhythm_experiments.diagnose.page import HEADINGS, as_values, cells, page
 
-    Outputs(json=json, report=report).prepare()
+    outputs.prepare()
     with long_work("diagnose", command) as board:
         board.begin("runs", total=3)
         done = count(1)
@@ -61,12 +61,14 @@ def look_inside(command: str, scenario: "Scenario", looks: Looks, json: Path | N
             batches=looks.batches,
             tell=lambda: board.advance(next(done)),
         )
-    print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
-    print_what_was_seen(diagnosis)
-    if json:
-        json.write_bytes(json_document(as_values(diagnosis, command)))
-    if report:
-        report.write_text(page(diagnosis, command), encoding="utf-8")
+    try:
+        write_files(
+            (outputs.json, lambda: json_document(as_values(diagnosis, command))),
+            (outputs.report, lambda: page(diagnosis, command)),
+        )
+    finally:
+        print_figures(HEADINGS, [cells(name, seen) for name, seen in diagnosis.runs.items()])
+        print_what_was_seen(diagnosis)
 
 
 def print_what_was_seen(diagnosis: "Diagnosis") -> None:

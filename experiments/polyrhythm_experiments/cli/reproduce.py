@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED
-from polyrhythm.cli.options import On, TrialsOn, trials_on
+from polyrhythm.cli.options import MOST_SEEDS, On, TrialsOn, given_path, trials_on
 from polyrhythm.lines import say
 
 if TYPE_CHECKING:
@@ -21,13 +21,19 @@ def reproduce(
         typer.Option("--quick", help="A tiny version on the embedded digits, to try it: its numbers mean nothing."),
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Repeat with this many seeds; 3 if not given, 1 if quick.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=MOST_SEEDS, help="Repeat with this many seeds; 3 if not given, 1 if quick."
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Has the data set's parquet files; downloaded if not given.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For page, figures and runs; reproduction-NAME if not given.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=given_path, help="For page, figures and runs; reproduction-NAME if not given."
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs at a time; one a core if not given.")

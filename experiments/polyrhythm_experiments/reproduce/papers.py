@@ -7,6 +7,7 @@ from pathlib import Path
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.report.document import Document, render_document
 from polyrhythm.report.picture import check_pictures
+from polyrhythm.telemetry.files import check_data
 from polyrhythm_experiments.reproduce.lab import Lab, Tell, TellNow, nobody, nothing
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.numbers import as_json
@@ -55,11 +56,12 @@ def reproduce(request: PaperRequest) -> list[Path]:
         The files: the page as markdown and as HTML, its numbers as JSON, its figures.
 
     Raises:
-        PolyrhythmError: for an unknown name, or a folder that cannot be written, or if matplotlib is missing.
+        PolyrhythmError: for an unknown name, a folder that is not there or cannot be written, or without matplotlib.
     """
     if request.name not in PAPERS:
         raise UsageError(f"unknown paper {request.name!r}: {did_you_mean(request.name, PAPERS)}")
     check_pictures("reproduce")
+    check_data(request.data)
     lab = Lab(
         store=ResultStore(request.folder / "runs"),
         seeds=range(request.seeds or (1 if request.quick else 3)),

@@ -15,11 +15,13 @@ from polyrhythm.cli.installed import add_installed
 from polyrhythm.cli.jobs import ctl, run, top
 from polyrhythm.cli.learn import learn
 from polyrhythm.cli.options import (
+    MOST_SEEDS,
     Json,
     Overrides,
     ReportFile,
     RunOn,
     ScenarioName,
+    Seed,
     Show,
     Target,
     TimingOnlyFlag,
@@ -30,7 +32,7 @@ from polyrhythm.cli.options import (
     split_policies,
     trials_on,
 )
-from polyrhythm.cli.outputs import Outputs, write_perfetto
+from polyrhythm.cli.outputs import Outputs, as_perfetto, check_apart, write_files
 from polyrhythm.cli.search import search
 from polyrhythm.cli.search_cost import search_cost
 from polyrhythm.errors import UsageError
@@ -96,7 +98,9 @@ def compare(
     policies: Annotated[
         str, typer.Option(metavar="A,B,C", help="Specs, as in bsp,ssp:3,post-local:h=8,at=0.5,./mine.py:Mine.")
     ] = "bsp,asp,ssp:3,local:8",
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Repeat with this many seeds, from 0 on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_SEEDS, help="Repeat with this many seeds, from 0 on.")
+    ] = 1,
     target: Target = None,
     json: Json = None,
     report: ReportFile = None,
@@ -121,7 +125,7 @@ def compare(
     if show:
         print_scenario(loaded)
         return
-    outputs = Outputs(json=json, report=report, trace=trace)
+    outputs = Outputs(json=json, report=report, trace=trace, source=scenario)
     specs = split_policies(policies)
     experiment = Experiment(ctx.obj, loaded, specs, range(seeds), target, outputs, jobs or -1, ui)
     conduct(experiment, trials_of(experiment, on, time_scale))
@@ -132,7 +136,7 @@ def simulate(
     ctx: typer.Context,
     scenario: ScenarioName,
     policy: Annotated[str, typer.Option(metavar="SPEC", help="The policy, as in ssp:3.")] = "bsp",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    seed: Seed = 0,
     target: Target = None,
     json: Json = None,
     report: ReportFile = None,
@@ -152,7 +156,7 @@ def simulate(
     if show:
         print_scenario(loaded)
         return
-    outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto)
+    outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto, source=scenario)
     conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
 
 
@@ -162,8 +166,9 @@ def export(
     perfetto: Annotated[Path, typer.Option(metavar="FILE.json", help="Write it for ui.perfetto.dev.")],
 ) -> None:
     """Convert a trace for another viewer."""
+    check_apart({"TRACE": trace, "--perfetto": perfetto})
     check_writable("--perfetto", perfetto)
-    write_perfetto(trace, perfetto)
+    write_files((perfetto, lambda: as_perfetto(trace)))
 
 
 def trials_of(experiment: Experiment, on: RunOn, time_scale: float) -> Trials:
@@ -185,12 +190,11 @@ def compare_on_ray(experiment: Experiment) -> Trials:
 
 
 def on_workers(experiment: Experiment, time_scale: float) -> Trials:
-    from polyrhythm.cli.local import check_playable, compare_on_workers
+    from polyrhythm.cli.local import check_playable, check_scale, compare_on_workers
 
     if experiment.jobs > 1:
         raise UsageError(f"--jobs {experiment.jobs} is for simulated runs; real ones go one by one, leave it out")
-    if time_scale <= 0:
-        raise UsageError(f"--time-scale must be more than 0 but got {time_scale:g}")
+    check_scale(time_scale)
     check_playable(experiment.scenario)
     return partial(compare_on_workers, time_scale=time_scale)
 

@@ -12,8 +12,8 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED
-from polyrhythm.cli.options import read_override, split_policies
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, split_policies
+from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -59,13 +59,16 @@ def calibrate(
         ),
     ] = "",
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Seeds of the runs in the simulator and the runtime, from 0 on.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=MOST_SEEDS, help="Seeds of the runs in the simulator and the runtime, from 0 on."
+        ),
     ] = 1,
     epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
     traces: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Measure nothing: read the traces that jobs elsewhere have kept."),
+        typer.Option("--from", metavar="DIR", parser=given_path, help="Measure nothing: read traces of other jobs."),
     ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
@@ -74,15 +77,15 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure steps, messages and averages in short real runs on this host, and write them as a scenario."""
-    from polyrhythm.cli.local import check_playable
+    from polyrhythm.cli.local import check_playable, check_scale
     from polyrhythm.sim import load_scenario
 
+    check_apart({"SCENARIO": Path(scenario), "--out": out, "--json": json, "--report": report})
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
-    if time_scale <= 0:
-        raise UsageError(f"--time-scale must be more than 0 but got {time_scale:g}")
+    check_scale(time_scale)
     if traces is None:
         check_playable(loaded)
     elif policies:
@@ -91,8 +94,10 @@ def calibrate(
     if out:
         check_writable("--out", out)
     findings, complete = investigate(wanted)
-    tell(findings)
-    write(ctx.obj, findings, out, json, report)
+    try:
+        write(ctx.obj, findings, out, json, report)
+    finally:
+        tell(findings)
     if not complete:
         say(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
         raise typer.Exit(INTERRUPTED)
@@ -205,12 +210,11 @@ def facts(costs: "Costs") -> dict[str, str]:
 def write(command: str, findings: Findings, out: Path | None, json: Path | None, report: Path | None) -> None:
     from polyrhythm.sim import scenario_toml
 
-    if out:
-        out.write_text(scenario_toml(findings.scenario), encoding="utf-8")
-    if json:
-        json.write_bytes(as_json(command, findings))
-    if report:
-        report.write_text(as_page(command, findings), encoding="utf-8")
+    write_files(
+        (out, lambda: scenario_toml(findings.scenario)),
+        (json, lambda: as_json(command, findings)),
+        (report, lambda: as_page(command, findings)),
+    )
 
 
 def as_json(command: str, findings: Findings) -> bytes:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import typer
 
 from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.outputs import Outputs
+from polyrhythm.core import Cluster, Policy
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
-from polyrhythm.policies import parse_policy
+from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.report.facts import troubles
 from polyrhythm.report.table import rows
 from polyrhythm.telemetry.result import RunResult
@@ -124,7 +125,7 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
 
 
 def conduct(experiment: Experiment, trials: Trials) -> None:
-    """Run, print the table and write the outputs; leaves with an exit code if a run failed.
+    """Run, write the outputs and print the table; leaves with an exit code if a run failed.
 
     Ctrl-C ends the runs; what has finished by then is printed and written all the same.
     """
@@ -132,9 +133,11 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
     results: list[RunResult] = []
     with trace_folder(experiment.outputs) as traces:
         interrupted = was_interrupted(lambda: trials(experiment, results, traces))
-        if results:
-            conclude(experiment, results)
-    say(*troubles(results))
+        try:
+            if results:
+                conclude(experiment, results)
+        finally:
+            say(*troubles(results))
     if interrupted:
         say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
         raise typer.Exit(INTERRUPTED)
@@ -144,10 +147,18 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
 
 def check(experiment: Experiment) -> None:
     for spec in experiment.policies:
-        parse_policy(spec)
+        check_policy(parse_policy(spec), experiment.scenario)
     if experiment.target is not None and experiment.scenario.training is None:
         raise UsageError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
     experiment.outputs.prepare()
+
+
+def check_policy(policy: Policy[Any], scenario: "Scenario") -> None:
+    """Find a policy, or a part of a sequence, that can decide nothing in this scenario."""
+    parts = [policy, *(stage.policy for stage in policy.stages(Cluster(scenario.workers)))]
+    for part in parts:
+        if isinstance(part, SelSync) and scenario.training is None:
+            part.check_untrained()
 
 
 def was_interrupted(work: Callable[[], None]) -> bool:
@@ -169,12 +180,12 @@ def trace_folder(outputs: Outputs) -> Iterator[Path | None]:
 
 
 def conclude(experiment: Experiment, results: Sequence[RunResult]) -> None:
+    """Write what was asked for, then print, as nobody may read that."""
     from polyrhythm.cli.terminal import print_results
     from polyrhythm.sim import scenario_toml
 
-    print_results(results)
     scenario = experiment.scenario
     try:
         experiment.outputs.write(experiment.command, msgspec.to_builtins(scenario), scenario_toml(scenario), results)
-    except OSError as error:
-        raise UsageError(f"an output could not be written: {error}") from error
+    finally:
+        print_results(results)

@@ -45,3 +45,6 @@ class CommandGroup(TyperGroup):
             say(str(error))
             # A policy that breaks the contract is found out by running it.
             raise typer.Exit(FAILED if isinstance(error, PolicyError) else USAGE) from None
+        except KeyboardInterrupt:  # while it still imports; what works says by itself how far it is
+            say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None

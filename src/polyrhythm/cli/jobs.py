@@ -32,7 +32,8 @@ class Action(StrEnum):
 SAVING_S = 600.0
 """How long a checkpoint may take, with all workers' way to it."""
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")]
+JOB = typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")
+JobName = Annotated[str, JOB]
 At = Annotated[
     str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's coordinator is, if it is on another host.")
 ]
@@ -123,7 +124,7 @@ def up_to_script(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def ctl(
-    job: JobName = "",
+    job: Annotated[str | None, JOB] = None,
     action: Annotated[Action, typer.Argument(help="What to do.")] = Action.STATUS,
     argument: Annotated[
         str,
@@ -149,8 +150,8 @@ def ctl(
     from polyrhythm.live.model import view_of
     from polyrhythm.runtime.launch import control_client as steer
 
-    if not job:
-        typer.echo("\n".join(steer.jobs_here()) or "no job runs on this host")
+    if job is None:
+        list_jobs(json)
         return
     believe(tls_ca)
     address = steer.at(job, at, token)
@@ -165,6 +166,15 @@ def ctl(
         typer.echo(msgspec.json.encode(view))
     else:
         describe(view)
+
+
+def list_jobs(json: bool) -> None:
+    import msgspec
+
+    from polyrhythm.runtime.launch.control_client import jobs_here
+
+    jobs = jobs_here()
+    typer.echo(msgspec.json.encode(jobs) if json else "\n".join(jobs) or "no job runs on this host")
 
 
 def believe(tls_ca: str) -> None:

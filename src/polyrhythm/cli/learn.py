@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm.cli.group import INTERRUPTED
-from polyrhythm.cli.options import On, TrialsOn, Ui, trials_on
+from polyrhythm.cli.options import On, Seed, TrialsOn, Ui, given_path, trials_on
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
-from polyrhythm.telemetry.files import check_writable
+from polyrhythm.telemetry.files import check_data, check_writable, make_folder
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -45,14 +45,16 @@ def learn(
         int | None, typer.Option(metavar="N", min=1, help="Jobs whose runs under fixed policies come first.")
     ] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=0, help="Jobs to learn from after that.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is random.")] = 0,
+    seed: Seed = 0,
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Parquet files of Fashion-MNIST, for its families.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Jobs at a time; one a core if not given.")
     ] = None,
-    log: Annotated[Path | None, typer.Option("--log", metavar="DIR", help="Write figures for TensorBoard.")] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="DIR", parser=given_path, help="Write figures for TensorBoard.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from FILE.checkpoint.")] = False,
     on: On = TrialsOn.HERE,
     ui: Ui = False,
@@ -61,10 +63,13 @@ def learn(
 
     Ctrl-C stops it with the best so far in FILE; --resume goes on from the last checkpoint.
     """
-    from polyrhythm.cli.terminal import long_work
-    from polyrhythm.rl.learn import Study
-
+    check_data(data)
     check_writable("FILE", out)
+    if log:
+        make_folder("--log", log)
+    from polyrhythm.cli.terminal import long_work
+    from polyrhythm.rl.learn import Study  # imports torch
+
     plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
     if resume:

@@ -1,5 +1,7 @@
 """A comparison on real workers of this host: what the simulator would draw is injected into processes."""
 
+import math
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from polyrhythm.cli.experiment import Experiment
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolyrhythmError, ScenarioError
+from polyrhythm.errors import PolyrhythmError, ScenarioError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.launch.counts import MOST_A_CORE
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -61,8 +64,19 @@ def run_one(
         return blank_result(scenario, policy, seed, None, where="local", status="failed", message=one_line(error))
 
 
+def check_scale(time_scale: float) -> None:
+    if not 0 < time_scale < math.inf:
+        raise UsageError(f"--time-scale must be a finite number above 0 but got {time_scale:g}; 1 leaves times alone")
+
+
 def check_playable(scenario: "Scenario") -> None:
     """Find what has no counterpart in processes before any is started."""
+    most, cores = MOST_A_CORE, os.cpu_count() or 1
+    if scenario.workers > most * cores:
+        raise ScenarioError(
+            f"--on local starts {scenario.workers} workers, more than {most} processes for each of {cores} cores; "
+            "use fewer"
+        )
     if scenario.training is None:
         raise ScenarioError("--on local trains a model, but the scenario has no training table; give it one")
     limits, faults = scenario.limits, scenario.faults

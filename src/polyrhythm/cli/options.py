@@ -21,6 +21,13 @@ SHARE = re.compile(r".*@[^()@,]*", re.DOTALL)
 """A part of a switch with its share, which another part follows."""
 
 
+def given_path(text: str) -> Path:
+    """A path of the command line; an empty one, as of a variable that is not set, would be the current folder."""
+    if not text:
+        raise typer.BadParameter("an empty path; give one, or leave it out")
+    return Path(text)
+
+
 ScenarioName = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Built-in name (polyrhythm scenarios) or TOML file.")
 ]
@@ -33,13 +40,26 @@ Target = Annotated[
 ]
 TimingOnlyFlag = Annotated[bool, typer.Option("--timing-only", help="Train no model: times, waits and bytes alone.")]
 Show = Annotated[bool, typer.Option("--show", help="Print the scenario in force and stop.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the results, one object a run.")]
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", parser=given_path, help="Write the results, one object a run."),
 ]
-TraceDir = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help="Keep the trace of every run.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", parser=given_path, help="Write one self-contained page.")
+]
+TraceDir = Annotated[
+    Path | None, typer.Option("--trace", metavar="DIR", parser=given_path, help="Keep the trace of every run.")
+]
 
 Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it goes on.")]
+
+MOST_SEEDS = 10_000
+"""Of one command; more are a slip of the finger."""
+
+MOST_SEED = 2**32 - 1
+"""What the generators of NumPy and torch take, also times a million, as some seeds are made."""
+
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of all that is random.")]
 
 
 class RunOn(StrEnum):

@@ -1,14 +1,18 @@
 """The files that a command was asked to write: proved writable before anything runs, written after."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from polyrhythm import __version__
+from polyrhythm.cli.group import FAILED
+from polyrhythm.errors import UsageError
+from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
 from polyrhythm.telemetry.files import check_writable, make_folder
@@ -27,17 +31,20 @@ class Outputs:
     trace: Path | None = None
     timeline: Path | None = None
     perfetto: Path | None = None
+    source: str = ""
+    """What the scenario was read from, which is not to be written over."""
 
     def prepare(self) -> None:
         """Make missing folders; an error names the option whose path cannot be written."""
         if self.trace is not None:
             make_folder("--trace", self.trace)
-        for option in ("json", "report", "timeline", "perfetto"):
-            path = getattr(self, option)
+        files = {f"--{option}": getattr(self, option) for option in ("json", "report", "timeline", "perfetto")}
+        check_apart({"SCENARIO": Path(self.source), **files} if self.source else files)
+        for option, path in files.items():
             if path is not None:
-                check_writable(f"--{option}", path)
+                check_writable(option, path)
         if self.timeline is not None:
-            check_pictures("--timeline")
+            check_picture("--timeline", self.timeline)
 
     @property
     def need_traces(self) -> bool:
@@ -46,15 +53,45 @@ class Outputs:
     def write(self, command: str, scenario: Any, scenario_toml: str, results: Sequence[RunResult]) -> None:
         """Write everything but the traces, which the runs have written."""
         kept = [result if self.trace else msgspec.structs.replace(result, trace_path=None) for result in results]
-        if self.json:
-            self.json.write_bytes(as_json(command, scenario, kept))
-        if self.report:
-            self.report.write_text(as_page(command, scenario_toml, results), encoding="utf-8")
         traced = next((result.trace_path for result in results if result.trace_path), None)
-        if self.timeline and traced:
-            write_picture(traced, self.timeline)
-        if self.perfetto and traced:
-            write_perfetto(traced, self.perfetto)
+        write_files(
+            (self.json, lambda: as_json(command, scenario, kept)),
+            (self.report, lambda: as_page(command, scenario_toml, results)),
+            (self.timeline if traced else None, lambda: as_picture(str(traced))),
+            (self.perfetto if traced else None, lambda: as_perfetto(str(traced))),
+        )
+
+
+def check_apart(files: Mapping[str, Path | None]) -> None:
+    """Whether the files, by what they were given as, are different ones; devices may be the same."""
+    known: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = known.setdefault(path.resolve(), name)
+        if other != name:
+            raise UsageError(f"{other} and {name} are the same file {str(path)!r}; give each a file of its own")
+
+
+def check_picture(option: str, path: Path) -> None:
+    if path.suffix.lower() not in ("", ".svg"):
+        raise UsageError(f"{option} {str(path)!r} would be an SVG picture; end its name in .svg")
+    check_pictures(option)
+
+
+def write_files(*files: tuple[Path | None, Callable[[], str | bytes]]) -> None:
+    """Write each file that has a path; one that cannot be written is a line, and leaves when all others are there."""
+    troubles = []
+    for path, content in files:
+        if path is not None:
+            text = content()
+            try:
+                path.write_bytes(text.encode() if isinstance(text, str) else text)
+            except OSError as error:
+                troubles.append(f"{str(path)!r} cannot be written: {error.strerror}")
+    say(*troubles)
+    if troubles:
+        raise typer.Exit(FAILED)
 
 
 def json_document(value: Any) -> bytes:
@@ -79,14 +116,14 @@ def as_page(command: str, scenario_toml: str, results: Sequence[RunResult]) -> s
     return render(Comparison(command, scenario_toml, results, [t for t in timelines if t.spans]))
 
 
-def write_picture(trace: str, path: Path) -> None:
+def as_picture(trace: str) -> str:
     from polyrhythm.report.timeline_figure import timeline_svg
 
-    path.write_text(timeline_svg([load_timeline(trace, PICTURE_ENTRIES)]), encoding="utf-8")
+    return timeline_svg([load_timeline(trace, PICTURE_ENTRIES)])
 
 
-def write_perfetto(trace: str | Path, path: Path) -> None:
+def as_perfetto(trace: str | Path) -> str:
     from polyrhythm.report.perfetto import to_perfetto
 
     timeline: Timeline = load_timeline(trace)
-    path.write_text(json.dumps(to_perfetto(timeline), separators=(",", ":")), encoding="utf-8")
+    return json.dumps(to_perfetto(timeline), separators=(",", ":"))

@@ -14,7 +14,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED
 from polyrhythm.cli.options import RunOn, Ui, read_override
-from polyrhythm.cli.outputs import Outputs, json_document
+from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
     from polyrhythm.search.loop import Finished, Runner
     from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+    from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import Scenario
 
 SWITCH = "switch:bsp@{},asp"
@@ -74,6 +75,7 @@ def search(
     Ctrl-C ends it with what is known so far; the same command goes on.
     """
     from polyrhythm.search.plan import Knob, SearchPlan
+    from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import load_scenario
 
     if algorithm_1:
@@ -81,13 +83,19 @@ def search(
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
     plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    check_apart({"SCENARIO": Path(scenario), "--store": store, "--json": json})
     check(plan, loaded, json)
+    if on is RunOn.LOCAL:
+        check_local(loaded, jobs, time_scale)
+    place = store or default_store()
+    trials = TrialStore(place)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
-        place, about = store or default_store(), (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
-        finished = carried_out(plan, runner, place, job_of(loaded, on, time_scale), about)
-    print_finished(finished)
-    if json is not None:
-        json.write_bytes(as_json(ctx.obj, finished))
+        about = (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
+        finished = carried_out(plan, runner, trials, job_of(loaded, on, time_scale), about)
+    try:
+        write_files((json, lambda: as_json(ctx.obj, finished)))
+    finally:
+        print_finished(finished)
     if not finished.progress.done:
         say(f"interrupted: finished trials are in {place}; the same command goes on with them")
         raise typer.Exit(INTERRUPTED)
@@ -103,6 +111,16 @@ def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
         raise UsageError("search compares accuracies, but the scenario has no training table; give it one")
     if json is not None:
         check_writable("--json", json)
+
+
+def check_local(scenario: "Scenario", jobs: int, time_scale: float) -> None:
+    """Find what real workers cannot do before data are read."""
+    from polyrhythm.cli.local import check_playable, check_scale
+
+    if jobs > 1:
+        raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
+    check_scale(time_scale)
+    check_playable(scenario)
 
 
 def default_store() -> Path:
@@ -133,10 +151,9 @@ def runner_of(
     from polyrhythm.search.runners import Processes, SerialRunner, on_ray
     from polyrhythm.search.simulated import SimulatedTrials
 
+    jobs = min(jobs, max(plan.runs, plan.baseline_runs))  # one candidate's runs go side by side
     simulated = partial(SimulatedTrials, scenario, plan.knob, reuse=reuse and on is RunOn.SIM)
     if on is RunOn.LOCAL:
-        if jobs > 1:
-            raise UsageError(f"--jobs {jobs} is for simulated trials; real ones go one by one, leave it out")
         yield SerialRunner(local_trials(scenario, time_scale))
     elif on is RunOn.RAY:
         yield on_ray(simulated(), jobs)
@@ -149,11 +166,10 @@ def runner_of(
 
 def local_trials(scenario: "Scenario", time_scale: float) -> Any:
     from polyrhythm.cli.experiment import Experiment
-    from polyrhythm.cli.local import check_playable, run_one
+    from polyrhythm.cli.local import run_one
     from polyrhythm.search.simulated import outcome_of
     from polyrhythm.training.data.tasks import build_task
 
-    check_playable(scenario)
     experiment = Experiment("search", scenario, [], [], None, Outputs())
 
     def trial_on_workers(trial: "SearchTrial") -> "TrialOutcome":
@@ -172,15 +188,13 @@ SEARCH_HEADS = ("candidate", "run", "accuracy", "training", "verdict")
 
 
 def carried_out(
-    plan: "SearchPlan", runner: "Runner", store: Path, job: str, about: tuple[str, str, tuple[str, ...], bool]
+    plan: "SearchPlan", runner: "Runner", trials: "TrialStore", job: str, about: tuple[str, str, tuple[str, ...], bool]
 ) -> "Finished":
     """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come."""
     from polyrhythm.cli.terminal import long_work
     from polyrhythm.search.loop import search, so_far
     from polyrhythm.search.state import SearchState
-    from polyrhythm.search.store import TrialStore
 
-    trials = TrialStore(store)
     latest = so_far(SearchState(plan, trials.outcomes(job)), frozenset())
     try:
         with long_work(*about) as board:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.outputs import json_document
+from polyrhythm.cli.options import MOST_SEED
+from polyrhythm.cli.outputs import check_apart, check_picture, json_document, write_files
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
-from polyrhythm.report.picture import check_pictures
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
 from polyrhythm.telemetry.files import check_writable
 
@@ -49,7 +49,7 @@ def search_cost(
         str, typer.Option(metavar="REGEX", help="Leave out rows whose notes match; '' keeps all.")
     ] = EXCLUDED,
     draws: Annotated[int, typer.Option(metavar="N", min=100, help="Samples where draws cannot be listed.")] = 100_000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of these samples.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=MOST_SEED, help="Seed of these samples.")] = 0,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures.")] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw cost against success, as in the paper's Fig. 16.")
@@ -58,25 +58,23 @@ def search_cost(
     """Analyse what searching the switch point costs, and how often it succeeds, from a log of finished runs."""
     from polyrhythm.search.cost import figures_of, settings
 
+    check_apart({"RUNS.csv": runs, "--json": json, "--figure": figure})
     for option, path in (("--json", json), ("--figure", figure)):
         if path is not None:
             check_writable(option, path)
     if figure is not None:
-        check_pictures("--figure")
+        check_picture("--figure", figure)
     log = read_log(runs, exclude)
     cases = cases_of(log, setup, percents_of(candidates), beta)
     rows = {
         case.name: [figures_of(case, s, again, draws, seed) for again in REPLACEMENT[draw] for s in settings(most_runs)]
         for case in cases
     }
+    write_files((json, lambda: as_json(ctx.obj, log, cases, rows)), (figure, lambda: as_figure(cases, rows)))
     if log.excluded:
         typer.echo(f"{log.excluded} rows left out (--exclude {exclude!r})")
     for case in cases:
         print_case(case, rows[case.name])
-    if json is not None:
-        json.write_bytes(as_json(ctx.obj, log, cases, rows))
-    if figure is not None:
-        figure.write_text(as_figure(cases, rows), encoding="utf-8")
 
 
 def percents_of(text: str | None) -> list[float] | None:

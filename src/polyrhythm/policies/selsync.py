@@ -218,12 +218,16 @@ class SelSync(Policy[SelSyncState]):
     def moved(self, signal: Signal, report: Report, factor: float) -> Signal:
         if report.grad_sq_norm is not None:
             return signal.after(report.grad_sq_norm, self.window, factor)
+        self.check_untrained()
+        return Signal((1.0,), 1.0, 1.0)
+
+    def check_untrained(self) -> None:
+        """Refuse a run that trains nothing, unless the share of local steps is given."""
         if self.lssr is None:
             raise UsageError(
                 f"policy {self.spec} decides from the norms of gradients, and this run trains nothing; "
                 "train something, or give the share of local steps, as in selsync:lssr=0.8"
             )
-        return Signal((1.0,), 1.0, 1.0)
 
     def threshold(self, state: SelSyncState) -> float:
         return self.delta if self.target is None else state.threshold.value

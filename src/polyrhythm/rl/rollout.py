@@ -132,6 +132,7 @@ def play_all(rollouts: Sequence[Rollout], jobs: int) -> list[Played]:
 
 def play_ahead(rollouts: Sequence[Rollout], jobs: int) -> Iterator[Played]:
     """As `play_all`, but other cores begin at once, whenever the results are asked for; one core plays when asked."""
+    jobs = min(jobs, max(1, len(rollouts)))
     if jobs == 1:
         return map(play, rollouts)
     calls = (joblib.delayed(play)(rollout) for rollout in rollouts)

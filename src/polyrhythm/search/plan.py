@@ -41,6 +41,8 @@ class Knob:
             raise UsageError(f"--policy must have {{}} once, where the number stands, but got {self.template!r}")
         if not (math.isfinite(self.safe) and math.isfinite(self.fast)) or self.safe == self.fast:
             raise UsageError(f"--from {self.safe:g} and --to {self.fast:g} must be two different finite numbers")
+        if self.whole and (self.safe % 1 or self.fast % 1):
+            raise UsageError(f"--whole needs whole ends but got --from {self.safe:g} --to {self.fast:g}")
         if self.scale == "log" and min(self.safe, self.fast) <= 0:
             raise UsageError(f"--log needs ends above 0 but got --from {self.safe:g} --to {self.fast:g}")
 

@@ -1,7 +1,7 @@
 """Runs of scenarios: one policy and seed, or many on all cores."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -179,12 +179,21 @@ def compare(
 
 def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:
     """Results in the order in which they are ready, or all at the end where the backend cannot stream them."""
-    jobs = 1 if len(runs) < 2 else jobs
+    jobs = processes_for(runs, jobs)
     try:
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     except ValueError:
         parallel = joblib.Parallel(n_jobs=jobs)
     yield from parallel(runs)
+
+
+def processes_for(runs: Sized, jobs: int) -> int:
+    """At most as many as there are runs, and none but this process for one; -1 is one a core.
+
+    >>> processes_for("ab", 500), processes_for("ab", -1), processes_for("a", -1)
+    (2, -1, 1)
+    """
+    return 1 if len(runs) < 2 else min(jobs, len(runs))
 
 
 def run_one(

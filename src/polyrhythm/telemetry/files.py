@@ -1,4 +1,4 @@
-"""Whether files and folders can be written, found out before anything runs that would write them."""
+"""Whether files and folders can be read and written, found out before anything runs that would do it."""
 
 from pathlib import Path
 
@@ -12,6 +12,12 @@ def make_folder(option: str, path: Path) -> None:
         check_writable(option, path / ".writable")
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
+
+
+def check_data(folder: str | None) -> None:
+    """Whether the folder of --data is there, if one is given; asked before anything that takes long."""
+    if folder is not None and not (folder and Path(folder).is_dir()):
+        raise UsageError(f"--data {folder!r} is no folder; give the one with the data set's parquet files")
 
 
 def check_writable(option: str, path: Path) -> None:

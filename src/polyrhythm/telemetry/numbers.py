@@ -1,5 +1,7 @@
 """Numbers as a reader meets them, in tables, pages and lines."""
 
+import math
+
 NOTHING = "-"
 """What nobody knows."""
 
@@ -21,8 +23,8 @@ def number(value: float | None) -> str:
     >>> [number(value) for value in (None, 0, 0.01234, 1.5, 12.345, 123.45, 1234567.8)]
     ['-', '0', '0.0123', '1.50', '12.3', '123', '1,234,568']
     """
-    if value is None:
-        return NOTHING
+    if value is None or not math.isfinite(value):
+        return figure(value)
     if value == round(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 1:
@@ -78,8 +80,8 @@ def duration(value_s: float | None) -> str:
     >>> duration(0.0042), duration(3.14159), duration(75), duration(4000), duration(None)
     ('4.2 ms', '3.14 s', '1 min 15 s', '1 h 6 min', '-')
     """
-    if value_s is None:
-        return NOTHING
+    if value_s is None or not math.isfinite(value_s):
+        return figure(value_s)
     if value_s < 1:
         return f"{value_s * 1000:.3g} ms"
     if value_s < 60:

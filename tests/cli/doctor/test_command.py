@@ -123,6 +123,7 @@ def test_what_cannot_be_read_is_one_line(call: Call, tmp_path: Path, files: dict
         (["here", "--", "torchrun"], "doctor needs traces, a job or a command"),
         (["here", "--job", "mine"], "doctor needs traces, a job or a command"),
         (["--job", "no/job"], "JOB"),
+        (["nowhere", "--policies", "bps"], "unknown policy 'bps': did you mean bsp?"),
         (["--"], "there is no command after --"),
         (["nowhere", "--keep", "kept"], "--keep 'kept' goes with a command"),
     ],

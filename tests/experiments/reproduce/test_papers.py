@@ -50,6 +50,16 @@ def test_an_unknown_paper_suggests_the_nearest_and_leaves_nothing(call: Callable
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("data", ["/nope", __file__, ""])
+def test_data_that_are_not_there_are_told_at_once_and_leave_nothing(
+    call: Callable[..., Result], tmp_path: Path, data: str
+) -> None:
+    done = call("tiny", "--data", data)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"polyrhythm: --data {data!r} is no folder; give the one with")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = call("tiny", "--out", "file")

@@ -112,6 +112,17 @@ def test_overrides() -> None:
         ("network.latency_s", "nan", "network.latency_s is wrong: expected `float` >= 0.0, but got nan"),
         ("network.message_bytes", "inf", "network.message_bytes is wrong: expected `float` <= 1e\\+18, but got inf"),
         ("devices.0.count", "0", r"devices\[0\].count is wrong: expected `int` >= 1, but got 0"),
+        ("devices.0.count", "10000000000", r"devices\[0\].count is wrong: expected `int` <= 1000000, but got 1000000"),
+        (
+            "devices",
+            "[{count = 999999}, {count = 2}]",
+            "devices: 1000001 workers are more than the 1000000 that can be",
+        ),
+        (
+            "devices.0.compute_s",
+            "1e-320",
+            r"devices\[0\].compute_s is wrong: expected `float` >= 1e-12, but got 1e-320",
+        ),
         ("devices", "[]", r"devices is wrong: expected `array` of length >= 1, but got \[\]"),
         ("devices", "none", "devices is required; give it"),
         ("compute.sleep", "{probability = 0.1}", "compute.sleep.mean_s is required; give it"),

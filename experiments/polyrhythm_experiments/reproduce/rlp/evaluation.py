@@ -17,6 +17,7 @@ from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
+from polyrhythm.sim.run import processes_for
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.gradient import one_thread
 from polyrhythm_experiments.reproduce.rlp.families import family_of, job_of
@@ -116,6 +117,7 @@ def measure_all(
     jobs_to_run: Sequence[tuple[Instance, str]], folder: str | None = None, jobs: int = -1
 ) -> list[RunResult]:
     """Many jobs, on so many cores, in their order."""
+    jobs = processes_for(jobs_to_run, jobs)
     if jobs == 1:
         return [measure(instance, spec, folder) for instance, spec in jobs_to_run]
     calls = [joblib.delayed(measure)(instance, spec, folder) for instance, spec in jobs_to_run]

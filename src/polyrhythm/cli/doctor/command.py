@@ -1,6 +1,5 @@
 """Reads the traces of a job, or runs it under watch, and says who is slow and what would help."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +8,11 @@ import typer
 from typer.core import TyperCommand
 
 from polyrhythm.cli.jobs import At, JobToken
-from polyrhythm.cli.options import ReportFile, split_policies
-from polyrhythm.cli.outputs import json_document
+from polyrhythm.cli.options import ReportFile, given_path, split_policies
+from polyrhythm.cli.outputs import check_apart, json_document, write_files
 from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
+from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry.files import check_writable, make_folder
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def doctor(
     ctx: typer.Context,
     traces: Annotated[
         Path | None,
-        typer.Argument(metavar="[TRACES | -- COMMAND]", help="Traces, or a job to run and watch."),
+        typer.Argument(metavar="[TRACES | -- COMMAND]", parser=given_path, help="Traces, or a job to run and watch."),
     ] = None,
     policies: Annotated[
         str, typer.Option(metavar="A,B,C", help="Compare these; a handful from cheap to costly if not given.")
@@ -44,7 +44,8 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
     report: ReportFile = None,
     keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep what was watched, to be read again later.")
+        Path | None,
+        typer.Option(metavar="DIR", parser=given_path, help="Keep what was watched, to be read again later."),
     ] = None,
     job: Annotated[str, typer.Option(metavar="JOB", help="Look at this job of polyrhythm run while it runs.")] = "",
     seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0)] = 20.0,
@@ -55,9 +56,12 @@ def doctor(
 
     polyrhythm doctor traces, doctor --job mine, or doctor -- torchrun --nproc-per-node 4 train.py
     """
+    check_apart({"TRACES": traces, "--report": report})
     if report:
         check_writable("--report", report)
     specs = split_policies(policies) if policies else []
+    for spec in specs:
+        parse_policy(spec)
     watched: list[str] | None = ctx.meta.get(WATCHED)
     if (watched is not None) + (traces is not None) + bool(job) != 1:
         raise UsageError(
@@ -124,9 +128,10 @@ def diagnosed(folder: Path, specs: list[str]) -> "DoctorAnswer":
 def tell(command: str, answer: "DoctorAnswer", json: bool, report: Path | None) -> None:
     from polyrhythm.cli.doctor.show import as_page, print_answer
 
-    if json:
-        sys.stdout.buffer.write(json_document(answer))
-    else:
-        print_answer(answer)
-    if report:
-        report.write_text(as_page(command, answer), encoding="utf-8")
+    try:
+        write_files((report, lambda: as_page(command, answer)))
+    finally:
+        if json:
+            typer.echo(json_document(answer), nl=False)
+        else:
+            print_answer(answer)

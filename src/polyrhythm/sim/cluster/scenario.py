@@ -9,7 +9,7 @@ from polyrhythm.errors import ScenarioError
 from polyrhythm.sim.cluster.compute import Compute
 from polyrhythm.sim.cluster.faults import Faults
 from polyrhythm.sim.cluster.links import BYTES_PER_GIGABIT, Network
-from polyrhythm.sim.cluster.units import Count, Gigabits, PositiveSeconds, Seconds
+from polyrhythm.sim.cluster.units import MOST_WORKERS, Count, Gigabits, PositiveSeconds, Seconds, WorkerCount
 from polyrhythm.training.config import TrainingConfig
 
 
@@ -20,7 +20,7 @@ class Device(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     4
     """
 
-    count: Count = 1
+    count: WorkerCount = 1
     """How many workers."""
 
     compute_s: PositiveSeconds = 0.1
@@ -111,6 +111,10 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """What is trained; none: only time is simulated."""
 
     def __post_init__(self) -> None:
+        if self.workers > MOST_WORKERS:
+            raise ScenarioError(
+                f"devices: {self.workers} workers are more than the {MOST_WORKERS} that can be simulated; use fewer"
+            )
         self.faults.check(self.workers)
         if self.epoch_end_s is not None and self.training is not None and self.training.partition != "shared":
             raise ScenarioError(

@@ -7,6 +7,12 @@ from msgspec import Meta
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 """A number of things, at least one."""
 
+MOST_WORKERS = 1_000_000
+"""Workers that one process can simulate, in minutes."""
+
+WorkerCount: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
+"""A number of workers."""
+
 Index: TypeAlias = Annotated[int, Meta(ge=0)]
 """A worker, or a step of a worker."""
 
@@ -19,8 +25,8 @@ Deviation: TypeAlias = Annotated[float, Meta(ge=0, le=100)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 """A time or duration of at most thirty years."""
 
-PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
-"""A duration above zero."""
+PositiveSeconds: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e9)]
+"""A duration above zero, at least a picosecond, so that its inverse is a number, too."""
 
 SecondsOrEver: TypeAlias = Annotated[float, Meta(ge=0)]
 """A duration that may be without end."""

@@ -123,7 +123,8 @@ def save(path: Path, split: Split) -> None:
 def local_files(kind: ImageSet, split: str, folder: Path) -> list[Path]:
     """Parquet files of a split, in order; if some name the data set, only these."""
     if not folder.is_dir():
-        raise DataError(f"data folder {str(folder)!r} does not exist; give a folder with parquet files of {kind.name}")
+        wrong = "is no folder" if folder.exists() else "does not exist"
+        raise DataError(f"data folder {str(folder)!r} {wrong}; give a folder with parquet files of {kind.name}")
     found = sorted(path for path in folder.rglob("*.parquet") if split in path.name.lower())
     named = [path for path in found if plain(kind.name) in plain(str(path.relative_to(folder)))]
     if not found:

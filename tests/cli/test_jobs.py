@@ -1,0 +1,35 @@
+"""``polyrhythm ctl`` where no job is asked."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from polyrhythm.runtime.launch import control_client
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def two_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_client, "jobs_here", lambda: ["one", "two"])
+
+
+def test_without_a_job_the_jobs_are_listed(call: Call) -> None:
+    assert call("ctl").stdout == "one\ntwo\n"
+    assert json.loads(call("ctl", "--json").stdout) == ["one", "two"]
+
+
+def test_no_job_is_an_empty_list(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_client, "jobs_here", list)
+    assert call("ctl").stdout == "no job runs on this host\n"
+    assert json.loads(call("ctl", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("words", [("",), ("", "end"), ("", "switch", "asp"), ("", "--json")])
+def test_a_job_without_a_name_is_refused(call: Call, words: tuple[str, ...]) -> None:
+    done = call("ctl", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("polyrhythm: JOB must be")
+    assert done.stderr.endswith("but got ''\n")
