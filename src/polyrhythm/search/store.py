@@ -17,7 +17,7 @@ import msgspec
 from polyrhythm.errors import UsageError
 from polyrhythm.search.plan import Knob, SearchPlan, TrialOutcome
 
-Kept = TypeVar("Kept")
+StoredValue = TypeVar("StoredValue")
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (job TEXT, spec TEXT, run INTEGER, outcome BLOB, PRIMARY KEY (job, spec, run));
@@ -58,7 +58,7 @@ class TrialStore:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
         return tuple(self._read(row[0], TrialOutcome, f"an outcome of job {job!r}") for row in rows)
 
-    def _read(self, data: Any, kind: type[Kept], what: str) -> Kept:
+    def _read(self, data: Any, kind: type[StoredValue], what: str) -> StoredValue:
         try:
             return msgspec.json.decode(data, type=kind)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's own are ValueErrors
