@@ -159,9 +159,11 @@ def ctl(
         ranks = ranks_on(argument, view_of(steer.ask(address, message_of(Action.STATUS, "", asker()))))
     else:
         ranks = [argument]
-    patience_s = SAVING_S if action is Action.CHECKPOINT else steer.PATIENCE_S
     for rank in ranks:
-        view = view_of(steer.ask(address, message_of(action, rank, asker()), patience_s))
+        message = message_of(action, rank, asker())
+        saves = action is Action.CHECKPOINT
+        state = steer.take_checkpoint(address, SAVING_S, asker()) if saves else steer.ask(address, message)
+        view = view_of(state)
     if json:
         typer.echo(msgspec.json.encode(view))
     else:
@@ -211,7 +213,7 @@ def ranks_on(host: str, view: "JobView") -> list[str]:
 
 
 def message_of(action: Action, argument: str, by: str) -> "ToControlled":
-    from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker, TakeCheckpoint
+    from polyrhythm.runtime.wire.control_protocol import AskStatus, DrainWorker, EndJob, RemoveWorker
     from polyrhythm.runtime.wire.job_config import runnable
     from polyrhythm.runtime.wire.protocol import SwitchTo
 
@@ -230,8 +232,6 @@ def message_of(action: Action, argument: str, by: str) -> "ToControlled":
             return RemoveWorker(int(argument), by)
     if argument:
         raise UsageError(f"ctl JOB {action} takes no argument but got {argument!r}; leave it out")
-    if action is Action.CHECKPOINT:
-        return TakeCheckpoint(by)
     return EndJob(by) if action is Action.END else AskStatus()
 
 

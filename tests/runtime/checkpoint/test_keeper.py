@@ -115,8 +115,18 @@ def write(checkpoints: JobCheckpoints, number: int, trouble: str = "") -> None:
     keeper = checkpoints._keeper
     assert keeper is not None
     keeper.saved(0, Saved(number, trouble=trouble))
+    wait_for_disk(checkpoints)
+
+
+def wait(event: Event) -> None:
+    event.wait()
+
+
+def wait_for_disk(checkpoints: JobCheckpoints) -> None:
+    """Until all is done that the keeper's thread has to do."""
+    assert checkpoints._keeper is not None
     done = Event()
-    keeper._tasks.put(done.set)
+    checkpoints._keeper._tasks.put(done.set)
     done.wait()
 
 
@@ -143,6 +153,24 @@ def test_one_that_is_being_written_is_not_the_one_that_is_asked_for(tmp_path: Pa
     assert heard == []
     write(checkpoints, 2, "No space left on device")
     assert heard == ["checkpoint 2 cannot be written: No space left on device"]
+    checkpoints.close()
+
+
+def test_nor_is_one_that_the_disk_is_yet_to_have(tmp_path: Path) -> None:
+    checkpoints, heard, held = under_way(tmp_path, members={0: None}), list[str](), Event()
+    keeper = checkpoints._keeper
+    assert keeper is not None
+    keeper._tasks.put(partial(wait, held))
+    checkpoints.keep(snapshot(1))
+    keeper.saved(0, Saved(1))
+    checkpoints.take(heard.append)
+    held.set()
+    wait_for_disk(checkpoints)
+    assert names(tmp_path) == ["checkpoint-000001"]
+    assert heard == []
+    checkpoints.keep(snapshot(2))
+    write(checkpoints, 2)
+    assert heard == [""]
     checkpoints.close()
 
 

@@ -26,6 +26,7 @@ class Source:
         self.captured = b""
 
     def begin_epoch(self, ready: Ready) -> None:
+        self.checkpoints.drew(False)
         self.checkpoints.go_on(Mock(), self.kept)
         self.captured = self.checkpoints.streams()
         self.starts: Iterator[int] = iter(range(self.start, ready.dataset_samples, 4))
@@ -48,13 +49,15 @@ class Source:
         """Steps are not made here."""
 
 
-def numbers(source: Source, keep_after: int) -> list[float]:
-    """One random number for each mini-batch; after so many the streams are captured."""
+def numbers(source: Source, keep_after: int, most: int = 5) -> list[float]:
+    """One random number for each mini-batch, and for so many at most; after some the streams are captured."""
     drawn = list[float]()
     for _ in SessionLoader(Numbered(20), 4, source, Accumulation(source), shuffle=False):
         drawn.append(float(torch.rand(())))
         if len(drawn) == keep_after:
             source.captured = source.checkpoints.streams()
+        if len(drawn) == most:
+            break
     return drawn
 
 
@@ -72,6 +75,16 @@ def test_a_checkpoint_that_the_script_does_not_come_to_is_told_of(
         checkpoints.close(failed)
     said = f"checkpoint {folder} is of an epoch that the script has not come to, so its optimizer did not get its state"
     assert capsys.readouterr().err == f"polyrhythm: {said}\n"
+
+
+def test_random_numbers_go_on_after_a_loop_that_was_left_early(tmp_path: Path) -> None:
+    model = make_model()
+    checkpoints = ReplicaCheckpoints(model, make_optimizer(model, lr=0.1), str(tmp_path), Mock(), says=False)
+    first = Source(checkpoints)
+    numbers(first, keep_after=0, most=2)
+    whole = numbers(first, keep_after=0)
+    torch.manual_seed(99)
+    assert numbers(Source(checkpoints, kept=first.captured), keep_after=0) == whole
 
 
 @pytest.mark.parametrize("made", [0, 2], ids=["before an epoch", "within it"])

@@ -273,24 +273,27 @@ def test_a_script_that_is_not_there_is_told_before_anything_starts() -> None:
         launch(["nowhere/train.py"])
 
 
-@pytest.mark.parametrize("module", ["nowhere", "nowhere.train", ".train"])
+@pytest.mark.parametrize("module", ["nowhere", "nowhere.train", ".train", "__main__"])
 def test_a_module_that_is_not_there_is_told_before_anything_starts(module: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"cannot find the module {module}: (nowhere|it) is neither here nor installed"
-    ):
+    with pytest.raises(UsageError, match=f"cannot find the module {module}: .* is neither here nor installed"):
         launch(["-m", module])
 
 
 def test_a_file_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-    with pytest.raises(UsageError, match=r"-m train\.py names a file; give the script without -m, or -m train"):
+    with pytest.raises(UsageError, match=r"-m train\.py names a file; give the script without -m, or -m train$"):
         launch(["-m", "train.py"])
+    Path("sub").mkdir()
+    Path("sub/train.py").touch()
+    with pytest.raises(UsageError, match=r"give the script without -m, or -m sub\.train$"):
+        launch(["-m", "sub/train.py"])
 
 
 def test_modules_of_this_folder_and_of_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
+    Path("train").touch()
     check_package("train")
     check_package("torch.distributed.launch")
 

@@ -4,16 +4,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.control_protocol import Status
-from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job
+from polyrhythm.runtime.wire.protocol import Address
+from tests.runtime.jobs import Numbered, flat, job, make_model, make_optimizer, run_job, step
 
 SAMPLES = 48
 EPOCHS = 3
@@ -317,6 +320,24 @@ USES: list[Callable[[Any], object]] = [
     lambda session: session.log(accuracy=0.5),
     lambda session: list(session.loader(Numbered(8), 4)),
 ]
+
+
+def test_a_session_that_could_not_be_opened_may_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = Address("unix:@polyrhythm-nobody", "nobody")
+    monkeypatch.setenv(COORDINATOR, msgspec.json.encode(address).decode())
+    for _ in range(2):
+        model = make_model()
+        with pytest.raises(UnreachableError, match="refused"), polyrhythm.session(model, make_optimizer(model, lr=0.1)):
+            pass
+
+
+def test_the_state_that_servers_have_cannot_be_fetched_after_it() -> None:
+    model = make_model()
+    with polyrhythm.session(model, make_optimizer(model, lr=0.1), policy="asp") as session:
+        for x, y, _ in session.loader(Numbered(8), 4):
+            step(model, session._optimizer, x, y)
+    with pytest.raises(UsageError, match="the session is closed"):
+        session.state_dict()
 
 
 @pytest.mark.parametrize("use", USES, ids=["switch", "log", "loader"])

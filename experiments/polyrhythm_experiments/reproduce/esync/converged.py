@@ -103,7 +103,10 @@ def said_of(name: str) -> str:
 def deeper_note(runs: Results, name: str) -> str:
     """What a model with more layers comes to."""
     group = runs.get(f"deeper/{name}")
-    return f"A CNN comes to {mean_text(over_seeds(last_score(group), percent))} (next section)." if group else ""
+    if not group:
+        return ""
+    ours = mean_text(over_seeds(last_score(group), percent))
+    return f"A CNN at rate {RATE:g}, {name.removeprefix('ESync, ')}, comes to {ours} (next section)."
 
 
 def near_row(runs: Results, name: str) -> ClaimRow:

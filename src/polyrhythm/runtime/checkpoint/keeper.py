@@ -38,13 +38,13 @@ class CheckpointKeeper:
 
     Args:
         config: of the job; it has a folder.
-        settled: is called, from any thread, when a checkpoint is kept, or could not be, with the reason.
+        settled: is called, from any thread, when the checkpoint of a number is kept, or could not be, with the reason.
 
     Attributes:
         found: the checkpoint that the job goes on from; None if there is none.
     """
 
-    def __init__(self, config: JobConfig, settled: Callable[[str], None]) -> None:
+    def __init__(self, config: JobConfig, settled: Callable[[int, str], None]) -> None:
         assert config.checkpoint is not None, "a job without a folder keeps nothing"
         self._config, self._every_s, self._settled = config, seconds(config.every), settled
         self._folder = CheckpointFolder(Path(config.checkpoint), config.keep)
@@ -161,7 +161,7 @@ class CheckpointKeeper:
             return
         self._newest_number, self._said = number, ""
         log.info("checkpoint %s: %s, policy %s", path, manifest.where, manifest.snapshot.in_force)
-        self._settled("")
+        self._settled(number, "")
 
     def _fail(self, number: int, reason: str) -> None:
         """Say it once for each reason; the job goes on."""
@@ -175,7 +175,7 @@ class CheckpointKeeper:
                 "checkpoint %d cannot be written to %s: %s; the job goes on, %s",
                 *(number, self._folder.path, reason, newest),
             )
-        self._settled(f"checkpoint {number} cannot be written: {reason}")
+        self._settled(number, f"checkpoint {number} cannot be written: {reason}")
 
     def _write_progress(self, progress: Progress) -> None:
         aside = self._folder.path / f"{PROGRESS}.new"

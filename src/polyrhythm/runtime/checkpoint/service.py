@@ -53,12 +53,14 @@ class JobCheckpoints:
         self._loop, self._coordinator, self._act = loop, coordinator, act
         self._keeper: CheckpointKeeper | None = None
         self._refusal = ""
+        self._kept_at_all = False
         self._asking: list[Callable[[str], None]] = []
-        self._due: list[Callable[[str], None]] = []
-        """Who has asked for a checkpoint that is yet to be taken, and who for that which is being taken."""
+        self._due: dict[int, list[Callable[[str], None]]] = {}
+        """Who has asked for a checkpoint at which all are yet to stand, and who for that of a number."""
 
     def open(self, config: JobConfig, under_way: bool) -> None:
         """A job that is under way, whose coordinator has died, goes on if its folder is out of reach just now."""
+        self._kept_at_all = config.checkpoint is not None
         if config.checkpoint is None or self._keeper is not None:
             return
         try:
@@ -120,6 +122,7 @@ class JobCheckpoints:
     def keep(self, snapshot: JobSnapshot) -> None:
         """All workers stand at a checkpoint, and one of them writes."""
         if self._keeper is not None:
+            self._due[snapshot.number], self._asking = self._asking, []
             self._keeper.keep(snapshot)
             if snapshot.saver not in self._coordinator.job.members:  # the phase has begun without it
                 self._keeper.lost(snapshot.saver)
@@ -140,6 +143,8 @@ class JobCheckpoints:
         Raises:
             UsageError: if there is nothing to be kept, or nowhere.
         """
+        if self._keeper is None and self._kept_at_all:
+            raise UsageError("its folder of checkpoints is out of reach; ask again when it is there")
         if self._keeper is None:
             raise UsageError("it keeps no checkpoints; start it with --checkpoint DIR")
         if self._coordinator.snapshots.of_script:
@@ -147,23 +152,20 @@ class JobCheckpoints:
         if self._coordinator.job.epoch < 0:
             raise UsageError("it has not begun to train; ask again in a second")
         self._asking.append(tell)
-        if not self._keeper.busy:
-            self._take()
+        self._save_if_asked()
 
-    def _take(self) -> None:
-        self._due, self._asking = [*self._due, *self._asking], []
-        self._act(self._coordinator.save)
+    def _save_if_asked(self) -> None:
+        if self._asking and self._keeper is not None and not self._keeper.busy:
+            self._act(self._coordinator.save)
 
-    def _settled(self, trouble: str) -> None:
+    def _settled(self, number: int, trouble: str) -> None:
         """From any thread: a checkpoint is kept, or could not be."""
-        self._loop.call_from_thread(lambda: self._settle(trouble))
+        self._loop.call_from_thread(lambda: self._settle(number, trouble))
 
-    def _settle(self, trouble: str) -> None:
-        due, self._due = self._due, []
-        for tell in due:
+    def _settle(self, number: int, trouble: str) -> None:
+        for tell in self._due.pop(number, []):
             tell(trouble)
-        if self._asking:
-            self._take()
+        self._save_if_asked()
 
     def lost(self, worker: int) -> None:
         if self._keeper is not None:

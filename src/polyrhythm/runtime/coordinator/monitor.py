@@ -220,5 +220,6 @@ def job_status(
         notices=tuple(coordinator.choice.notices),
         ended=ended,
         chosen=coordinator.choice.chooser(coordinator.policy, ends=following is not None),
+        policy_fixed="policy" in config.given,
         run=config.run,
     )

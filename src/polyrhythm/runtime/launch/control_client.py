@@ -70,14 +70,17 @@ def absent(address: Address, rank: int, patience_s: float = PATIENCE_S) -> Statu
     return ask(address, Absent(rank), patience_s)
 
 
-def take_checkpoint(address: Address, patience_s: float) -> Status:
+def take_checkpoint(address: Address, patience_s: float, by: str = "") -> Status:
     """Have a job take a checkpoint, and wait until it is kept.
 
     Raises:
         UnreachableError: if that takes longer.
-        UsageError: if it keeps none, or could not.
+        UsageError: if it keeps none, could not, or has ended before.
     """
-    return ask(address, TakeCheckpoint(), patience_s)
+    state = ask(address, TakeCheckpoint(by), patience_s)
+    if state.ended:
+        raise UsageError(f"job {address.job} has ended before a checkpoint was kept: {state.ended}")
+    return state
 
 
 def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S) -> Status:

@@ -261,9 +261,13 @@ class ProcessWatch:
         """Have a checkpoint taken, if the job is under way, keeps any and has its coordinator here."""
         if self._start is None or self._start.waits or self._silence:
             return
-        with suppress(PolyrhythmError):
-            steer.status(self._address, ANSWER_S)
-            steer.take_checkpoint(self._address, self._grace_s / 2)
+        own = steer.at(self._address.job, token=self._address.token)
+        with suppress(PolyrhythmError):  # such as: it keeps none
+            steer.status(own, ANSWER_S)
+            try:
+                steer.take_checkpoint(own, self._grace_s / 2)
+            except UnreachableError:
+                say(f"no checkpoint was kept within {self._grace_s / 2:g} s; workers end without")
 
 
 def going_on(rank: int, left: int) -> str:

@@ -106,9 +106,10 @@ class LaunchOrder(NamedTuple):
 def check_package(module: str) -> None:
     """Whether the first part of a module's name is here; for more, that part would have to be imported."""
     first = module.partition(".")[0]
-    if Path(module).is_file():
-        raise UsageError(f"-m {module} names a file; give the script without -m, or -m {first}")
-    if not first or not (PathFinder.find_spec(first, [str(Path.cwd())]) or find_spec(first)):
+    if Path(module).is_file() and (module.endswith(".py") or os.sep in module):
+        name = module.removesuffix(".py").replace(os.sep, ".")
+        raise UsageError(f"-m {module} names a file; give the script without -m, or -m {name}")
+    if not first or first == "__main__" or not (PathFinder.find_spec(first, [str(Path.cwd())]) or find_spec(first)):
         raise UsageError(f"cannot find the module {module}: {first or 'it'} is neither here nor installed")
 
 
@@ -284,7 +285,11 @@ def run_number(plan: LaunchOrder) -> str:
             f"host 0 has begun a job of {state.planned} workers, and --nnodes and --nproc-per-node of this host make "
             f"{config.workers}; give every host the same"
         )
-    if "policy" in config.given and parse_policy(config.policy).spec not in (state.policy, state.chosen):
+    if (
+        "policy" in config.given
+        and state.policy_fixed
+        and parse_policy(config.policy).spec not in (state.policy, state.chosen)
+    ):
         say(f"policy {state.policy} of the job holds; {config.policy} of {config.given['policy']} is overruled")
     return state.run
 

@@ -110,7 +110,8 @@ class Status(ControlMessage):
     the job is past. `loss` is the mean of the latest that workers have told; `figures` are those that the script
     reports, each the mean of the workers' latest. `staleness` counts the gradients that arrived, by the bits of their
     staleness (0, 1, 2 to 3, 4 to 7 and so on). Of `steps` on replicas, `local_steps` were followed by no exchange.
-    `chosen` is the policy that somebody has chosen, if that chooses the one in force; `run` tells this run from others
+    `chosen` is the policy that somebody has chosen, if that chooses the one in force; `policy_fixed` says that
+    somebody has named the job's policy, so that no default holds; `run` tells this run from others
     of its name. `notices` are the last lines about policies that were refused or taken out of force. `ended` says why
     there is no job any more.
     """
@@ -147,6 +148,7 @@ class Status(ControlMessage):
     notices: tuple[str, ...] = ()
     ended: str = ""
     chosen: str = ""
+    policy_fixed: bool = False
     run: str = ""
 
 

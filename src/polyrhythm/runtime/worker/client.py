@@ -301,6 +301,7 @@ class CoordinatorClient:
 
     def download(self, version: int) -> int:
         """Give the replica what the servers have; its version, which is at least this one."""
+        self._require_open()
         parameters, state, read = self._client.download(version)
         self._replica.scatter_parameters(parameters)
         self._replica.import_state(state)
@@ -312,6 +313,7 @@ class CoordinatorClient:
         Both questions go out as one, and the coordinator answers both before it hears of anything else. Where it does
         not, as several servers, the answer is of another version than the state, and says of none what is left.
         """
+        self._require_open()
         self._coordinator.hold(AskState())
         if version is None:
             self._coordinator.release()

@@ -74,6 +74,7 @@ class Worker:
         self.rank = rank
         self._guard = guard or Guard(replica)
         self._checkpoints = checkpoints
+        self._drew: Callable[[bool], object] = checkpoints.drew if checkpoints is not None else bool
         parts, steering = (rank, client, replica, exchange, clock), StepSettings(replica.optimizer)
         self._context = WorkerContext(*parts, self._follow, self._come_back, steering, anyone)
         self._side: StepMode = ParameterServerMode(self._context)
@@ -134,6 +135,7 @@ class Worker:
         self._ready = ready = msgspec.structs.replace(ready, collectives=self._collectives)
         self._position.begin(ready)
         context.over = context.done = False
+        self._drew(False)  # also after a loop that was left early
         context.client.send(ready)
         self._collectives = None
         context.wait()
@@ -155,8 +157,7 @@ class Worker:
         draw = None if self.left else self._side.draw()
         if draw is not None:
             draw.generation = self._context.generation
-        if self._checkpoints is not None:
-            self._checkpoints.drew(draw is not None)
+        self._drew(draw is not None)
         return draw
 
     def end_epoch(self, out_of_data: bool = False) -> bool:

@@ -1,5 +1,6 @@
 """The line to the coordinator of a group: its leader has it, and tells the others what comes in."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token, receive
 from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.worker.client import CoordinatorClient, open_store
@@ -203,14 +205,27 @@ def make_client(
     """That of a session; a follower's has all that a session calls.
 
     Raises:
-        UsageError: if this process has had one, and the script is no unmodified one, whose trainings are counted.
+        UsageError: if this process has had one whose coordinator is the launcher's, and so ends with it, and the script
+            is no unmodified one, whose trainings are counted.
     """
-    if address.job in OPENED and not trainings:
+    if address.job in OPENED and not trainings and COORDINATOR in os.environ:
         raise UsageError(
             f"a second session in job {address.job}: the job ends with the first one; start one job for each, or train "
             "several times with an unmodified script"
         )
+    made = make_any_client(address, rank, replica, arguments, link, trainings)
     OPENED.add(address.job)
+    return made
+
+
+def make_any_client(
+    address: Address,
+    rank: int,
+    replica: ScriptReplica,
+    arguments: Mapping[str, Any],
+    link: GroupLink | None,
+    trainings: int,
+) -> CoordinatorClient:
     if link is None:
         return CoordinatorClient(address, rank, replica, arguments, trainings=trainings)
     if link.leads:
