@@ -51,6 +51,9 @@ FOREVER_S = 1e6
 
 Told = TypeVar("Told", JobInfo, JobState)
 
+ENDED: set[str] = set()
+"""Jobs in which this process has had a part that is over."""
+
 
 class CoordinatorClient:
     """Connects one worker to a job.
@@ -345,6 +348,7 @@ class CoordinatorClient:
 
     def close(self) -> None:
         self._closed = True
+        ENDED.add(self._route.address.job)
         self._heartbeat.stop()
         if self._sums is not None:
             self._sums.stop()

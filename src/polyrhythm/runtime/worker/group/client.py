@@ -19,7 +19,7 @@ from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
-from polyrhythm.runtime.worker.client import CoordinatorClient, open_store
+from polyrhythm.runtime.worker.client import ENDED, CoordinatorClient, open_store
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
 from polyrhythm.runtime.worker.losses.figures import ScriptFigures
@@ -184,10 +184,6 @@ class FollowerClient:
         raise AssertionError("the coordinator of groups is not started again")
 
 
-OPENED: set[str] = set()
-"""Jobs in which this process has had a session."""
-
-
 def connect(store: Any, link: GroupLink) -> PeerSockets:
     """The processes of a group, for what cannot wait until they meet in a collective."""
     place = link.place
@@ -208,24 +204,11 @@ def make_client(
         UsageError: if this process has had one whose coordinator is the launcher's, and so ends with it, and the script
             is no unmodified one, whose trainings are counted.
     """
-    if address.job in OPENED and not trainings and COORDINATOR in os.environ:
+    if address.job in ENDED and not trainings and COORDINATOR in os.environ:
         raise UsageError(
             f"a second session in job {address.job}: the job ends with the first one; start one job for each, or train "
             "several times with an unmodified script"
         )
-    made = make_any_client(address, rank, replica, arguments, link, trainings)
-    OPENED.add(address.job)
-    return made
-
-
-def make_any_client(
-    address: Address,
-    rank: int,
-    replica: ScriptReplica,
-    arguments: Mapping[str, Any],
-    link: GroupLink | None,
-    trainings: int,
-) -> CoordinatorClient:
     if link is None:
         return CoordinatorClient(address, rank, replica, arguments, trainings=trainings)
     if link.leads:
