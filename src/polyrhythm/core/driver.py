@@ -30,8 +30,7 @@ from polyrhythm.core.types import (
 from polyrhythm.errors import PolicyError
 
 RAISED = (Exception, SystemExit)
-"""What a policy may raise: the process that asks it must not end for it without a word.
-"""
+"""What a policy may raise: the process that asks it must not end for it without a word."""
 
 
 class Effects(Protocol):

@@ -5,7 +5,6 @@ to the disk before the next trial starts. (Optuna's storages are made for studie
 here the search is a function of the outcomes, so one table of them is all, and it needs no dependency.)
 """
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -92,7 +91,7 @@ class TrialStore:
             parts: what must be the same in all its jobs, by the name that a user knows.
         """
         with self._open() as connection:
-            values = (family, json.dumps(dict(parts)))
+            values = (family, msgspec.json.encode(dict(parts)).decode())
             connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
             (text,) = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
         known = self._read(text, dict[str, str], f"the job family {family!r}")

@@ -6,9 +6,9 @@ from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.sim import Scenario
 from polyrhythm_experiments.reproduce.convergence import converged_s, last_score
 from polyrhythm_experiments.reproduce.esync.converged import DEEPER, LAST_RATE, LAST_S, NEAR, alone, said_of
-from polyrhythm_experiments.reproduce.esync.table import BASE, LINKS, NETWORKS, PublishedNetwork, of_network
+from polyrhythm_experiments.reproduce.esync.table import BASE, LINKS, NETWORKS, PublishedNetwork, of_network, sooner
 from polyrhythm_experiments.reproduce.esync.trials import ESYNC_MODES, MODES, RATE, to_target, trained
-from polyrhythm_experiments.reproduce.figures import Measured, difference, over_seeds, percent, ratio, seconds
+from polyrhythm_experiments.reproduce.figures import Measured, difference, over_seeds, percent, seconds
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 
@@ -132,16 +132,11 @@ def short_modes() -> list[str]:
 
 def network_cells(runs: Results, network: PublishedNetwork) -> list[str]:
     groups = [runs[last_place(network, name)] for name in ESYNC_MODES]
-    published = PUBLISHED[network.name]
+    published, ssgd = PUBLISHED[network.name], runs[near_place(network, "SSGD")]
     return [
         network.name,
         f"{percent(published.esync)}, {percent(published.standalone)}",
         *(str(over_seeds(last_score(group), percent)) for group in groups),
         *(str(over_seeds([converged_s(run) for run in group], seconds)) for group in groups),
-        *(str(sooner(runs, network, name)) for name in ESYNC_MODES),
+        *(str(sooner(ssgd, runs[near_place(network, name)])) for name in ESYNC_MODES),
     ]
-
-
-def sooner(runs: Results, network: PublishedNetwork, name: str) -> Measured:
-    times = [[run.time_to_target_s for run in runs[near_place(network, each)]] for each in ("SSGD", name)]
-    return ratio(times[0], times[1])

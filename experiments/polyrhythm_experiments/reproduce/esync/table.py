@@ -163,8 +163,12 @@ def by_links(runs: Results) -> Grid:
 
 
 def speedup(runs: Results, network: PublishedNetwork, links: str, name: str) -> Measured:
-    times = [[run.time_to_target_s for run in runs[table_place(network, links, each)]] for each in ("SSGD", name)]
-    return ratio(times[0], times[1])
+    return sooner(*(runs[table_place(network, links, each)] for each in ("SSGD", name)))
+
+
+def sooner(ssgd: Runs, esync: Runs) -> Measured:
+    """How many times as soon the second reaches its target."""
+    return ratio([run.time_to_target_s for run in ssgd], [run.time_to_target_s for run in esync])
 
 
 def rounds_note(ssgd: Runs, esync: Runs) -> str:

@@ -232,7 +232,8 @@ class SessionLoader(Generic[LoaderSample]):
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
-        self.inside, self._thread = False, 0
+        self._thread = 0
+        self.inside = False
         """Whether the script is inside its loop over an epoch."""
 
     def __len__(self) -> int:
