@@ -226,6 +226,11 @@ class StartsBadly(ASP):
         raise ValueError("oops")
 
 
+class ExitsAtStart(StartsBadly):
+    def init(self, cluster: Any) -> Any:
+        raise SystemExit(0)
+
+
 class Shares(Balanced):
     """What is wrong with shares, of policies that say that they deal them."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
+from polyrhythm.core.driver import RAISED
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
@@ -98,7 +99,7 @@ class Stages:
         check_own_data(policy, job)
         try:
             policy.init(job.cluster(self._epochs))
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
 
     def _check_servers(self, job: Job) -> None:
@@ -141,7 +142,7 @@ class Stages:
         before = supervisor.wanted(self.known)
         try:
             self.known = supervisor.observe(self.known, policy, event, decisions)
-        except Exception as error:
+        except RAISED as error:
             raise PolicyError(f"policy {supervisor.spec} raised {error!r} in observe") from error
         if (wanted := supervisor.wanted(self.known)) != before:
             try:
