@@ -54,7 +54,7 @@ class FinishedWork(QuietWork):
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__(tensors)
-        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        devices = {tensor.device for tensor in tensors} if tensors[0].is_cuda else ()
         self._future: Tensors = torch.futures.Future(devices=sorted(devices, key=str))
         self._future.set_result(tensors)
 

@@ -124,9 +124,10 @@ class OwnValues:
         if name != "barrier" and not all(map(counts, outputs)):
             self._follow(outputs, error)
 
-    def stepped(self) -> None:
-        if self.followed is not None and _get_current_dispatch_mode() is self.followed:
-            self.followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    def stepped(self, followed: "Followed") -> None:
+        """A step is made, in which nothing has come of what is followed."""
+        if _get_current_dispatch_mode() is followed:
+            followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.followed = None
 
     def _follow(self, outputs: list[Tensor], error: RefusalError) -> None:

@@ -133,13 +133,20 @@ class ShardGroup:
         self.others.append(channel)
 
     def at_one_shard(self, worker: int, number: int) -> None:
+        if self.others and not self._at_all(worker, number):
+            return
+        if self.pushes is not None:
+            self.pushes.arrived(worker, number)
+
+    def _at_all(self, worker: int, number: int) -> bool:
+        """Whether this was the last shard at which the gradient had not arrived."""
         counts = self._counts.setdefault(worker, Counter())
         counts[number] += 1
-        if counts[number] > len(self.others):
-            # Each shard gets a worker's gradients in order, so what is left of earlier ones was dropped meanwhile.
-            self._counts[worker] = Counter({later: count for later, count in counts.items() if later > number})
-            if self.pushes is not None:
-                self.pushes.arrived(worker, number)
+        if counts[number] <= len(self.others):
+            return False
+        # Each shard gets a worker's gradients in order, so what is left of earlier ones was dropped meanwhile.
+        self._counts[worker] = Counter({later: count for later, count in counts.items() if later > number})
+        return True
 
     def tell_others(self, message: Apply | Drop | Forget | KeepState) -> None:
         """Tell the shards in other processes, in the same order everywhere; that of this process is `service`."""

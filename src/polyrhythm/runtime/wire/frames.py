@@ -135,6 +135,8 @@ class FrameParser:
                 if self.one_at_a_time:
                     self.more = True
                     break
+                if self._start == self._end:
+                    break
         except FrameError:
             if not messages:
                 raise

@@ -313,11 +313,8 @@ class ShardClient:
         if not port.shared:
             port.send(PushGradient(number), part.cpu() if payload is None else payload)
             return
-        self._push_shared(port, number, part if payload is None else decode(port.compression, payload, len(part)))
-
-    def _push_shared(self, port: Port, number: int, part: Tensor) -> None:
         index, buffer = self._buffer(port)
-        buffer.fill(part)
+        buffer.fill(part if payload is None else decode(port.compression, payload, len(part)))
         buffer.words[HELD] = 1
         port.send(PushGradient(number, index))
 

@@ -251,7 +251,8 @@ class SharedBuffers:
                 self._fetch(rank, start * item_bytes, self._scratch.data_ptr(), (stop - start) * item_bytes)
                 for begin in range(start, stop, kind.most):
                     end = min(begin + kind.most, stop)
-                    kind.combine(own[begin:end], scratch[begin - start : end - start], own[begin:end])
+                    mine, theirs = own[begin:end], scratch[begin - start : end - start]
+                    kind.operation(mine, theirs, out=mine)
 
     def _spread_in_place(self, vector: Tensor, source: int, call: int, meanwhile: Meanwhile) -> None:
         with self._lent(vector, call, meanwhile):
@@ -288,9 +289,9 @@ class SharedBuffers:
 
 def combine_all(kind: Kind, shown: list[Any], out: Any) -> None:
     first, second, *others = shown
-    kind.combine(first, second, out)
+    kind.operation(first, second, out=out)
     for other in others:
-        kind.combine(out, other, out)
+        kind.operation(out, other, out=out)
 
 
 def receive_memory(connection: socket.socket, elements: int) -> SharedVector:

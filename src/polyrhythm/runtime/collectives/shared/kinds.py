@@ -37,9 +37,6 @@ class Kind:
         # Numpy has no bfloat16, and adds up float16 one by one.
         return numbers if self.operation is torch.add else numbers.numpy()
 
-    def combine(self, first: Any, second: Any, out: Any) -> None:
-        self.operation(first, second, out=out)
-
 
 KINDS: Final = {
     (torch.float32, "sum"): Kind(1, "sum of {} float32", torch.float32, np.add),
@@ -52,12 +49,13 @@ KINDS: Final = {
 }
 BROADCAST: Final = Kind(8, "broadcast of {} bytes", torch.uint8, np.add)
 BY_CODE: Final = {kind.code: kind for kind in (*KINDS.values(), BROADCAST)}
-OPERATIONS: Final = ((ReduceOp.SUM, "sum"), (ReduceOp.MAX, "max"))
 
 
 def kind_of(dtype: torch.dtype, op: ReduceOp.RedOpType) -> Kind | None:
     """How numbers of that type are combined; None if they are not."""
-    return next((KINDS.get((dtype, name)) for known, name in OPERATIONS if op == known), None)
+    if op == ReduceOp.SUM:
+        return KINDS.get((dtype, "sum"))
+    return KINDS.get((dtype, "max")) if op == ReduceOp.MAX else None
 
 
 def is_vector(tensors: list[Tensor]) -> bool:

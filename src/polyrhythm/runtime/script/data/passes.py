@@ -108,7 +108,7 @@ class Pass:
     def step(self) -> None:
         """Of several optimizers that step with the same mini-batches, the first one counts."""
         self.steps += self.unstepped > 0
-        self.settle()
+        self.unstepped, self.settled = 0, self.batches
 
     def settle(self) -> None:
         """A step is made, with or without what this pass has given."""

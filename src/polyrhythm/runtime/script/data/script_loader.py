@@ -126,8 +126,8 @@ class ScriptLoader(SessionLoader[Any]):
         """Steps that the script alone would have made in the epochs before, since that of the session's start."""
         self._passed = 0
         """Epochs that the script has not begun, and that are over."""
-        self._made = 0
-        """What was reached with the latest step."""
+        self._made_of: tuple[int, int] | None = None
+        """The latest step of this epoch: its `position` and `together`, see `Draws`."""
         self.reading: Iterator[Any] | None = None
         """That of the warm-up step; one by processes may go on."""
         self._draws_seed = False
@@ -151,7 +151,7 @@ class ScriptLoader(SessionLoader[Any]):
 
     def _begin_epoch(self) -> None:
         if self.epoch >= self._first_epoch:
-            self._steps_before = self._made = self._steps_at_end
+            self._steps_before, self._made_of = self._steps_at_end, None
         self._ended = self._left = False
         self.epoch += 1
         self._accumulation.start()
@@ -208,27 +208,28 @@ class ScriptLoader(SessionLoader[Any]):
         """
         if self._ended or self._left:
             return self._steps_at_end
-        if self._inject:
-            drawn = self._draws.position + self._draws.together * self.batch_size
-            return self.steps_to(self._whole if drawn >= self._samples else drawn // self._width)
-        return self.steps_to(self._steps_begun + (self._draws.together if self._ranks == 1 else 1))
+        return self._steps_with(self._draws.position, self._draws.together)
 
     @property
     def steps_begun(self) -> int:
         """The same by its start."""
-        return self.steps_to(self._steps_begun)
+        return self.steps_to(self._draws.position // self._width)
 
-    @property
-    def _steps_begun(self) -> int:
-        return self._draws.position // self._width
+    def _steps_with(self, position: int, together: int) -> int:
+        """The same by the end of the step at this position, which so many workers make together."""
+        if self._inject:
+            drawn = position + together * self.batch_size
+            return self.steps_to(self._whole if drawn >= self._samples else drawn // self._width)
+        return self.steps_to(position // self._width + (together if self._ranks == 1 else 1))
 
     @property
     def _steps_at_end(self) -> int:
         """The same by the end of the epoch, of which the job may have left out the rest."""
         if self._ended:
             return self.steps_to(self._whole)
-        processed = self._draws.worker.processed if self._left else None
-        return self._made if processed is None else self.steps_to(round(processed / self._width))
+        if self._left and (processed := self._draws.worker.processed) is not None:
+            return self.steps_to(round(processed / self._width))
+        return self._steps_before if self._made_of is None else self._steps_with(*self._made_of)
 
     @cached_property
     def _whole(self) -> int:
@@ -244,7 +245,8 @@ class ScriptLoader(SessionLoader[Any]):
 
     def stepped(self) -> None:
         """The script has made a step with its mini-batch."""
-        self._made = self.steps_reached
+        if not (self._ended or self._left):
+            self._made_of = self._draws.position, self._draws.together
 
     def _rest(self) -> Iterator[Any]:
         order = self._order(self.epoch)

@@ -33,6 +33,7 @@ class DealtSteps:
         self._run: Pass | None = None
         """That of the epoch under way."""
         self._unused = False  # whether the job's epoch has begun, but the script has not trained on any of it
+        self.awaits_use = False
 
     @property
     def inside(self) -> bool:
@@ -75,10 +76,12 @@ class DealtSteps:
         self._loader.renew(run.loader)
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
+        self.awaits_use = True
 
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains:
-            self.used()
+            if self.awaits_use:
+                self.used()
         elif self._run is not None:
             self._run.looking = not self._run.used
 
@@ -86,7 +89,7 @@ class DealtSteps:
         run = self._run
         if run is None or (run.used and not self._unused):
             return
-        run.used, self._unused = True, False
+        run.used, self._unused, self.awaits_use = True, False, False
         self._loader.used()
 
     def unscale(self) -> None:

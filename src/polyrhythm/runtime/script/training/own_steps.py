@@ -23,6 +23,7 @@ class OwnSteps:
     """
 
     own = True
+    awaits_use = False
 
     def __init__(self, session: ScriptSession, loaders: Loaders, reading: OwnReading, run: Pass | None) -> None:
         self._session, self._loaders, self._reading, self._run = session, loaders, reading, run

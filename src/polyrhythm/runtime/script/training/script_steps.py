@@ -16,6 +16,8 @@ class ScriptSteps(PassListener, Protocol):
     """Whether the script reads its data itself, from what it may keep open after its last step."""
     drawn: bool
     """Whether they come from no loader."""
+    awaits_use: bool
+    """Whether `used` is to be told."""
 
     @property
     def inside(self) -> bool:

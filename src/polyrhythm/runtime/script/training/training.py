@@ -86,7 +86,8 @@ class Training:
         if (session := self.session) is None:
             self.warm_up.seen.backward()
             return
-        self._steps.used()  # though the model may be in evaluation mode
+        if self._steps.awaits_use:
+            self._steps.used()  # though the model may be in evaluation mode
         if self._own_values.followed is not None:
             self._own_values.followed.backward(roots)
         if session.deferred.fresh:
@@ -105,7 +106,8 @@ class Training:
         self._step_loop.stepped(sys._getframe(1))
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
-        self._steps.used()
+        if self._steps.awaits_use:
+            self._steps.used()
         if self.session is None and self.warm_up.steps_again(optimizer):
             self._begin_drawn()
         if self.session is None:
@@ -137,8 +139,9 @@ class Training:
         if optimizer is not self._stepping:
             return
         self._stepping = None
-        if self.session is not None:
-            self._own_values.stepped()
+        if self._own_values.followed is not None:
+            self._own_values.stepped(self._own_values.followed)
+        if self.session is not None and self._script.schedules.follows:
             self._script.schedules.stepped()
         self._steps.after_step(optimizer)
 

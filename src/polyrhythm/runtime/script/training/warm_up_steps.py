@@ -21,6 +21,7 @@ class WarmUpSteps:
     """
 
     own = drawn = False
+    awaits_use = True
     begun = reached = 0
 
     def __init__(self, script: ScriptFacts, begin: Callable[[Pass, int], None]) -> None:
