@@ -68,7 +68,12 @@ def test_without_the_key_there_is_nothing(path: str) -> None:
         ("POST", "/secret/switch", {**JSON, "origin": "http://evil.example"}, "from another site"),
         ("POST", "/secret/switch", {**JSON, "origin": "null"}, "from another site"),
         ("GET", "/secret/state", {"host": "127.0.0.1:80", "sec-fetch-site": "cross-site"}, "from another site"),
+        ("POST", "/secret/switch", {**JSON, "origin": "http://["}, "from another site"),
         ("GET", "/secret/state", {"host": "evil.example"}, "known under another name"),
+        ("GET", "/secret/state", {"host": "127.evil.example"}, "known under another name"),
+        ("GET", "/secret/state", {"host": "127.0.0.1.evil.example:80"}, "known under another name"),
+        ("GET", "/secret/state", {"host": "["}, "known under another name"),
+        ("POST", "/secret/switch", {**JSON, "content-length": "9" * 5000}, "at most 4096 bytes"),
         ("POST", "/secret/switch", {**JSON, "content-type": "text/plain"}, "must be JSON"),
         ("POST", "/secret/switch", {**JSON, "content-length": str(MAX_BODY + 1)}, "at most 4096 bytes"),
         ("POST", "/secret/switch", {"host": "localhost", "content-type": "application/json"}, "must say its length"),
@@ -84,6 +89,11 @@ def test_other_sites_and_odd_requests_are_refused(method: str, path: str, header
 def test_the_page_itself_may_ask_through_a_tunnel() -> None:
     headers = {**JSON, "host": "localhost:9000", "origin": "http://localhost:9000", "sec-fetch-site": "same-origin"}
     assert ask("/secret/switch", "POST", headers)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8265", "localhost", "LOCALHOST:80", "[::1]:80"])
+def test_this_host_has_several_names(host: str) -> None:
+    assert ask("/secret/state", headers={"host": host})[0] == 200
 
 
 def test_beyond_this_host_it_may_have_any_name() -> None:

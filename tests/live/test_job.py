@@ -36,7 +36,11 @@ def test_a_job_is_seen_switched_and_kept(tmp_path: Path) -> None:
         status, text = fetch(f"{job.page}switch", {"policy": "no-such"})
         assert (status, "unknown policy" in json.loads(text)["error"]) == (400, True)
         assert fetch(f"{job.page}switch", {"policy": "./mine.py:Mine"})[0] == 400
+        assert fetch(f"{job.page}switch", {"policy": "this.that:Mine"})[0] == 400
+        assert fetch(f"{job.page}state?after={'9' * 5000}")[0] == 200
         assert fetch(f"{job.page}remove", {"rank": 7})[0] == 400
+        assert fetch(f"{job.page}drain", {"rank": -1})[0] == 400
+        assert fetch(f"{job.page}drain", {"rank": 2**64})[0] == 400
         assert fetch(f"{job.page}remove", {"rank": "7"})[0] == 400
         assert fetch(f"{job.page}switch", {"policy": "ssp:2"}) == (200, '{"said":"switching to ssp:2"}')
         job.until(lambda v: v["policy"] == "ssp:2")

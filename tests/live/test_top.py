@@ -112,6 +112,10 @@ def test_it_needs_no_colours_and_says_how_a_job_has_ended() -> None:
             "cannot connect to unix:@polyrhythm-nobody-there: Connection refused; is the job running?",
         ),
         (("ctl", "any", "remove", "x"), "ctl JOB remove needs a rank, as in: polyrhythm ctl JOB remove 2, but got 'x'"),
+        (
+            ("ctl", "any", "drain", "9" * 26),
+            f"ctl JOB drain needs a rank, as in: polyrhythm ctl JOB drain 2, but got '{'9' * 26}'",
+        ),
         (("ctl", "any", "drain"), "ctl JOB drain needs a rank, as in: polyrhythm ctl JOB drain 2, but got ''"),
         (("ctl", "any", "end", "now"), "ctl JOB end takes no argument but got 'now'; leave it out"),
         (("ctl", "any", "switch"), "ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp"),

@@ -29,6 +29,9 @@ class Action(StrEnum):
     END = "end"
 
 
+MOST_DIGITS = 6
+"""Of a rank."""
+
 SAVING_S = 600.0
 """How long a checkpoint may take, with all workers' way to it."""
 
@@ -222,7 +225,7 @@ def message_of(action: Action, argument: str, by: str) -> "ToControlled":
             raise UsageError("ctl JOB switch needs a policy, as in: polyrhythm ctl JOB switch asp")
         case Action.SWITCH:
             return SwitchTo(runnable(argument), by)
-        case Action.REMOVE | Action.DRAIN if not argument.isdecimal():
+        case Action.REMOVE | Action.DRAIN if not (argument.isdecimal() and len(argument) <= MOST_DIGITS):
             raise UsageError(
                 f"ctl JOB {action} needs a rank, as in: polyrhythm ctl JOB {action} 2, but got {argument!r}"
             )

@@ -18,14 +18,18 @@ from polyrhythm.live.gate import Gate
 from polyrhythm.live.metrics import MEDIA_TYPE, exposition
 from polyrhythm.live.pages import asset, live_page, saved_page
 from polyrhythm.live.reader import PERIOD_S, Reader
-from polyrhythm.policies import BUILT_IN
+from polyrhythm.policies import BUILT_IN, parse_loaded_policy
 from polyrhythm.policies._lib.completion import completions
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import DrainWorker, EndJob, RemoveWorker
 from polyrhythm.runtime.wire.protocol import MOST_SPEC, Address
+from polyrhythm.runtime.wire.shard_protocol import Rank
 
-FROM_FILES = re.compile(r"/|\\|\.py\b")
-"""In a spec: a policy that stands in a file, which is code."""
+MOST_DIGITS = 18
+"""Of the number of a frame."""
+
+FROM_FILES = re.compile(r"/|\\|\.[^\W\d]")
+"""In a spec: a policy that stands in a file or a module, which is code."""
 
 
 class SwitchRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,13 +37,14 @@ class SwitchRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     def act(self, address: Address, by: str) -> str:
         if FROM_FILES.search(self.policy):
-            raise UsageError("a policy that stands in a file can be switched to with polyrhythm ctl only")
+            raise UsageError("a policy that stands in a file or a module can be switched to with polyrhythm ctl only")
+        parse_loaded_policy(self.policy)  # so that no other spelling runs code here
         state = steer.switch(address, self.policy, by)
         return f"switching to {state.switching_to}" if state.switching_to else f"policy {state.policy} holds"
 
 
 class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    rank: int
+    rank: Rank
 
     def act(self, address: Address, by: str) -> str:
         steer.ask(address, DrainWorker(self.rank, by))
@@ -47,7 +52,7 @@ class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RemoveRequest(msgspec.Struct, forbid_unknown_fields=True):
-    rank: int
+    rank: Rank
 
     def act(self, address: Address, by: str) -> str:
         steer.ask(address, RemoveWorker(self.rank, by))
@@ -86,7 +91,7 @@ class Page:
     async def state(self, request: Request) -> Response:
         """How the job is, and the frames after that of a number."""
         after = request.query_params.get("after", "0")
-        view, frames = self._reader.after(int(after) if after.isdecimal() else 0)
+        view, frames = self._reader.after(int(after) if after.isdecimal() and len(after) <= MOST_DIGITS else 0)
         age_s = time.time() - self._reader.latest[1]
         return as_json({"view": view, "frames": frames, "period_s": PERIOD_S, "age_s": age_s})
 

@@ -5,7 +5,7 @@ name this host (a foreign name that points here is another site's) and must not 
 """
 
 import hmac
-from urllib.parse import urlsplit
+import re
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
@@ -15,6 +15,9 @@ from polyrhythm.runtime.wire.connection import is_loopback
 
 MAX_BODY = 4096
 """Bytes of a request."""
+
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]*))(?::\d*)?", re.IGNORECASE)
+"""Of a request: a name or an address, and perhaps a port."""
 
 NEEDS_KEY = "This page needs its key: open the address that polyrhythm run has printed.\n"
 
@@ -59,10 +62,10 @@ def refusal(method: str, headers: Headers, host: str) -> str:
     'a request from another site is refused'
     """
     named = headers.get("host", "")
-    if is_loopback(host) and not is_loopback(urlsplit(f"//{named}").hostname or ""):
+    if is_loopback(host) and not is_loopback(name_in(named)):
         return "this host is known under another name here; use 127.0.0.1 or localhost"
     origin = headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc != named
+    foreign = origin is not None and origin.partition("://")[2] != named
     if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return "a request from another site is refused"
     if method != "POST":
@@ -70,9 +73,19 @@ def refusal(method: str, headers: Headers, host: str) -> str:
     if headers.get("content-type", "").partition(";")[0] != "application/json":
         return "a request must be JSON and say so"
     length = headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MAX_BODY:
+    if not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
         return f"a request must say its length, of at most {MAX_BODY} bytes"
     return ""
+
+
+def name_in(host: str) -> str:
+    """The name or the address of a request's host, without its port; empty if it has none.
+
+    >>> name_in("localhost:80"), name_in("[::1]:80"), name_in("[")
+    ('localhost', '::1', '')
+    """
+    found = HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def with_headers(send: Send) -> Send:

@@ -7,6 +7,7 @@ permissions either. Who may come in is decided in `polyrhythm.runtime.wire.hands
 import array
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import weakref
@@ -368,10 +369,12 @@ def parse_address(address: str) -> tuple[int, Any]:
 def is_loopback(host: str) -> bool:
     """Whether a host can be reached from this host only.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
-    (True, False)
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("127.example.com")
+    (True, False, False)
     """
-    return host == "localhost" or host.startswith("127.")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def close_in_children(channel: Channel) -> None:
