@@ -63,6 +63,42 @@ def test_a_job_is_piloted_once_and_then_known(
         resolved(words)
 
 
+@pytest.mark.parametrize("other", [("--target", "0.99"), ("--beta", "0.2"), ("--metric", "top5 ([0-9.]+)")])
+def test_an_answer_is_that_of_the_search_that_is_asked_for(
+    words: list[str], other: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[SearchTrial] = []
+
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
+        made.append(trial)
+        return knee(0.3)(trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    first = resolved(with_search(words))
+    count = len(made)
+    second = resolved([*other, *with_search(words)])
+    said = capsys.readouterr().err
+    assert "switch:bsp@0.375,asp was found by a search with other flags; a search with these begins" in said
+    assert (second == first) == (other[0] == "--metric")
+    assert made.count(made[0]) == (2 if other[0] == "--metric" else 1), "what does not depend on the flags is kept"
+    count = len(made)
+    assert resolved([*other, *with_search(words)]) == resolved(words) == second, "the latest answer holds"
+    assert len(made) == count
+
+
+def test_an_answer_belongs_to_the_code_of_its_policy(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pilot, "piloted_trial", lambda pilot, trial: replace(knee(0.3)(TRIAL), trial=trial))
+    mine = tmp_path / "mine.py"
+    mine.write_text("from polyrhythm.policies import Elastic\n\nclass Mine(Elastic): ...\n", encoding="utf-8")
+    words[words.index("sync-switch")] = f"{mine}:Mine:policy=(sync-switch)"
+    assert resolved(with_search(words)) == resolved(words)
+    mine.write_text("from polyrhythm.policies import Elastic\n\nclass Mine(Elastic): pass\n", encoding="utf-8")
+    with pytest.raises(PolyrhythmError, match="no switch point is known"):
+        resolved(words)
+
+
 def test_a_job_file_may_ask_for_it(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,11 +187,11 @@ def test_a_search_that_stands_nowhere_is_refused(words: list[str], policy: str, 
 def test_all_terms_of_a_search_can_be_given(words: list[str]) -> None:
     found = read_pilot([*("--target", "0.9", "--walk", "first-failure", "--baseline-runs", "5", "--two-sided"), *words])
     assert found is not None
-    plan = pilot.plan_of(found.options, found.template)
+    plan = pilot.plan_of(found)
     assert (plan.target, plan.walk, plan.baseline_runs, plan.two_sided, plan.runs) == (0.9, "first-failure", 5, True, 3)
     found = read_pilot(["--algorithm-1", "--walk", "first-failure", *words])
     assert found is not None
-    plan = pilot.plan_of(found.options, found.template)
+    plan = pilot.plan_of(found)
     assert (plan.walk, plan.two_sided, plan.error_rate, plan.early) == ("bisect", True, 0.5, 0.0)
 
 

@@ -63,6 +63,18 @@ def test_another_job_is_not_the_same(call: Call, job: str) -> None:
     assert "0 of them from the store" not in renamed.stdout
 
 
+def test_another_rule_in_the_same_file_is_not_the_same(call: Call, job: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from polyrhythm.policies import LocalSGD\n\nclass Mine(LocalSGD): ...\n", encoding="utf-8")
+    options = ("--policy", f"{mine}:Mine:{{}}", *("--from", "1", "--to", "4", "--whole", "--baseline", "bsp"))
+    first = call("search", job, *SEARCH, "--settings", "1", *options)
+    assert first.exit_code == 0, first.stderr
+    mine.write_text("from polyrhythm.policies import LocalSGD\n\nclass Mine(LocalSGD): pass\n", encoding="utf-8")
+    other = call("search", job, *SEARCH, "--settings", "1", *options)
+    assert "0 of them from the store" in other.stdout
+    assert "0 of them from the store" not in call("search", job, *SEARCH, "--settings", "1", *options).stdout
+
+
 def test_other_knobs_are_searched_in_the_same_way(call: Call, job: str) -> None:
     options = ("--policy", "local:{}", "--from", "1", "--to", "16", "--log", "--whole", "--baseline", "bsp")
     done = call("search", job, *SEARCH, *options)

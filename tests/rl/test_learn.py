@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
@@ -130,23 +129,22 @@ def test_the_margin_is_in_the_file(tmp_path: Path) -> None:
     assert (last.weights[favoured], last.bias[favoured]) == ((0.0,) * HIDDEN[-1], 0.0)
 
 
-def test_a_checkpoint_without_samples_of_the_pretraining_is_read(tmp_path: Path) -> None:
-    study = Study(preset("tuned", 2), tmp_path / "policy.json")
-    study.save()
-    older = torch.load(study.checkpoint, weights_only=True)
-    del older["samples"]
-    torch.save(older, study.checkpoint)
-    assert study.resume().samples == []
-
-
 def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
     out = tmp_path / "policy.json"
     with pytest.raises(PolyrhythmError, match=r"cannot resume from .*leave --resume out"):
         Study(preset("tuned", 2), out).resume()
     study = Study(preset("tuned", 2), out)
     study.save()
-    with pytest.raises(PolyrhythmError, match="of another preset, loss or seed"):
-        Study(preset("tuned", 2), out, seed=1).resume()
+    for name, other, seed in (
+        ("--seed 0", preset("tuned", 2), 1),
+        ("--preset tuned", preset("paper", 2), 0),
+        ("--families tiny", replace(preset("tuned", 2), families=("tiny", "paper")), 0),
+        ("--pretraining 2", replace(preset("tuned", 2), pretraining=3), 0),
+        ("--loss running", replace(preset("tuned", 2), loss="probe"), 0),
+    ):
+        with pytest.raises(PolyrhythmError, match=f"was made with {name}, but this is {name.split()[0]} "):
+            Study(other, out, seed=seed).resume()
+    assert Study(preset("tuned", 3), out).resume().preset.episodes == 3
     study.checkpoint.write_bytes(b"nothing")
     with pytest.raises(PolyrhythmError, match="cannot resume"):
         Study(preset("tuned", 2), out).resume()

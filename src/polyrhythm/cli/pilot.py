@@ -66,6 +66,9 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     if pilot.options.job_family:
         store.agree(pilot.options.job_family, shared_by_family(pilot))
     policy = store.answer(job, pilot.template)
+    if policy is not None and pilot.options.search and not store.searched(job, plan_of(pilot), pilot.options.metric):
+        say(f"{policy} was found by a search with other flags; a search with these begins, with the runs that it shares")
+        policy = None
     if policy is None and not pilot.options.search:
         raise UsageError(
             f"no switch point is known for this job ({named(pilot, job)}); add --search to pilot a search, "
@@ -179,10 +182,13 @@ def trials_of(pilot: Pilot) -> str:
 
 def parts_of_job(pilot: Pilot) -> dict[str, object]:
     from polyrhythm.runtime.launch.run_flags import without
+    from polyrhythm.policies import files_of, parse_policy
     from polyrhythm.search.fingerprint import digest_of
 
     script = Path(pilot.script[0])
+    code = files_of(parse_policy(pilot.template.replace("{}", "0.5")))
     return {
+        **({"code": digest_of(code)} if code else {}),
         "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
         "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing
@@ -218,18 +224,19 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
         say(f"pilot {outcome.trial.spec}, run {outcome.trial.run}: {said}, {outcome.time_s:.1f} s")
 
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
-    plan = plan_of(pilot.options, pilot.template)
+    plan = plan_of(pilot)
     spec = search(plan, runner, store, trials_of(pilot), tell).spec
-    store.conclude(job, spec, plan)
+    store.conclude(job, spec, plan, pilot.options.metric)
     return spec
 
 
-def plan_of(options: argparse.Namespace, template: str) -> "SearchPlan":
+def plan_of(pilot: Pilot) -> "SearchPlan":
     from polyrhythm.search.plan import Knob, SearchPlan
 
+    options = pilot.options
     literal: bool = options.algorithm_1
     return SearchPlan(
-        Knob(template),
+        Knob(pilot.template),
         settings=options.settings,
         runs=options.runs,
         beta=options.beta,

@@ -22,7 +22,7 @@ from polyrhythm.telemetry.files import check_writable
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
     from polyrhythm.search.loop import Finished, Runner
-    from polyrhythm.search.plan import SearchPlan, SearchTrial, TrialOutcome
+    from polyrhythm.search.plan import Knob, SearchPlan, SearchTrial, TrialOutcome
     from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import Scenario
 
@@ -91,7 +91,7 @@ def search(
     trials = TrialStore(place)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
         about = (f"search on {loaded.name}", ctx.obj, SEARCH_HEADS, ui)
-        finished = carried_out(plan, runner, trials, job_of(loaded, on, time_scale), about)
+        finished = carried_out(plan, runner, trials, job_of(loaded, knob, on, time_scale), about)
     try:
         write_files((json, lambda: as_json(ctx.obj, finished)))
     finally:
@@ -129,14 +129,17 @@ def default_store() -> Path:
     return Path(os.environ.get("POLYRHYTHM_STORE") or Path(base) / "polyrhythm" / "searches.db")
 
 
-def job_of(scenario: "Scenario", on: RunOn, time_scale: float) -> str:
-    """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data files."""
+def job_of(scenario: "Scenario", knob: "Knob", on: RunOn, time_scale: float) -> str:
+    """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data and policy files."""
+    from polyrhythm.policies import files_of, parse_policy
     from polyrhythm.search.fingerprint import digest_of, fingerprint
 
     about = {key: value for key, value in msgspec.to_builtins(scenario).items() if key not in ABOUT}
     data = scenario.training.data if scenario.training else None
     place = {"local": time_scale} if on is RunOn.LOCAL else {}
-    return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place})
+    code = [file for spec in (knob.spec(1.0), knob.target_spec) for file in files_of(parse_policy(spec))]
+    known = {"code": digest_of(code)} if code else {}
+    return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place, **known})
 
 
 ABOUT = ("name", "description", "source")

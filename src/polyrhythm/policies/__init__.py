@@ -1,6 +1,8 @@
 """Every built-in policy, one a file. To add one: its file, its line here, its row in the conformance test."""
 
+from collections.abc import Iterator
 from dataclasses import fields
+from inspect import getfile
 from typing import Any
 
 from polyrhythm.core import Part, Policy, parse_spec
@@ -77,7 +79,24 @@ def is_built_in(policy: Policy[Any]) -> bool:
     >>> is_built_in(parse_policy("switch:bsp@0.5,asp"))
     True
     """
+    return all(type(each) in BUILT_IN.values() for each in all_in(policy))
+
+
+def files_of(policy: Policy[Any]) -> list[str]:
+    """Files that a policy and those in it come from, if they do not come with this package.
+
+    >>> files_of(parse_policy("elastic:policy=(switch:bsp@0.5,asp)"))
+    []
+    """
+    code = [getfile(type(each)) for each in all_in(policy) if type(each) not in BUILT_IN.values()]
+    return [*code, *(each.file for each in all_in(policy) if isinstance(each, RLP) and each.file)]
+
+
+def all_in(policy: Policy[Any]) -> Iterator[Policy[Any]]:
+    """It, and those within it."""
+    yield policy
     values = [getattr(policy, field.name) for field in fields(policy)]
     parts = [part for value in values if isinstance(value, tuple) for part in value if isinstance(part, Part)]
-    inner = [value for value in (*values, *(part.policy for part in parts)) if isinstance(value, Policy)]
-    return type(policy) in BUILT_IN.values() and all(map(is_built_in, inner))
+    for value in (*values, *(part.policy for part in parts)):
+        if isinstance(value, Policy):
+            yield from all_in(value)

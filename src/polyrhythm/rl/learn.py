@@ -331,27 +331,36 @@ class Study:
     def _facts(self) -> dict[str, Any]:
         names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
         facts = {name: getattr(self, name) for name in names}
-        preset = {"preset": self.preset.name, "loss": self.preset.loss, "seed": self.seed}
-        return {**facts, **preset, "ranges": vars(self.ranges)}
+        return {**facts, "flags": self._flags, "ranges": vars(self.ranges)}
+
+    @property
+    def _flags(self) -> dict[str, str]:
+        """What a study that goes on has in common with the one before; it may have more episodes."""
+        preset = self.preset
+        numbers = {"--seed": str(self.seed), "--pretraining": str(preset.pretraining)}
+        return {"--preset": preset.name, "--loss": preset.loss, "--families": ",".join(preset.families), **numbers}
 
     def resume(self) -> "Study":
         """Go on from the checkpoint."""
         try:
             saved = torch.load(self.checkpoint, weights_only=True)
             facts = json.loads(saved["study"])
+            flags = facts.pop("flags")
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             place, reason = str(self.checkpoint), str(error).partition("\n")[0]
             raise UsageError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
-        preset = facts.pop("preset"), facts.pop("loss", "running"), facts.pop("seed")
-        if preset != (self.preset.name, self.preset.loss, self.seed):
-            raise UsageError(f"{str(self.checkpoint)!r} is of another preset, loss or seed; leave --resume out")
+        for flag, value in self._flags.items():
+            if flags[flag] != value:
+                raise UsageError(
+                    f"{str(self.checkpoint)!r} was made with {flag} {flags[flag]}, but this is {flag} {value}; "
+                    "give the same, or leave --resume out"
+                )
         self.ranges = Ranges(**facts.pop("ranges"))
         for name, value in facts.items():
             setattr(self, name, value)
         self.learner.load(saved["learner"])
         self.best = None if saved["best"] is None else saved["best"].numpy()
-        samples = saved.get("samples", [])  # older checkpoints have none
-        self.samples = [tuple(column.numpy() for column in columns) for columns in samples]
+        self.samples = [tuple(column.numpy() for column in columns) for columns in saved["samples"]]
         return self
 
 

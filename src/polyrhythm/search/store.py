@@ -78,9 +78,16 @@ class TrialStore:
             row = connection.execute("SELECT spec FROM found WHERE job = ? AND template = ?", values).fetchone()
         return None if row is None else str(row[0])
 
-    def conclude(self, job: str, spec: str, plan: SearchPlan) -> None:
+    def searched(self, job: str, plan: SearchPlan, metric: str = "") -> bool:
+        """Whether the answer for this job comes from a search with this plan and this metric."""
         with self._open() as connection:
-            values = (job, plan.knob.template, spec, msgspec.json.encode(plan))
+            values = (job, plan.knob.template)
+            row = connection.execute("SELECT plan FROM found WHERE job = ? AND template = ?", values).fetchone()
+        return row is not None and row[0] == made_by(plan, metric)
+
+    def conclude(self, job: str, spec: str, plan: SearchPlan, metric: str = "") -> None:
+        with self._open() as connection:
+            values = (job, plan.knob.template, spec, made_by(plan, metric))
             connection.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?)", values)
 
     def agree(self, family: str, parts: Mapping[str, str]) -> None:
@@ -101,3 +108,8 @@ class TrialStore:
                     f"job family {family!r} was searched with {name} {known.get(name)}, and this job has {value}; "
                     "a switch point does not carry over: choose another --job-family"
                 )
+
+
+def made_by(plan: SearchPlan, metric: str) -> bytes:
+    """What a search was asked for."""
+    return msgspec.json.encode({"plan": plan, "metric": metric})
