@@ -67,7 +67,9 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         store.agree(pilot.options.job_family, shared_by_family(pilot))
     policy = store.answer(job, pilot.template)
     if policy is not None and pilot.options.search and not store.searched(job, plan_of(pilot), pilot.options.metric):
-        say(f"{policy} was found by a search with other flags; a search with these begins, with the runs that it shares")
+        say(
+            f"{policy} was found by a search with other flags; a search with these begins, with the runs that it shares"
+        )
         policy = None
     if policy is None and not pilot.options.search:
         raise UsageError(
@@ -181,8 +183,8 @@ def trials_of(pilot: Pilot) -> str:
 
 
 def parts_of_job(pilot: Pilot) -> dict[str, object]:
-    from polyrhythm.runtime.launch.run_flags import without
     from polyrhythm.policies import files_of, parse_policy
+    from polyrhythm.runtime.launch.run_flags import without
     from polyrhythm.search.fingerprint import digest_of
 
     script = Path(pilot.script[0])

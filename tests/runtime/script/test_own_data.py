@@ -56,6 +56,14 @@ def test_ranks_may_have_unequal_numbers_of_mini_batches(tmp_path: Path, policy: 
     assert [len(run.epochs_of(rank)[1]) for rank in run.ranks] == [48, 28]
 
 
+@pytest.mark.parametrize("policy", ["local:4", "local:16", "selsync:delta=0.9", "diloco:h=16,lr=1,momentum=0"])
+def test_who_has_no_data_left_takes_part_in_an_exchange_before_others_go_on(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "uneven.py", "counts", policy=policy, stand_in=False)
+    ends = [[*map(float, (run.folder / f"counts.{rank}").read_text().split())] for rank in run.ranks]
+    assert ends[0] == ends[1]
+    assert min(ends[0][36:]) >= 1.5, "rank 1's, of the mean of two in three epochs"
+
+
 @pytest.mark.parametrize(
     ("what", "policy"),
     [("stream", "bsp"), ("pairs", "bsp"), ("buckets", "asp"), ("weighted", "asp"), ("drawn", "asp")],

@@ -195,6 +195,8 @@ class Coordinator:
         if message.away:
             if not self._stepping:
                 self.job.leave_out(worker, message)
+        elif message.stops:
+            self._request_stop()
         elif message.early and self._mode.together:
             self._withdraw(worker, out=True)
         else:

@@ -23,7 +23,6 @@ StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 Term: TypeAlias = bool | int | float | str  # of a loader; the same on all workers
 
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of samples, steps, epochs or phases
-
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -220,13 +219,14 @@ class CollectiveFailed(ControlMessage):
 
 
 class AtEnd(ControlMessage):
-    """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data.
-    `away`: the script waits for the others outside of its loop, so nobody is to wait for it. If that is in a collective
-    of all ranks, it has come to so many `collectives` of these since the end of the epoch."""
+    """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data, and
+    perhaps first wants an exchange that `stops` all. `away`: the script waits for the others outside of its loop, so
+    nobody is to wait for it; perhaps in a collective, with so many `collectives` of all ranks since the epoch's end."""
 
     epoch: Natural
     phase: Natural
     early: bool = False
+    stops: bool = False
     away: bool = False
     collectives: Natural = 0
 

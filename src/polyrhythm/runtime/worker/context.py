@@ -9,7 +9,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Phase, ToCoordinator, ToWorker
+from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Phase, Ready, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses.figures import ScriptFigures
@@ -224,6 +224,9 @@ class StepMode(Protocol):
 
     def skip_step(self, samples: int) -> None:
         """The script made no optimizer step."""
+
+    def share_steps(self, ready: Ready | None) -> None:
+        """The script has no more data. If only it could read them, what only this replica has seen goes to all."""
 
     def end_epoch(self, version: int) -> None:
         """Everyone is at the end of the epoch; the parameters of `version` are final."""

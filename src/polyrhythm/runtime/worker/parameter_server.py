@@ -10,7 +10,7 @@ from polyrhythm.core import Settings, Traits
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import Returned
-from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Skipped, ToWorker
+from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Ready, Skipped, ToWorker
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 
 WITHOUT = Traits()
@@ -53,6 +53,9 @@ class Granted:
         self._go = None
         self._sample_ranges.clear()
         self._drawn.clear()
+
+    def share_steps(self, ready: Ready | None) -> None:
+        """Servers have had every step, and a replica takes part in exchanges for as long as the epoch lasts."""
 
     def follow(self, message: ToWorker) -> None:
         match message:

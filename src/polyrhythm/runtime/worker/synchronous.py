@@ -17,7 +17,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError, GroupError, PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Stepped, SynchronousSteps, Token, ToWorker
+from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Ready, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
@@ -141,6 +141,15 @@ class SynchronousMode:
             self._step_with_others()
         replica.show_gradients()
         self._complete(samples, skipped=True)
+
+    def share_steps(self, ready: Ready | None) -> None:
+        """The others do not wait: this rank makes their steps with nothing, until an exchange or a stop."""
+        context, phase = self._context, self._context.phase
+        if ready is None or not ready.own or self._exchanged == self._completed:
+            return
+        context.tell_end(ready.epoch, early=True, stops=True)
+        while context.may_step and context.phase is phase and self._exchanged < self._completed:
+            self.skip_step(0)
 
     def end_epoch(self, version: int) -> None:
         """All have the same parameters already."""

@@ -87,8 +87,7 @@ class Worker:
         self.left = False
         self.been_apart = False
         """Whether workers have made steps of their own since the job began."""
-        self._inside = False
-        self._shares = self._weighs = False
+        self._inside = self._shares = self._weighs = False
         self._collectives: int | None = None
         """Of all ranks, that the script has come to since the end of the epoch before."""
 
@@ -165,9 +164,10 @@ class Worker:
         context = self._context
         if context.done:
             return True
-        early = out_of_data and context.may_step
-        if early:
+        if out_of_data and context.may_step:
             self._side.drop_drawn()
+            self._side.share_steps(self._ready)
+        early = out_of_data and context.may_step
         if early or not context.may_step:
             context.exchange.out = early and self._side.together
             context.tell_end(self._position.epoch, early=early)
@@ -247,9 +247,9 @@ class Worker:
 
     def skip_step(self, samples: int) -> None:
         """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
-        context = self._context
         if self.left:
             return
+        context = self._context
         context.losses.drain()
         context.loss = None
         context.tally.skipped_steps += 1
