@@ -178,13 +178,15 @@ class Snapshots:
             return f"it is {one}, and the checkpoint is of {other}; give another --checkpoint"
         if message.epoch > position.epoch and not self.resumed.script:
             return f"it starts at epoch {message.epoch}, and the job goes on at epoch {position.epoch}"
+        if self.resumed.script and message.own != position.ready.own:
+            return ""  # as it passes over the mini-batches that its own snapshot has, say
         return other_data(message, position.ready)
 
 
 def tell_script(now: Position, kept: Position) -> None:
     log.info(
-        "the script begins again with the job's epoch %d, by its own snapshot; the checkpoint is of epoch %d; what was "
-        "made of epoch %d and after it is made again",
+        "the script begins with what the job counts as epoch %d, and the checkpoint is of epoch %d; what was made of "
+        "epoch %d and after it counts as made again",
         *(now.epoch, kept.epoch, now.epoch),
     )
 

@@ -36,6 +36,11 @@ INPLACE = "modified by an inplace operation"
 
 LONE = "an epoch can end with a mini-batch of one sample, on which BatchNorm1d fails; drop_last=True leaves it out"
 
+UNNUMBERED = (
+    "no loop over epochs says by a number where the script goes on from its snapshot; count them in one variable with "
+    "'epoch' in its name"
+)
+
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
@@ -244,6 +249,10 @@ class ScriptSession(Session):
             number: what it calls the epoch at hand, if that can be told.
         """
         counted_from = self._client.info.script
+        if number is None and counted_from is not None:
+            if self.counts_shares:
+                raise refuse(f"{self.policy} counts shares of epochs, and {UNNUMBERED}")
+            tell(f"{UNNUMBERED}; the job counts from its epoch {seen} on")
         if number is None or counted_from is None:
             return seen, 0 if number is None else number - seen
         return max(seen, number - counted_from), counted_from
