@@ -8,6 +8,7 @@ from tests.runtime.script.runs import Run, adapted, try_adapted
 
 def kept(folder: Path, counted: str = "epoch", policy: str = "bsp") -> dict[str, Any]:
     """Settings of a job that goes on from the first two of its four epochs."""
+    settings: dict[str, Any]
     settings = {"policy": policy, "checkpoint": str(folder / "kept"), "every": "0.001s", "epochs": 4, "stand_in": False}
     adapted(folder / "first", "resumed.py", "0", "0", "2", counted, **settings)
     assert list((folder / "kept").glob("checkpoint-*"))

@@ -111,3 +111,10 @@ def test_an_address_that_somebody_else_has_taken_is_one_line(caplog: pytest.LogC
         config, first = JobConfig(job="job", standby="tcp:127.0.0.1:0"), Address("tcp:127.0.0.1:1", "job")
         assert process.stand_by(config, first, [listener], RecoveryMemory.create()) == 1
     assert "cannot listen on" in caplog.text
+
+
+def test_a_coordinator_that_is_gone_before_it_was_met_is_not_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        first = Address(f"tcp:127.0.0.1:{gone.getsockname()[1]}", "job")
+    assert not Standby(JobConfig(job="job"), first, RecoveryMemory.create()).follow()
+    assert "this one has nothing to go on from; the job ends" in caplog.text

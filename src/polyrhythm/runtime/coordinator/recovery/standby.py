@@ -137,7 +137,8 @@ class Standby:
                 where, patience_s = self._first.coordinator, self._config.hang_after
                 self._channel = join(self._loop, where, hello, decoder, self, patience_s, token=self._first.token)
             except UnreachableError as error:
-                if self._met and isinstance(error.__cause__, ConnectionRefusedError):
+                # It was there when this process was started, and its launcher's socket outlives it.
+                if isinstance(error.__cause__, ConnectionRefusedError):
                     return False
             except PolyrhythmError as error:
                 if not self._met:

@@ -1,12 +1,13 @@
 """Where a worker's coordinator is: on the first host until that is lost, and then with its standby for good."""
 
+import socket
 import time
 from collections.abc import Callable
 
 import msgspec
 
 from polyrhythm.errors import UnreachableError
-from polyrhythm.runtime.wire.connection import reach
+from polyrhythm.runtime.wire.connection import parse_address, reach
 from polyrhythm.runtime.wire.protocol import Address
 
 LOOK_S = 5.0
@@ -14,6 +15,9 @@ LOOK_S = 5.0
 
 AGAIN_S = 0.05
 """Pause between two looks: a standby may be about to take over."""
+
+
+NOBODY = "the first host is lost, and the standby, on this host, has ended without its job; start the job again"
 
 
 class Route:
@@ -57,9 +61,11 @@ class Route:
         while True:
             try:
                 self._look(patience_s)
-            except UnreachableError:
+            except UnreachableError as error:
                 if not (self.address.standby or self._patient) or time.monotonic() > deadline or is_over():
                     raise
+                if is_free(self.address.standby or self.address.coordinator):
+                    raise UnreachableError(NOBODY) from error
                 time.sleep(AGAIN_S)
             else:
                 return
@@ -75,3 +81,20 @@ class Route:
         except UnreachableError:
             reach(address.standby, min(patience_s, LOOK_S)).close()
             self.move()
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody has this name on this host; a standby has its own before it listens there.
+
+    >>> is_free("unix:@nobody-has-this"), is_free("tcp:10.0.0.2:29400")
+    (True, False)
+    """
+    family, name = parse_address(address)
+    if family != socket.AF_UNIX:
+        return False
+    with socket.socket(family) as probe:
+        try:
+            probe.bind(name)
+        except OSError:
+            return False
+    return True
