@@ -326,6 +326,10 @@ class ScriptSession(Session):
         exchange.lanes = self._lanes
         return exchange
 
+    def _before_state_dict(self) -> None:
+        """In the middle of an epoch, too: a script has its own snapshots, and no `state_dict` of a session to call."""
+        self._worker.fetch_state(within_epoch=self.apart)
+
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # `Training.before_step` has seen to the rest.
         if self._worker.left:
