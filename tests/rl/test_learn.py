@@ -9,6 +9,7 @@ from polyrhythm.policies import RLP
 from polyrhythm.policies.rlp.network import Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS
 from polyrhythm.rl import learn
+from polyrhythm.rl.checkpoint import check_unstarted
 from polyrhythm.rl.dqn import HIDDEN, PRESETS, Preset
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Family, draw
@@ -127,6 +128,15 @@ def test_the_margin_is_in_the_file(tmp_path: Path) -> None:
     favoured = VIEWS["phase"].actions.index("1")
     last = learned.network.layers[-1]
     assert (last.weights[favoured], last.bias[favoured]) == ((0.0,) * HIDDEN[-1], 0.0)
+
+
+def test_a_study_under_way_is_not_written_over(tmp_path: Path) -> None:
+    stop_after(Study(preset("tuned", 4), tmp_path / "policy.json", jobs=1), 2)
+    study = Study(preset("tuned", 4), tmp_path / "policy.json", jobs=1).resume()
+    with pytest.raises(PolyrhythmError, match=r"is of a study after 0 of 4 jobs; go on with it by --resume, remove it"):
+        check_unstarted(study.checkpoint)
+    study.run()
+    check_unstarted(study.checkpoint)
 
 
 def test_resuming_needs_the_same_study(tmp_path: Path) -> None:

@@ -68,12 +68,12 @@ def learn(
     if log:
         make_folder("--log", log)
     from polyrhythm.cli.terminal import long_work
+    from polyrhythm.rl.checkpoint import check_unstarted
     from polyrhythm.rl.learn import Study  # imports torch
 
     plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
-    if resume:
-        study.resume()
+    study.resume() if resume else check_unstarted(study.checkpoint)
     try:
         with trials_on(on, jobs), long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui) as board:
             told = StudyTeller(board, study, writer(log))

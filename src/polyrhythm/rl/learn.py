@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from pickle import UnpicklingError
 from statistics import fmean, geometric_mean
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
+from polyrhythm.rl.checkpoint import read_checkpoint
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
@@ -331,7 +331,7 @@ class Study:
     def _facts(self) -> dict[str, Any]:
         names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
         facts = {name: getattr(self, name) for name in names}
-        return {**facts, "flags": self._flags, "ranges": vars(self.ranges)}
+        return {**facts, "episodes": self.preset.episodes, "flags": self._flags, "ranges": vars(self.ranges)}
 
     @property
     def _flags(self) -> dict[str, str]:
@@ -342,13 +342,9 @@ class Study:
 
     def resume(self) -> "Study":
         """Go on from the checkpoint."""
-        try:
-            saved = torch.load(self.checkpoint, weights_only=True)
-            facts = json.loads(saved["study"])
-            flags = facts.pop("flags")
-        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
-            place, reason = str(self.checkpoint), str(error).partition("\n")[0]
-            raise UsageError(f"cannot resume from {place!r}: {reason}; leave --resume out") from error
+        saved, facts = read_checkpoint(self.checkpoint)
+        flags = facts.pop("flags")
+        del facts["episodes"]
         for flag, value in self._flags.items():
             if flags[flag] != value:
                 raise UsageError(

@@ -56,7 +56,16 @@ def test_ranks_may_have_unequal_numbers_of_mini_batches(tmp_path: Path, policy: 
     assert [len(run.epochs_of(rank)[1]) for rank in run.ranks] == [48, 28]
 
 
-@pytest.mark.parametrize("policy", ["local:4", "local:16", "selsync:delta=0.9", "diloco:h=16,lr=1,momentum=0"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "local:4",
+        "local:16",
+        "selsync:delta=0.9",
+        "diloco:h=16,lr=1,momentum=0",
+        "diloco:h=8,fragments=2,lr=1,momentum=0",
+    ],
+)
 def test_who_has_no_data_left_takes_part_in_an_exchange_before_others_go_on(tmp_path: Path, policy: str) -> None:
     run = adapted(tmp_path, "uneven.py", "counts", policy=policy, stand_in=False)
     ends = [[*map(float, (run.folder / f"counts.{rank}").read_text().split())] for rank in run.ranks]

@@ -143,13 +143,21 @@ class SynchronousMode:
         self._complete(samples, skipped=True)
 
     def share_steps(self, ready: Ready | None) -> None:
-        """The others do not wait: this rank makes their steps with nothing, until an exchange or a stop."""
+        """The others do not wait: this rank makes their steps with nothing, until all stop and become equal."""
         context, phase = self._context, self._context.phase
-        if ready is None or not ready.own or self._exchanged == self._completed:
+        if ready is None or not ready.own or self._is_equal:
             return
         context.tell_end(ready.epoch, early=True, stops=True)
-        while context.may_step and context.phase is phase and self._exchanged < self._completed:
+        while context.may_step and context.phase is phase:
             self.skip_step(0)
+
+    @property
+    def _is_equal(self) -> bool:
+        """Whether the last step has left all members the same replica."""
+        if self._decided is None or self._exchanged < self._completed:
+            return self._completed == 0
+        _, gradients, sync = self._decided
+        return gradients or (sync is not None and not sync.delay and not sync.fragment)
 
     def end_epoch(self, version: int) -> None:
         """All have the same parameters already."""

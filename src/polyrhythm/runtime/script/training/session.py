@@ -41,6 +41,10 @@ UNNUMBERED = (
     "'epoch' in its name"
 )
 
+BETWEEN = (
+    "optimizer.state_dict() between a mini-batch and its step has an older state than the servers; call it after step()"
+)
+
 SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
@@ -87,6 +91,8 @@ class ScriptSession(Session):
         self.deferred = DeferredStep(self._replica)
         self.changes = False
         """Whether the script changes parameters after its steps by itself, such as to clip them."""
+        self.computes = self._told = False
+        """Whether a forward pass has been made that a step may follow, and whether its state was asked for then."""
         self.later: WeakSet[Optimizer] = WeakSet()
         """Optimizers that were made since the session began, for another training."""
         self.loaded = LoadedValues(self.parameters)
@@ -327,8 +333,15 @@ class ScriptSession(Session):
         return exchange
 
     def _before_state_dict(self) -> None:
-        """In the middle of an epoch, too: a script has its own snapshots, and no `state_dict` of a session to call."""
-        self._worker.fetch_state(within_epoch=self.apart)
+        """In the middle of an epoch, too: a script has its own snapshots, and no `state_dict` of a session to call.
+
+        A backward pass may need the parameters of its forward pass, so they stay until its step.
+        """
+        between = self.apart and (self.computes or self.has_batch)
+        if between and not self._told:
+            self._told = True
+            tell(BETWEEN)
+        self._worker.fetch_state(within_epoch=self.apart and not between)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # `Training.before_step` has seen to the rest.
