@@ -31,7 +31,7 @@ from polyrhythm_experiments.reproduce.selsync.converged_causes import (
 )
 from polyrhythm_experiments.reproduce.selsync.settings import METHODS, SGD, FixedRate
 
-SEEDS = 1
+SEEDS = 3
 """At most; a run takes several minutes."""
 NAMES = ("BSP", "SelSync delta = 0.3", "SelSync delta = 0.5")
 FASTER = 4

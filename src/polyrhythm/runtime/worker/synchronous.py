@@ -149,6 +149,7 @@ class SynchronousMode:
             return
         context.tell_end(ready.epoch, early=True, stops=True)
         while context.may_step and context.phase is phase:
+            context.loss, context.exchanged_s = None, 0.0
             self.skip_step(0)
 
     @property

@@ -35,7 +35,7 @@ class LoadedValues:
         self._before: Tensor | None = None
         """Sizes before the first load after which the parameters differ."""
         self._at_end: Tensor | None = None
-        """Sizes at the end of the latest epoch."""
+        """Sizes at the end of the latest epoch, until the next step."""
         self.optimizer = False
         """Whether the script has given an optimizer another state since then."""
 
@@ -59,8 +59,8 @@ class LoadedValues:
             self._before = None
 
     def take(self) -> bool:
-        """Whether parameters differ by a load since this was asked, or the latest epoch ended."""
-        before, self._before = self._before, None
+        """A step begins: whether parameters differ by a load since the one before, or the end of the latest epoch."""
+        before, self._before, self._at_end = self._before, None, None
         return before is not None
 
     def end_epoch(self, measured: bool) -> None:
@@ -73,7 +73,7 @@ class LoadedValues:
 
     @property
     def since_epoch(self) -> bool:
-        """Whether parameters or an optimizer's state are others than at the end of the latest epoch."""
+        """Whether parameters or an optimizer's state are others than at the end of the latest epoch, without a step."""
         if self._at_end is None:
             return False
         return self.optimizer or not torch.equal(self._at_end, sizes_of(self._parameters))
