@@ -28,7 +28,7 @@ from polyrhythm.runtime.wire.shard_protocol import Rank
 MOST_DIGITS = 18
 """Of the number of a frame."""
 
-FROM_FILES = re.compile(r"/|\\|\.[^\W\d]")
+FROM_FILES = re.compile(r"/|\\|\.[^\W\d]\w")
 """In a spec: a policy that stands in a file or a module, which is code."""
 
 

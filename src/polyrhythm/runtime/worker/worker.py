@@ -165,9 +165,10 @@ class Worker:
         if context.done:
             return True
         if out_of_data and context.may_step:
-            self._side.drop_drawn()
             self._side.share_steps(self._ready)
         early = out_of_data and context.may_step
+        if early:
+            self._side.drop_drawn()
         if early or not context.may_step:
             context.exchange.out = early and self._side.together
             context.tell_end(self._position.epoch, early=early)
@@ -211,7 +212,7 @@ class Worker:
             return fetch(context, self._side)
         except CoordinatorLostError as error:
             self._come_back(error)
-            self._side = ParameterServerMode(context)  # a step that was granted is void
+            self._side, context.may_step = ParameterServerMode(context), False  # a step that was granted is void
             return self.fetch_state(within_epoch)
 
     # -- what the optimizer's hooks call -----------------------------------------------------------------------------
@@ -251,9 +252,8 @@ class Worker:
             return
         context = self._context
         context.losses.drain()
-        context.loss = None
         context.tally.skipped_steps += 1
-        context.computed_s, context.exchanged_s = context.clock() - context.started_s, 0.0
+        context.loss, context.computed_s, context.exchanged_s = None, context.clock() - context.started_s, 0.0
         self._side.skip_step(samples)
 
     def accumulate(self, last: bool) -> None:
