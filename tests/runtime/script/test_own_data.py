@@ -73,6 +73,14 @@ def test_who_has_no_data_left_takes_part_in_an_exchange_before_others_go_on(tmp_
     assert min(ends[0][36:]) >= 1.5, "rank 1's, of the mean of two in three epochs"
 
 
+@pytest.mark.parametrize("policy", ["bsp", "local:16", "asp"])
+def test_one_rank_may_have_a_single_mini_batch(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "uneven.py", "counts", "never", "1", policy=policy, stand_in=False)
+    ends = [[*map(float, (run.folder / f"counts.{rank}").read_text().split())] for rank in run.ranks]
+    assert ends[0] == ends[1]
+    assert ends[0][36:40] == [1.5] * 4, "in each of three epochs, of the mean of two"
+
+
 @pytest.mark.parametrize("policy", ["local:16", "asp"])
 def test_one_rank_may_leave_its_loop_in_every_epoch(tmp_path: Path, policy: str) -> None:
     run = adapted(tmp_path, "uneven.py", "counts", "3", policy=policy, stand_in=False)

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """Each rank reads its own samples, rank 1 fewer; a parameter is how often its sample was trained on.
 
-With a second argument rank 1 leaves its loop after so many mini-batches.
+With a second argument rank 1 leaves its loop after so many mini-batches, with a third it has so many in all.
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 SAMPLES, BATCH, EPOCHS = 60, 4, 3
-LIMITS = (0, 36, SAMPLES)
+LIMITS = (0, 36, 36 + BATCH * int(sys.argv[3]) if sys.argv[3:] else SAMPLES)
 
 
 class Own(IterableDataset):
@@ -35,7 +35,7 @@ model = DistributedDataParallel(Counts())
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 for _ in range(EPOCHS):
     for number, indices in enumerate(DataLoader(Own(), BATCH)):
-        if dist.get_rank() == 1 and sys.argv[2:] == [str(number)]:
+        if dist.get_rank() == 1 and sys.argv[2:3] == [str(number)]:
             break
         optimizer.zero_grad()
         (-model(indices)).backward()

@@ -173,7 +173,7 @@ class OwnReading:
         if (before := self._passes[number]) is not run:
             self._passes[number], self._unused[number], run.repeated = run, 0, before.repeated
             if not before.inside:
-                self.data.end()
+                self._end()
         self._unused[number] += 1
 
     def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
@@ -187,7 +187,7 @@ class OwnReading:
         """The model is called; whether a step may follow it."""
         if not trains:
             if any(not each.inside for each in self._passes.values()):
-                self.data.end()
+                self._end()
             return
         self._samples += rows(inputs)
         self.begin()
@@ -222,13 +222,19 @@ class OwnReading:
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
         if any(self._is_over(each) and not self._unused[number] for number, each in self._passes.items()):
-            self.data.end()
+            self._end()
 
     def is_open(self, left: bool) -> bool:
         """Whether an epoch is under way; a script that has `left` its loop, or drops what it reads, has ended it."""
         if left or (self._passes and all(each.left for each in self._passes.values())):
-            self.data.end()
+            self._end()
         return self.data.open
+
+    def _end(self) -> None:
+        """An epoch is over; of the first one the warm-up step may have had all mini-batches of this rank."""
+        if self.data.first:
+            self.data.pass_epoch()
+        self.data.end()
 
     def _is_over(self, run: Pass) -> bool:
         """A loop that counts its mini-batches does not ask for one more than there are; what is repeated goes on."""
