@@ -26,6 +26,19 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--nproc-per-node", "2", "--epochs", "4", "--policy", "sync-switch", str(script), "--seed", "{run}"]
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[SearchTrial]:
+    """Trials that were run."""
+    trials: list[SearchTrial] = []
+
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
+        trials.append(trial)
+        return knee(0.3)(trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    return trials
+
+
 def with_search(words: list[str]) -> list[str]:
     return ["--search", "--settings", "3", "--error-rate", "0.5", *words]
 
@@ -42,15 +55,8 @@ def test_without_a_search_an_unknown_job_is_one_line(words: list[str]) -> None:
 
 
 def test_a_job_is_piloted_once_and_then_known(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], made: list[SearchTrial], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[SearchTrial] = []
-
-    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
-        made.append(trial)
-        return knee(0.3)(trial)
-
-    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
     ready = resolved(with_search(words))
     assert ready == [*words[:4], "--policy", "switch:bsp@0.375,asp", words[6], "--seed", "0"]
     assert len(made) == capsys.readouterr().err.count("polyrhythm: pilot ") == len(set(made)) > 6
@@ -65,15 +71,8 @@ def test_a_job_is_piloted_once_and_then_known(
 
 @pytest.mark.parametrize("other", [("--target", "0.99"), ("--beta", "0.2"), ("--metric", "top5 ([0-9.]+)")])
 def test_an_answer_is_that_of_the_search_that_is_asked_for(
-    words: list[str], other: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], other: tuple[str, str], made: list[SearchTrial], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[SearchTrial] = []
-
-    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
-        made.append(trial)
-        return knee(0.3)(trial)
-
-    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
     first = resolved(with_search(words))
     count = len(made)
     second = resolved([*other, *with_search(words)])

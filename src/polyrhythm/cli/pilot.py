@@ -183,14 +183,12 @@ def trials_of(pilot: Pilot) -> str:
 
 
 def parts_of_job(pilot: Pilot) -> dict[str, object]:
-    from polyrhythm.policies import files_of, parse_policy
     from polyrhythm.runtime.launch.run_flags import without
-    from polyrhythm.search.fingerprint import digest_of, file_digest
+    from polyrhythm.search.fingerprint import code_of, digest_of
 
     script = Path(pilot.script[0])
-    code = files_of(parse_policy(pilot.template.replace("{}", "0.5")))
     return {
-        **({"code": [*map(file_digest, map(Path, code))]} if code else {}),
+        **code_of(pilot.template.replace("{}", "0.5")),
         "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
         "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing

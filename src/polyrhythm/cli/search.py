@@ -131,15 +131,13 @@ def default_store() -> Path:
 
 def job_of(scenario: "Scenario", knob: "Knob", on: RunOn, time_scale: float) -> str:
     """Fingerprint of a scenario: cluster, job, hyper-parameters, and the content of its data and policy files."""
-    from polyrhythm.policies import files_of, parse_policy
-    from polyrhythm.search.fingerprint import digest_of, file_digest, fingerprint
+    from polyrhythm.search.fingerprint import code_of, digest_of, fingerprint
 
     about = {key: value for key, value in msgspec.to_builtins(scenario).items() if key not in ABOUT}
     data = scenario.training.data if scenario.training else None
     place = {"local": time_scale} if on is RunOn.LOCAL else {}
-    code = [file for spec in (knob.spec(1.0), knob.target_spec) for file in files_of(parse_policy(spec))]
-    known = {"code": [*map(file_digest, map(Path, code))]} if code else {}
-    return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place, **known})
+    code = code_of(knob.spec(1.0), knob.target_spec)
+    return fingerprint({"scenario": about, "data": digest_of([data] if data else []), "place": place, **code})
 
 
 ABOUT = ("name", "description", "source")

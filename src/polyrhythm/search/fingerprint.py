@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.errors import DataError
+from polyrhythm.policies import files_of, parse_policy
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
@@ -18,6 +19,16 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
     """
     text = msgspec.json.encode(msgspec.to_builtins(dict(parts), str_keys=True), order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+def code_of(*specs: str) -> dict[str, list[str]]:
+    """What these policies add to the parts of a job: the contents of files that they come from; built-in ones nothing.
+
+    >>> code_of("ssp:3", "bsp")
+    {}
+    """
+    files = [file for spec in specs for file in files_of(parse_policy(spec))]
+    return {"code": [*map(file_digest, map(Path, files))]} if files else {}
 
 
 def digest_of(paths: Iterable[str | Path]) -> dict[str, str]:

@@ -73,17 +73,18 @@ class TrialStore:
 
     def answer(self, job: str, template: str = Knob().template) -> str | None:
         """What a search of this template has found for this job."""
-        with self._open() as connection:
-            values = (job, template)
-            row = connection.execute("SELECT spec FROM found WHERE job = ? AND template = ?", values).fetchone()
+        row = self._found(job, template)
         return None if row is None else str(row[0])
 
     def searched(self, job: str, plan: SearchPlan, metric: str = "") -> bool:
         """Whether the answer for this job comes from a search with this plan and this metric."""
+        row = self._found(job, plan.knob.template)
+        return row is not None and row[1] == made_by(plan, metric)
+
+    def _found(self, job: str, template: str) -> Any:
         with self._open() as connection:
-            values = (job, plan.knob.template)
-            row = connection.execute("SELECT plan FROM found WHERE job = ? AND template = ?", values).fetchone()
-        return row is not None and row[0] == made_by(plan, metric)
+            asked = "SELECT spec, plan FROM found WHERE job = ? AND template = ?"
+            return connection.execute(asked, (job, template)).fetchone()
 
     def conclude(self, job: str, spec: str, plan: SearchPlan, metric: str = "") -> None:
         with self._open() as connection:

@@ -89,7 +89,7 @@ class Schedules:
         return [scheduler for scheduler, made in self._made.items() if made >= self._now]
 
     def stepped(self) -> None:
-        """This worker has made a step in the session, which some of them `follows`."""
+        """This worker has made a step in the session; told only if they are to follow, see `follows`."""
         self._were_apart |= self._apart()
         self._advance(self._reached())
 

@@ -46,12 +46,12 @@ class StepLoop:
         self._reads_at = standing(frame)
 
     def stepped(self, frame: FrameType) -> None:
-        """A step is made from this frame; where nothing may stay open, nobody asks for it."""
+        """A step is made from this frame; where nothing may stay open, nobody asks for that."""
+        self.computes = False
         if not self._reads_at:
             return
         first = not self._stepped_at
         self._read_at, self._stepped_at, self._thread = self._reads_at, standing(frame), threading.get_ident()
-        self.computes = False
         if first:
             self._around_step()  # the script's file is read now: it may be edited while it runs
 

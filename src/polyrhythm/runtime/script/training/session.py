@@ -91,8 +91,10 @@ class ScriptSession(Session):
         self.deferred = DeferredStep(self._replica)
         self.changes = False
         """Whether the script changes parameters after its steps by itself, such as to clip them."""
-        self.computes = self._told = False
-        """Whether a forward pass has been made that a step may follow, and whether its state was asked for then."""
+        self.computes: Callable[[], bool] = lambda: False
+        """Whether the script computes what a step may follow."""
+        self._told = False
+        """Whether the optimizer's state was asked for meanwhile."""
         self.later: WeakSet[Optimizer] = WeakSet()
         """Optimizers that were made since the session began, for another training."""
         self.loaded = LoadedValues(self.parameters)
@@ -337,7 +339,7 @@ class ScriptSession(Session):
 
         A backward pass may need the parameters of its forward pass, so they stay until its step.
         """
-        between = self.apart and (self.computes or self.has_batch)
+        between = self.apart and (self.computes() or self.has_batch)
         if between and not self._told:
             self._told = True
             tell(BETWEEN)

@@ -80,8 +80,6 @@ class Training:
             self._step_loop.reads(frame)
         else:
             self._step_loop.computes |= trains
-        if trains and self.session is not None:
-            self.session.computes = True
         self._steps.forward(trains, inputs)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
@@ -143,10 +141,8 @@ class Training:
         self._stepping = None
         if self._own_values.followed is not None:
             self._own_values.stepped(self._own_values.followed)
-        if self.session is not None:
-            self.session.computes = False
-            if self._script.schedules.follows:
-                self._script.schedules.stepped()
+        if self.session is not None and self._script.schedules.follows:
+            self._script.schedules.stepped()
         self._steps.after_step(optimizer)
 
     # -- where the workers are -----------------------------------------------------------------------------------------
@@ -203,6 +199,7 @@ class Training:
 
     def _open(self) -> ScriptSession:
         self.session = open_session(self._script, self.warm_up, self._called)
+        self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
         return self.session
 
