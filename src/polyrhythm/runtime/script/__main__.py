@@ -1,6 +1,7 @@
 """``python -m polyrhythm.runtime.script [-m] script [arguments]``: what `polyrhythm run` starts in every worker."""
 
 import atexit
+import io
 import os
 import sys
 import threading
@@ -9,6 +10,13 @@ from typing import NoReturn
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.launch.forked import fork_workers
 from polyrhythm.runtime.script.bootstrap import main
+
+
+def write_lines() -> None:
+    """Write each line at once: what two ranks print in pieces, as ``-u`` has it, is mixed within a line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def leave(code: int) -> NoReturn:
@@ -36,6 +44,7 @@ def run() -> int:
 
 
 if __name__ == "__main__":
+    write_lines()
     fork_workers()
     code = run()
     if GroupHealth.failures:
