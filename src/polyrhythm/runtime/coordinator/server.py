@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -71,6 +71,11 @@ from polyrhythm.runtime.wire.shard_protocol import (
 )
 
 log = logging.getLogger(__name__)
+
+Heard: TypeAlias = (
+    ToShard | ToCoordinator | AskState | Returned | Heartbeat | Confirmed | Saved | Add | ToControlled | FromStandby
+)
+"""What a connection may bring."""
 
 BACKLOG_S = 0.05
 """How long what was observed may wait to be written down."""
@@ -276,18 +281,7 @@ class CoordinatorServer:
     # -- details -------------------------------------------------------------------------------------------------------
 
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            ToShard
-            | ToCoordinator
-            | AskState
-            | Returned
-            | Heartbeat
-            | Confirmed
-            | Saved
-            | Add
-            | ToControlled
-            | FromStandby
-        )
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Heard)
         for sock in listeners:
             Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
 
@@ -338,8 +332,11 @@ class CoordinatorServer:
             self.coordinator.choice.propose(asked, nobody)
 
     def act(self, act: Callable[..., None], *given: Any) -> None:
-        """Have the coordinator act; whatever it does may show that the policy is wrong."""
+        """Have the coordinator act, once it leads the job; whatever it does may show that the policy is wrong."""
         if self.broken or self._over:
+            return
+        if self._recovery.waits:
+            self._recovery.hold(partial(self.act, act, *given))
             return
         try:
             act(*given)

@@ -1,5 +1,6 @@
 """A coordinator that takes up what another one has left, in memory."""
 
+import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from polyrhythm.runtime.coordinator.recovery.record import JobRecord
 from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
 from polyrhythm.runtime.coordinator.recovery.recovery import Recovery
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
+from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Phase, Ready, Stepped
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
@@ -102,19 +104,23 @@ class ServerOfTheLiving(GuardedServer):
         """Somebody is there."""
 
 
-@pytest.fixture
-def memory() -> Iterator[RecoveryMemory]:
-    """What the coordinator of a job of two has left at its first phase."""
-    job, records = FakeJob("selsync:0.05", workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[bytes]()
+def record_of(policy: str) -> bytes:
+    """What the coordinator of a job of two has left as its first steps began."""
+    job, noted = FakeJob(policy, workers=2, samples=60, batch_size=3, epochs=2, seed=1), list[bytes]()
 
     def note(stand: Stand) -> None:
         record = job.coordinator.record(JobConfig(job="job", workers=2, epochs=2), stand, 0.0)
-        records.append(msgspec.msgpack.encode(record))
+        noted.append(msgspec.msgpack.encode(record))
 
     job.coordinator.note = note
     job.run({})
+    return noted[0]
+
+
+@pytest.fixture
+def memory() -> Iterator[RecoveryMemory]:
     memory = RecoveryMemory.create()
-    memory.write(records[0])
+    memory.write(record_of("selsync:0.05"))
     yield memory
     memory.close()
 
@@ -152,6 +158,27 @@ def test_who_died_with_the_coordinator_and_came_back_has_no_state(memory: Recove
         recovery.heard(1, Returned(ready=Ready(0, 60, 3), phase=1, inside=True, run=1))
     phases = [message for worker, message in (call.args for call in send.mock_calls) if isinstance(message, Phase)]
     assert {phase.source for phase in phases} == {1}
+
+
+@pytest.mark.parametrize("asks", ["a switch", "a checkpoint"])
+def test_what_is_asked_for_while_workers_come_back_waits_for_them(memory: RecoveryMemory, asks: str) -> None:
+    """It opened a phase at once, for those who were awaited too, and their coming back another one."""
+    memory.write(record_of("asp"))
+    server = CoordinatorServer(JobConfig(job=f"asked-{os.getpid()}", workers=2), memory=memory)
+    coordinator, answers = server.coordinator, list[str]()
+    recovered = coordinator.phase
+    if asks == "a switch":
+        server.act(coordinator.choice.propose, parse_policy("ssp:3"), answers.append)
+    else:
+        server.act(coordinator.save)
+    assert (coordinator.phase, answers) == (recovered, [])
+    for worker in (0, 1):
+        server.hear(worker, Returned(ready=Ready(0, 60, 3), phase=recovered, run=1))
+    assert coordinator.phase == recovered + 1
+    assert coordinator.choice.spec == ("ssp:3" if asks == "a switch" else "asp")
+    assert answers == [""] * (asks == "a switch")
+    assert coordinator.snapshots.wanted == (asks == "a checkpoint")
+    server.loop.close()
 
 
 def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:

@@ -66,6 +66,7 @@ class JobRecovery:
         self.made: memoryview | None = None
         """One word for the samples that are made, as far as the servers know."""
         self._held: list[tuple[int, ToCoordinator | Returned]] = []
+        self._asked: list[Callable[[], None]] = []
         self._new: set[int] = set()
         """Members that have died and were started again meanwhile."""
         self._begun_s = time.monotonic()
@@ -237,6 +238,10 @@ class JobRecovery:
             self._held.append((worker, message))
         self._go_on_if_all_are_there()
 
+    def hold(self, act: Callable[[], None]) -> None:
+        """Have this happen when all are there: what a switch or a checkpoint brings to a stop does not step yet."""
+        self._asked.append(act)
+
     def lost(self, worker: int) -> bool:
         """Whether a worker that is gone was a member that is awaited, so that nobody else need hear of it."""
         begun = self._writer is not None and self._writer.record is not None
@@ -283,6 +288,8 @@ class JobRecovery:
                     self._server.hear(worker, message)  # type: ignore[arg-type]
                 except PolyrhythmError as error:
                     self._server.remove(worker, str(error), "died")
+            for asked in self._asked:
+                asked()
 
         return act
 
