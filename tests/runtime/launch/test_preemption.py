@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import sys
+import threading
 import uuid
 from collections import Counter
 from multiprocessing import get_context
@@ -12,8 +14,9 @@ import pytest
 import polyrhythm
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.preemption import TerminationWatch
+from polyrhythm.runtime.launch.preemption import SETTLE_S, TerminationWatch, ending_file, tell_ending
 from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.runtime.wire.job_config import JobConfig
 from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
 from tests.runtime.places import LIMIT_S, Place
 
@@ -142,11 +145,14 @@ def test_the_servers_stay_for_the_last_checkpoint(place: Place) -> None:
     assert list(place.processes()) == []
 
 
+@pytest.mark.parametrize("told", ["os.kill(os.getppid(), signal.SIGTERM)", "os.killpg(0, signal.SIGTERM)"])
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
-def test_a_job_that_is_asked_to_end_keeps_a_checkpoint_first(place: Place, policy: str) -> None:
+def test_a_job_that_is_asked_to_end_keeps_a_checkpoint_first(place: Place, policy: str, told: str) -> None:
+    """Its launcher alone, or all of its processes, as Slurm does: workers heard it twice then, and died of it."""
     arguments = "--nproc-per-node", "2", "--policy", policy, "--checkpoint", "kept", "--every", "1h"
-    first = place.run(KEPT, *arguments)
+    first = place.run(KEPT.replace("os.kill(os.getppid(), signal.SIGTERM)", told), *arguments)
     assert first.returncode == 128 + signal.SIGTERM, first.stderr
+    assert "died" not in first.stderr
     assert re.search(r"coordinator: checkpoint kept/checkpoint-000001: epoch [12], ", first.stderr)
     again = place.run(KEPT, *arguments)
     assert again.returncode == 0, again.stderr
@@ -245,7 +251,7 @@ def test_the_others_process_its_samples(policy: str, how: str) -> None:
 def test_a_script_keeps_its_own_handler() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        watch = TerminationWatch(lambda: None)
+        watch = TerminationWatch(lambda: None, JobConfig(job="watched"))
         watch.start()
         watch.stop()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -253,17 +259,46 @@ def test_a_script_keeps_its_own_handler() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_one_signal_is_heard_and_the_next_is_the_system_s() -> None:
+@pytest.mark.parametrize(("grace", "status"), [(30.0, 7), (0.0, -signal.SIGTERM)])
+def test_what_comes_again_in_time_is_the_same_and_later_it_ends_the_process(grace: float, status: int) -> None:
+    context = get_context("fork")
+    child = context.Process(target=hear_twice, args=(JobConfig(job="twice", grace=grace),))
+    child.start()
+    child.join(60)
+    assert child.exitcode == status
+
+
+def hear_twice(config: JobConfig) -> None:
     asked: list[int] = []
-    watch = TerminationWatch(lambda: asked.append(1))
+    watch = TerminationWatch(lambda: asked.append(1), config)
     watch.start()
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert asked == [1]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        watch.stop()  # the process ends: what the launcher sends meanwhile is no other word
+    sys.exit(7 if asked == [1] else 1)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_worker_stays_for_the_last_checkpoint_if_its_launcher_ends_too(asked: bool) -> None:
+    left = threading.Event()
+    with ending_file():
+        watch = TerminationWatch(left.set, JobConfig(job="last", checkpoint="kept"))
+        watch.start()
+        try:
+            if asked:
+                tell_ending("keeps")
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not left.is_set()
+            if asked:
+                assert not left.wait(2 * SETTLE_S)
+                tell_ending("over")
+            assert left.wait(60)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def test_a_forked_process_is_ended_as_ever() -> None:
-    watch = TerminationWatch(lambda: None)
+    watch = TerminationWatch(lambda: None, JobConfig(job="watched"))
     watch.start()
     try:
         context = get_context("fork")

@@ -3,8 +3,21 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Literal
+
+from polyrhythm.runtime.wire.job_config import JobConfig
+
+ENDING = "POLYRHYTHM_ENDING"
+"""Environment variable of a worker with a file in which its launcher says how far it is once it is asked to end."""
+
+SETTLE_S = 0.5
+"""In which all that are asked to end together hear of it."""
+
+POLL_S = 0.02
 
 LEFT = 128 + signal.SIGTERM
 """Exit status of a worker that was asked to end and has left its job, which is no failure."""
@@ -19,17 +32,48 @@ def preempted(error: BaseException | None) -> bool:
     return isinstance(error, SystemExit) and error.code == LEFT
 
 
-class TerminationWatch:
-    """Hears of SIGTERM in place of the system's own reaction; a second one ends the process.
+@contextmanager
+def ending_file() -> Iterator[None]:
+    """Where this launcher says how far it is; in memory, so that nothing is left over."""
+    with open(os.memfd_create("polyrhythm-ending"), "rb") as file:
+        os.environ[ENDING] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        try:
+            yield
+        finally:
+            del os.environ[ENDING]
 
-    A script that has a handler of its own keeps it.
+
+def tell_ending(word: Literal["keeps", "over"]) -> None:
+    """The launcher has a last checkpoint kept, or is through with that: workers may leave."""
+    with suppress(KeyError, OSError), open(os.environ[ENDING], "w", encoding="ascii") as file:
+        file.write(word)
+
+
+def told_ending() -> str:
+    """What the launcher has said, if there is one: nothing as long as it is not asked to end."""
+    try:
+        with open(os.environ[ENDING], encoding="ascii") as file:
+            return file.read()
+    except (KeyError, OSError):
+        return "over"
+
+
+class TerminationWatch:
+    """Hears of SIGTERM in place of the system's own reaction.
+
+    Whoever ends a job may tell each of its processes, and then the launcher tells its workers, too: what comes again
+    within ``config.grace`` is the same. In a job that keeps checkpoints a worker stays for the last one, if its
+    launcher has been asked to end as well. A script that has a handler of its own keeps it.
 
     Args:
-        asked: called once, in the main thread, between any two of its instructions.
+        asked: called once, between any two instructions of the main thread or in another one.
+        config: of the job.
     """
 
-    def __init__(self, asked: Callable[[], None]) -> None:
-        self._asked = asked
+    def __init__(self, asked: Callable[[], None], config: JobConfig) -> None:
+        self._asked, self._config = asked, config
+        self._heard_s: float | None = None
+        self._stopped = False
 
     def start(self) -> None:
         here = threading.current_thread() is threading.main_thread()
@@ -37,12 +81,35 @@ class TerminationWatch:
             signal.signal(signal.SIGTERM, self._handle)
 
     def stop(self) -> None:
+        """Nothing is asked any more; the system's own reaction again, unless this process ends already."""
+        self._stopped = True
+        if self._heard_s is None:
+            self._restore()
+
+    def _restore(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.stop()
-        self._asked()
+        if self._heard_s is None:
+            self._heard_s = time.monotonic()
+            if self._config.checkpoint is None or self._may_leave():
+                self._asked()
+            else:
+                threading.Thread(target=self._wait, daemon=True).start()
+        elif time.monotonic() - self._heard_s > self._config.grace:
+            self._restore()
+            os.kill(os.getpid(), number)
+
+    def _may_leave(self) -> bool:
+        told = told_ending()
+        return told == "over" or (not told and time.monotonic() - (self._heard_s or 0.0) > SETTLE_S)
+
+    def _wait(self) -> None:
+        while not self._may_leave():
+            time.sleep(POLL_S)
+        if not self._stopped:
+            self._asked()
 
 
 def _forget() -> None:

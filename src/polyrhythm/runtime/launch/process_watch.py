@@ -13,7 +13,7 @@ from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.forked import RunningProcess, end
-from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.preemption import LEFT, tell_ending
 from polyrhythm.runtime.launch.rendezvous import CoordinatorStart
 from polyrhythm.runtime.launch.restarts import Restarts
 from polyrhythm.runtime.wire.protocol import Address
@@ -246,7 +246,9 @@ class ProcessWatch:
         name = signal.Signals(number).name
         say(f"{name}: workers have {self._grace_s:g} s to end; once more ends them at once")
         if number != signal.SIGINT:  # which the terminal has sent to the workers, too
+            tell_ending("keeps")
             self._keep_state()
+        tell_ending("over")
         for worker in workers:
             worker.terminate()
         for worker in workers:

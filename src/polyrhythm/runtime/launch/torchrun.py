@@ -27,7 +27,7 @@ from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, Wo
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
-from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.preemption import LEFT, ending_file
 from polyrhythm.runtime.launch.process_watch import ProcessWatch
 from polyrhythm.runtime.launch.rendezvous import (
     COORDINATOR,
@@ -188,7 +188,7 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
         check_outputs(shown)
     # In memory, so that nothing is left over however this process ends.
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
-    with ports as kept, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file():
+    with ports as kept, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file(), ending_file():
         os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
         codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))

@@ -103,7 +103,7 @@ class Session:
         anyone = self._link.anyone if self._link else bool
         self._worker = Worker(self.rank, *parts, guard, self._open_checkpoints(), anyone)
         self._accumulation = Accumulation(self._worker)
-        self._termination = TerminationWatch(self._worker.ask_to_leave)
+        self._termination = TerminationWatch(self._worker.ask_to_leave, self._client.config)
         self._termination.start()
         self._client.when_asked_to_leave(self._worker.ask_to_leave)
         for part in parts_of(self._optimizer):
@@ -133,7 +133,6 @@ class Session:
         self._worker.close()
         if self._checkpoints is not None:
             self._checkpoints.close(failed=error is not None)
-        self._termination.stop()
         if preempted(error):
             self._worker.leave("it was asked to end")
         elif error is not None:
@@ -142,6 +141,7 @@ class Session:
         if not self._worker.left and (kind is None or issubclass(kind, DivergedError)):
             bye = Bye(self._client.reported.take(), again=self._again)
             (self._client.train_again if self._again else self._client.send)(bye)
+        self._termination.stop()
         self._client.close()
 
     def loader(
