@@ -128,7 +128,7 @@ def test_nobody_waits_for_a_worker_that_never_joins(place: Place) -> None:
     assert (done.returncode, done.stdout) == (1, "samples 40\n"), done.stderr
     assert "no such device" in done.stderr
     assert "polyrhythm: rank 1 failed with exit code 1; 1 worker goes on" in done.stderr
-    assert "rank 1 ended before it joined; going on without it" in done.stderr
+    assert "rank 1 has not joined; going on without it" in done.stderr
 
 
 def test_a_job_that_diverges_ends_with_a_status_of_its_own(place: Place) -> None:

@@ -104,7 +104,7 @@ class Job:
         """Nobody waits any more for a worker that has never joined; whether somebody did."""
         if worker not in self.awaited:
             return False
-        log.warning("rank %d ended before it joined; going on without it", worker)
+        log.warning("rank %d has not joined; going on without it", worker)
         self.awaited.remove(worker)
         return True
 
