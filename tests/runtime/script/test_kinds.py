@@ -13,7 +13,7 @@ def weights(run: Run, rank: int = 0) -> torch.Tensor:
     return torch.tensor([float(word) for word in words], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor", "late"])
+@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor", "late", "evaluation mode"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
     ours, theirs = adapted(tmp_path / "ours", "kinds.py", what), plain(tmp_path / "theirs", "kinds.py", what)
     for rank in ours.ranks:

@@ -14,6 +14,7 @@ the generation returns at once, and the owner drops the step and sets the next g
 # torch's stubs give every collective several signatures; it calls only those here.
 # mypy: disable-error-code="override,assignment"
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.errors import UsageError
@@ -297,3 +299,21 @@ def _nobody() -> None:
 
 
 register()
+
+
+def make_group(timeout: timedelta) -> SwitchGroup:
+    """A switchable group that torch knows.
+
+    A script that has initialised torch.distributed keeps its default group and gets this one beside it; otherwise this
+    one becomes the default. Either is made by each worker alone: others may be gone by now, or yet to come.
+    """
+    if dist.is_initialized():
+        alone = [dist.get_rank()]
+        group = dist.new_group(alone, backend=BACKEND, timeout=timeout, use_local_synchronization=True)
+    else:
+        shown = sys.excepthook
+        dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        sys.excepthook = shown  # torch's calls every rank rank 0, which each of them is in this group
+        group = dist.group.WORLD
+    assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
+    return group

@@ -37,13 +37,18 @@ class ScriptExchange(DDPExchange):
         if self.joint:
             raise refuse("gradients of several optimizers are not compressed; leave out --compress")
 
+    @property
+    def _may_pass_by(self) -> bool:
+        """Under no_sync() torchrun exchanges nothing either."""
+        return False
+
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
         """The gradients of these parameters are the script's; make them the step's."""
 
     def before_scaler(self, parameters: Sequence[nn.Parameter]) -> None:
         """A GradScaler looks for infinities: those of all, so that all make the step or none."""
         self.ahead = False
-        if self.by_hand and self.failure is None:
+        if self.awaits_reduction() and self.failure is None:
             with contextlib.suppress(GroupError):  # which `failure` tells the worker
                 self.reduce_by_hand()
         self.before_step(parameters)
@@ -109,6 +114,10 @@ class LaneExchange(ScriptExchange):
         super()._check_by_hand()
         if any(lane.hook is not None for lane in self.lanes):
             raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
+
+    @property
+    def _may_pass_by(self) -> bool:
+        return not self.joint and any(lane.evaluates for lane in self.lanes)
 
     @property
     def _attended(self) -> Sequence[Attended]:

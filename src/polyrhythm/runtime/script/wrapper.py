@@ -5,7 +5,7 @@ module.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,7 +14,10 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from polyrhythm.runtime.collectives.attendance import Attended
+from polyrhythm.errors import GroupError
+from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended
+from polyrhythm.runtime.collectives.ops import mean_gradients
+from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.worker.ddp_exchange import reduce_next
 
@@ -58,6 +61,8 @@ class Lane:
         """Whether the next backward pass is the last one before a step, as far as the session knows; then the script's
         no_sync() decides.
         """
+        self.evaluates = False
+        """Whether the last forward pass that a gradient may come of was in evaluation mode; it exchanges nothing."""
 
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
         self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
@@ -67,6 +72,15 @@ class Lane:
 
     def close(self) -> None:
         self.inner, self.reducing = None, False
+
+    def reduce_rest(self) -> None:
+        """Before a step of torch's own: exchange the gradients that passes in evaluation mode have not."""
+        if self.inner is None or not self.evaluates or BACKWARD in self.inner.passes.played:
+            return
+        group = self.inner.process_group
+        if isinstance(group, SwitchGroup) and group.generation is not None:
+            with suppress(GroupError):  # which `failure` tells the worker
+                mean_gradients(group.generation, [p for p in self.module.parameters() if p.requires_grad])
 
     def attribute(self, name: str) -> Any:
         """What torch's own wrapper has under this name.
@@ -84,6 +98,8 @@ class Lane:
 
     def run(self, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trains = torch.is_grad_enabled() and (wrapper.training or self.module.training)  # Lightning sets the latter
+        if torch.is_grad_enabled():
+            self.evaluates = not trains and wrapper.require_backward_grad_sync
         self.called(trains, (inputs, kwargs))
         if trains and self.inner is not None and self.reducing:
             reduce_next(self.inner, self.last and wrapper.require_backward_grad_sync)

@@ -2,7 +2,6 @@
 averages.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -11,13 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.core import Outer
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.collectives.attendance import Attended, attend, is_nothing
+from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, attend, is_nothing
 from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
 from polyrhythm.runtime.collectives.mean_state import mean_state
 from polyrhythm.runtime.collectives.membership import Generation
@@ -26,7 +24,7 @@ from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum,
 from polyrhythm.runtime.collectives.replica_check import check_equal
 from polyrhythm.runtime.collectives.scaling import unscale
 from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors
-from polyrhythm.runtime.collectives.switchable_group import BACKEND, SwitchGroup
+from polyrhythm.runtime.collectives.switchable_group import SwitchGroup, make_group
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.wire.segments import packed
 from polyrhythm.runtime.worker.replica import ScriptReplica
@@ -48,12 +46,27 @@ class Core(nn.Module):
         return self._forward(*args, **kwargs)
 
 
+class ExchangedForward:
+    """In the place of the model's own forward; a copy of the model, in memory or in a file, has its own."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
+        self._model, self._call = model, call
+        self.__wrapped__ = model.forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._model, "forward")  # the copy's, which has nothing in its place yet
+
+
 class DDPExchange:
     """The model's side of collectives.
 
     In a synchronous phase the model's forward runs through a DistributedDataParallel on the switchable group, made anew
     for each phase: all members then start without buckets, so their layouts cannot differ. Evaluation, and forwards
-    without gradients, never communicate.
+    without gradients, never communicate; gradients that come of a model in evaluation mode, or past its forward, are
+    exchanged before the step.
 
     Args:
         replica: the script's model and optimizer.
@@ -73,7 +86,7 @@ class DDPExchange:
         self._ddp: Attended | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
-        self.reduces = self.by_hand = False
+        self.reduces = self.by_hand = self._passed_by = False
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str, int] = ("", "", 0)
         self._completed = 0
@@ -148,7 +161,7 @@ class DDPExchange:
         if wanted and self._ddp is None:
             self._ddp = Attended(self._core, process_group=self.group, init_sync=False)
         if wanted:
-            self._model.forward = self._through_ddp
+            self._model.forward = ExchangedForward(self._model, self._through_ddp)
         else:
             self._run_alone()
 
@@ -222,15 +235,29 @@ class DDPExchange:
         shares = [ContributionWeight.of(weight.sync, member).share for member in self.generation.members]
         mean_compressed_gradients(self.generation, self._gradients, parameters, shares, weight.adopts)
 
+    def awaits_reduction(self) -> bool:
+        """Whether gradients are yet to be exchanged in this step: those to compress, or of which DDP saw no pass."""
+        if self.reduces:
+            seen = any(BACKWARD in model.passes.played for model in self._attended)
+            self._passed_by = not seen and self._may_pass_by and self._has_gradients
+        return self.by_hand or self._passed_by
+
+    @property
+    def _may_pass_by(self) -> bool:
+        """Whether gradients of which DistributedDataParallel has seen no pass are to be exchanged all the same."""
+        return True
+
     def reduce_by_hand(self) -> None:
-        """What DistributedDataParallel does, with compressed gradients: their mean, and the first member's buffers.
+        """What DistributedDataParallel does with gradients: their mean, and the first member's buffers.
 
         Raises:
             GroupError: when a member is lost; the gradients are unchanged then, the buffers undefined.
         """
-        assert self._gradients is not None, "only compressed gradients are reduced by hand"
-        size = self.generation.size
-        mean_compressed_gradients(self.generation, self._gradients, self._replica.parameters, [1.0 / size] * size)
+        size, parameters = self.generation.size, self._replica.parameters
+        if self._gradients is None:
+            mean_gradients(self.generation, parameters)
+        else:
+            mean_compressed_gradients(self.generation, self._gradients, parameters, [1.0 / size] * size)
         hand_over_tensors(self.generation, list(self._model.buffers()), 0)
 
     def attend(self) -> bool:
@@ -243,7 +270,7 @@ class DDPExchange:
             GroupError: when a member is lost.
             UsageError: if it cannot be done without the script.
         """
-        if self.by_hand:
+        if self.by_hand or (self.reduces and self._passed_by):
             self.reduce_by_hand()
             return self._has_gradients
         return self.reduces and self._attend_passes() and unscale(self._replica.parameters)
@@ -355,9 +382,11 @@ class DDPExchange:
         return self.group.failure if self.group is not None else None
 
     def _through_ddp(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and self._model.training:
-            assert self._ddp is not None
-            return self._ddp(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._passed_by = not self._model.training
+            if self._model.training:
+                assert self._ddp is not None
+                return self._ddp(*args, **kwargs)
         return self._core(*args, **kwargs)
 
 
@@ -365,21 +394,3 @@ def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
     # Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly.
     if ddp is not None and ddp.require_backward_grad_sync is not wanted:
         ddp.require_backward_grad_sync = wanted
-
-
-def make_group(timeout: timedelta) -> SwitchGroup:
-    """A switchable group that torch knows.
-
-    A script that has initialised torch.distributed keeps its default group and gets this one beside it; otherwise this
-    one becomes the default. Either is made by each worker alone: others may be gone by now, or yet to come.
-    """
-    if dist.is_initialized():
-        alone = [dist.get_rank()]
-        group = dist.new_group(alone, backend=BACKEND, timeout=timeout, use_local_synchronization=True)
-    else:
-        shown = sys.excepthook
-        dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1, timeout=timeout)
-        sys.excepthook = shown  # torch's calls every rank rank 0, which each of them is in this group
-        group = dist.group.WORLD
-    assert isinstance(group, SwitchGroup), f"torch made a {type(group).__name__} for the backend {BACKEND}"
-    return group

@@ -205,9 +205,9 @@ class SynchronousMode:
         exchange.reduce_gradients(gradients)
 
     def _reduced(self) -> bool:
-        """Whether the gradients are everyone's mean, if they are exchanged; compressed ones are only now."""
+        """Whether the gradients are everyone's mean, if they are exchanged; some are only now."""
         exchange = self._context.exchange
-        if exchange.by_hand:
+        if exchange.awaits_reduction():
             try:
                 exchange.reduce_by_hand()
             except GroupError as error:

@@ -54,6 +54,8 @@ kind = makes.get(WHAT) or getattr(torch.optim, WHAT, torch.optim.AdamW)
 optimizer = kind(model.parameters(), lr=0.02)
 if dist.is_initialized():
     model = DistributedDataParallel(model)
+if WHAT == "evaluation mode":
+    model.eval()  # as dropout and batch normalization are to stand still
 for epoch in range(3):
     for (x,) in loader:
         x = x.mul(3).long().clamp(0, 7) if "sparse" in WHAT else x.to(next(model.parameters()).dtype)

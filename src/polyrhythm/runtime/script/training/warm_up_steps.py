@@ -110,6 +110,8 @@ class WarmUpSteps:
 
     def before_step(self, optimizer: Optimizer) -> None:
         beside = bool(self._stepped) and optimizer not in self._stepped
+        for lane in self._script.lanes:
+            lane.reduce_rest()
         self.seen.step(optimizer, 0 if self.run is None else self.run.unstepped, beside)
         self._stepped.add(optimizer)
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 from torch.utils._pytree import tree_map_only
 
-from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.replica_check import refuse_apart, spread
-from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors
+from polyrhythm.runtime.collectives.state_transfer import hand_over_states
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
@@ -42,10 +41,6 @@ class SliceExchange(DDPExchange):
         """FSDP may still have whole parameters of a forward pass before, which are other ones by now."""
         for part in self._parts:
             part.reshard()
-
-    def reduce_by_hand(self) -> None:
-        mean_gradients(self.generation, self._replica.parameters)
-        hand_over_tensors(self.generation, list(self._model.buffers()), 0)
 
     def exchange_records(self, own: MeasuredStep) -> bytes:
         told = super().exchange_records
