@@ -21,7 +21,7 @@ from torch import Tensor
 from polyrhythm.core import Outer
 from polyrhythm.training.codecs import Compressor
 from polyrhythm.training.config import StateTreatment
-from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
+from polyrhythm.training.optimizer import NUMBERS, FlatOptimizer, OptimizerState, StateVector
 from polyrhythm.training.server import GlobalParameters, weighted_mean
 
 
@@ -200,15 +200,15 @@ def average_states(states: Sequence[OptimizerState], weights: Sequence[float] | 
     if not pairs:
         return OptimizerState({}, {})
     filled, kept = zip(*pairs, strict=True)
-    vectors = {key: average_entry([state.vectors[key] for state in filled], kept) for key in filled[0].vectors}
+    vectors = {key: average_entry(key, [state.vectors[key] for state in filled], kept) for key in filled[0].vectors}
     columns = {key: zip(*(state.numbers[key] for state in filled), strict=True) for key in filled[0].numbers}
     return OptimizerState(vectors, {key: tuple(max(column) for column in rows) for key, rows in columns.items()})
 
 
-def average_entry(entries: Sequence[StateVector], weights: Sequence[float]) -> StateVector:
+def average_entry(key: str, entries: Sequence[StateVector], weights: Sequence[float]) -> StateVector:
     """One named vector of several states."""
     values, shapes = [entry.values for entry in entries], entries[0].shapes
-    if any(shapes) and sum(weights) > 0:
+    if (any(shapes) or key not in NUMBERS) and sum(weights) > 0:
         return StateVector(weighted_mean(values, weights), shapes)
     return StateVector(torch.stack(values).amax(0), shapes)
 

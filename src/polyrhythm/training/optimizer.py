@@ -7,10 +7,10 @@ own shapes on the same flat vector instead.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.flat import FlatLayout, Segment
 
 Options = Mapping[str, Any]
+
+NUMBERS: Final = frozenset({"step", "eta", "mu", "mu_product"})
+"""Entries of which torch.optim keeps one number for each parameter, whatever its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,12 @@ class FlatOptimizer:
     def state(self) -> OptimizerState:
         """A copy of the state; empty before the first step and after `reset`."""
         states = [self.optimizer.state.get(tensor, {}) for tensor in self.tensors]
+        pairs = list(zip(self.tensors, states, strict=True))
+        single = number_keys((tensor, key, value) for tensor, state in pairs for key, value in state.items())
         vectors, numbers = {}, {}
         for key in dict.fromkeys(key for state in states for key in state):
             known = next(state[key] for state in states if key in state)
-            values = [state.get(key, fresh(known, tensor)) for state, tensor in zip(states, self.tensors, strict=True)]
+            values = [state.get(key, fresh(known, tensor, key in single)) for tensor, state in pairs]
             if isinstance(values[0], Tensor):
                 joint = torch.cat([value.reshape(-1) for value in values])
                 vectors[key] = StateVector(joint, tuple(value.shape for value in values))
@@ -163,11 +168,45 @@ class FlatOptimizer:
         self.optimizer.state.clear()
 
 
-def fresh(entry: Any, tensor: Tensor) -> Any:
+def fresh(entry: Any, tensor: Tensor, number: bool) -> Any:
     """What an entry such as this is for a tensor that has made no step yet."""
     if isinstance(entry, Tensor):
-        return torch.zeros_like(entry) if entry.dim() == 0 else torch.zeros_like(tensor)
+        return torch.zeros_like(entry) if number else torch.zeros_like(tensor)
     return 0 if isinstance(entry, (int, float)) else None
+
+
+def number_keys(entries: Iterable[tuple[Tensor, str, Any]]) -> frozenset[str]:
+    """Those keys of an optimizer's state of which each parameter has a number, and no tensor of its own shape.
+
+    A parameter without dimensions has both in the same shape: then others tell, and if there are none, the name.
+
+    Args:
+        entries: parameter, key and value.
+
+    Example:
+        >>> scale, weight = torch.tensor(1.0), torch.ones(2)
+        >>> number_keys([(scale, "step", torch.tensor(3.0)), (scale, "exp_avg", torch.tensor(0.1))])
+        frozenset({'step'})
+        >>> number_keys([(scale, "mu", torch.tensor(0.1)), (weight, "mu", torch.ones(2))])
+        frozenset()
+    """
+    found: dict[str, bool] = {}
+    for parameter, key, value in entries:
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
+            found[key] = found.get(key, True)
+        elif parameter.dim() or value.dim():
+            found[key] = not value.dim()
+        else:
+            found.setdefault(key, key in NUMBERS)
+    return frozenset(key for key, single in found.items() if single)
+
+
+def placed(value: Tensor, parameter: Tensor, number: bool, optimizer: Optimizer) -> Tensor:
+    """A copy where torch keeps it: beside the parameter, but numbers on the CPU if steps are not fused or captured."""
+    beside = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    return value.clone() if number and not beside else value.to(parameter.device, copy=True)
 
 
 def optimizer_class(name: str) -> type[Optimizer]:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.tensor_file import FileMark, mark_of, read_tensors, write_tensors
+from polyrhythm.training.optimizer import number_keys, placed
 
 MODEL, OPTIMIZER, NUMBERS = "model.safetensors", "optimizer.safetensors", "numbers.json"
 VELOCITY = "outer.velocity"
@@ -125,12 +126,21 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer)
     """Give the optimizer what was kept: its state, and the settings of its groups."""
     parameters, groups = dict(model.named_parameters()), state.numbers["groups"]
     optimizer.state.clear()
+    entries = list(kept_entries(state, parameters))
+    single = number_keys(entries)
+    for parameter, key, value in entries:
+        there = placed(value, parameter, key in single, optimizer) if isinstance(value, Tensor) else value
+        optimizer.state[parameter][key] = there
+    for group, settings in zip(optimizer.param_groups, groups, strict=True):
+        group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
+
+
+def kept_entries(state: ReplicaState, parameters: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str, Any]]:
+    """Parameter, key and value of what was kept of the optimizer's state."""
     for name, value in {**state.optimizer, **state.numbers["state"]}.items():
         owner, _, key = name.rpartition("/")
         if name != VELOCITY and owner in parameters:
-            optimizer.state[parameters[owner]][key] = placed(value, parameters[owner], optimizer)
-    for group, settings in zip(optimizer.param_groups, groups, strict=True):
-        group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
+            yield parameters[owner], key, value
 
 
 def overruled(state: ReplicaState, optimizer: Optimizer, where: str) -> list[str]:
@@ -190,14 +200,6 @@ def is_pair(value: Any) -> bool:
 def copied(value: Tensor) -> Tensor:
     """On the CPU, in memory of its own."""
     return value.detach().to("cpu", copy=True).contiguous()
-
-
-def placed(value: Any, parameter: Tensor, optimizer: Optimizer) -> Any:
-    """Where the optimizer wants it: vectors beside the parameter, step counts where torch keeps them."""
-    if not isinstance(value, Tensor):
-        return value
-    fused = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    return value.clone() if value.dim() == 0 and not fused else value.to(parameter.device, copy=True)
 
 
 def like(value: Any, own: Any) -> Any:

@@ -28,7 +28,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.training import flat as flat_vectors
 from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
-from polyrhythm.training.optimizer import OptimizerState, StateVector, checked
+from polyrhythm.training.optimizer import OptimizerState, StateVector, checked, number_keys, placed
 from polyrhythm.training.signals import squared_norm
 
 COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
@@ -49,7 +49,7 @@ class ScriptReplica:
 
     Attributes:
         unservable: why parameter servers cannot make this optimizer's steps; empty if they can.
-        idle: groups whose optimizers make no step now, by their number.
+        idle: groups whose optimizers make no step now, by their number in the optimizer.
 
     Raises:
         UsageError: for parameters outside the model, or an optimizer that computes gradients by itself.
@@ -63,17 +63,18 @@ class ScriptReplica:
         groups = [[p for p in group["params"] if p.requires_grad] for _, group in pairs]
         check_parameters(named, [p for group in groups for p in group])
         groups = [[p for p in named if p in members] for members in map(set, groups)]
-        self.parameters: list[nn.Parameter] = [p for group in groups for p in group]
+        self._trained = [number for number, group in enumerate(groups) if group]
+        self._groups = [groups[number] for number in self._trained]
+        self.parameters: list[nn.Parameter] = [p for group in self._groups for p in group]
         if moving is None:
             check_complete(named, self.parameters)
         self._kinds = [kind for kind, _ in pairs]
         self.names = {named[p]: p for p in self.parameters}
-        self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in groups))
+        self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in self._groups))
         parts = (tuple(Parameter(one.name, tuple(one.shape)) for one in group) for group in self.layout.groups)
         self.wire_layout = Layout(tuple(parts))
-        self.unservable = why_unservable(pairs, self.layout.dtype)
+        self.unservable = why_unservable([pairs[number] for number in self._trained], self.layout.dtype)
         self.idle: frozenset[int] = frozenset()
-        self._groups = [group for group in groups if group]
         self._gradients: list[Tensor | None] = []
         self._types: dict[tuple[Tensor, str], torch.dtype] = {}
         self._weight: float | None = None
@@ -172,10 +173,10 @@ class ScriptReplica:
 
     def spec(self) -> OptimizerSpec:
         """What the servers are to build; something small if they cannot be of use."""
-        groups = [(kind, group) for kind, group in self._rows() if any(p.requires_grad for p in group["params"])]
         if NOT_ON_SERVERS in self.terms:
             return OptimizerSpec("SGD", {}, tuple({"lr": 0.0} for _ in self.wire_layout.groups))
-        return OptimizerSpec(name_of(self._kinds[0]), {}, tuple(plain_options(*row) for row in groups))
+        rows = self._rows()
+        return OptimizerSpec(name_of(rows[0][0]), {}, tuple(plain_options(*row) for row in rows))
 
     def settings(self) -> tuple[dict[str, Hyperparameter], ...]:
         """Of each group, nothing for those that are idle."""
@@ -187,26 +188,30 @@ class ScriptReplica:
                 for key, value in plain_options(kind, group).items()
                 if key not in STATIC and is_setting(value)
             }
-            for number, (kind, group) in enumerate(self._rows())
-            if any(p.requires_grad for p in group["params"])
+            for number, (kind, group) in zip(self._trained, self._rows(), strict=True)
         )
 
     def _rows(self) -> list[tuple[type[Optimizer], dict[str, Any]]]:
-        return list(zip(self._kinds, self.optimizer.param_groups, strict=True))
+        """Class and entries of each group of which something is trained, as in the layout."""
+        rows = list(zip(self._kinds, self.optimizer.param_groups, strict=True))
+        return [rows[number] for number in self._trained]
 
     @property
     def elementwise(self) -> bool:
         """Whether the servers hold one vector for each group, or one tensor for each parameter."""
         if self.unservable:
             return False
-        return checked(self._kinds[0], plain_options(*self._rows()[0]))
+        kind, group = self._rows()[0]
+        return checked(kind, plain_options(kind, group))
 
     def export_state(self, grouped: bool = True) -> OptimizerState:
         """The optimizer's state as the servers hold it, or by parameters, which may have made unequal steps."""
         vectors: dict[str, StateVector] = {}
         numbers: dict[str, tuple[float, ...]] = {}
+        single, joins = self._number_keys(), grouped and self.elementwise
         for key in self._state_keys():
-            pieces = [piece for group in self._groups for piece in self._pieces(group, key, grouped)]
+            rows = [[self._value(parameter, key, key in single) for parameter in group] for group in self._groups]
+            pieces = [piece for values in rows for piece in (joined(values, key in single) if joins else values)]
             if all(isinstance(piece, Tensor) for piece in pieces):
                 tensors = [piece.detach().to("cpu", self.layout.dtype) for piece in pieces]
                 joint = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -230,56 +235,52 @@ class ScriptReplica:
         }
         self.optimizer.state.clear()
         absent = {self.parameters[place] for place in state.absent}
-        for key, vector in state.vectors.items():
-            for parameter, piece in self._spread(vector.pieces(), grouped):
-                kind = parameter.dtype if piece.dim() else torch.float32
-                if parameter not in absent:
-                    self.optimizer.state[parameter][key] = piece.to(self._types.get((parameter, key), kind))
-        for key, values in state.numbers.items():
-            for parameter, value in self._spread(list(values), grouped):
-                if parameter not in absent:
-                    self.optimizer.state[parameter][key] = value
+        pieces = {**{key: vector.pieces() for key, vector in state.vectors.items()}, **state.numbers}
+        spread = [(p, key, piece) for key, each in pieces.items() for p, piece in self._spread(each, grouped)]
+        single = number_keys(spread)
+        for parameter, key, piece in spread:
+            if parameter not in absent:
+                self.optimizer.state[parameter][key] = self._local(parameter, key, piece, key in single)
 
     def _state_keys(self) -> list[str]:
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         return list(dict.fromkeys(key for state in states for key, value in state.items() if value is not None))
 
-    def _pieces(self, group: list[nn.Parameter], key: str, grouped: bool) -> list[Any]:
-        values = [self._value(parameter, key) for parameter in group]
-        if not (grouped and self.elementwise):
-            return values
-        if not isinstance(values[0], Tensor) or values[0].dim() == 0:
-            return [max(values)]  # a step count, equal over the group
-        return [torch.cat([value.reshape(-1) for value in values])]
+    def _number_keys(self) -> frozenset[str]:
+        return number_keys((p, key, value) for p, own in self.optimizer.state.items() for key, value in own.items())
 
-    def _value(self, parameter: nn.Parameter, key: str) -> Any:
+    def _value(self, parameter: nn.Parameter, key: str, number: bool) -> Any:
         value = self.optimizer.state.get(parameter, {}).get(key)
         if value is not None:
             return local_part(value) if isinstance(value, Tensor) else value
-        states = self.optimizer.state.values()
-        other = next(state[key] for state in states if state.get(key) is not None)
-        scalar = not isinstance(other, Tensor) or other.dim() == 0
-        return other * 0 if scalar else torch.zeros_like(local_part(parameter))
+        if not number:
+            return torch.zeros_like(local_part(parameter))
+        return 0 * next(state[key] for state in self.optimizer.state.values() if state.get(key) is not None)
 
-    def _spread(self, pieces: list[Any], grouped: bool) -> list[tuple[nn.Parameter, Any]]:
+    def _spread(self, pieces: Sequence[Any], grouped: bool) -> list[tuple[nn.Parameter, Any]]:
         if not (grouped and self.elementwise):
-            return [(p, self._local(p, piece)) for p, piece in zip(self.parameters, pieces, strict=True)]
-        pairs = []
+            return list(zip(self.parameters, pieces, strict=True))
+        pairs: list[tuple[nn.Parameter, Any]] = []
         for group, piece in zip(self._groups, pieces, strict=True):
             if not isinstance(piece, Tensor) or piece.dim() == 0:
-                pairs += [(p, self._local(p, piece)) for p in group]
+                pairs += [(p, piece) for p in group]
             else:
                 parts = torch.split(piece, [p.numel() for p in group])
-                pairs += [(p, self._local(p, part.view(p.shape))) for p, part in zip(group, parts, strict=True)]
+                pairs += [(p, part.view(p.shape)) for p, part in zip(group, parts, strict=True)]
         return pairs
 
-    def _local(self, parameter: nn.Parameter, value: Any) -> Any:
-        """A copy where the optimizer wants it: vectors beside the parameter, step counts where torch keeps them."""
+    def _local(self, parameter: nn.Parameter, key: str, value: Any, number: bool) -> Any:
+        """A copy in place and type as the optimizer wants it."""
         if not isinstance(value, Tensor):
             return value
-        if value.dim() == 0 and not any(group.get("fused") for group in self.optimizer.param_groups):
-            return value.clone()
-        return part_of(parameter, value.to(parameter.device, copy=True))
+        copied = placed(value, parameter, number, self.optimizer)
+        kind = self._types.get((parameter, key), torch.float32 if number else parameter.dtype)
+        return (copied if number else part_of(parameter, copied)).to(kind)
+
+
+def joined(values: Sequence[Any], number: bool) -> list[Any]:
+    """What the parameters of a group have of one entry, as the group's: a step count is equal over it."""
+    return [max(values)] if number else [torch.cat([value.reshape(-1) for value in values])]
 
 
 def check_complete(names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter]) -> None:
