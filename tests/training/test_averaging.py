@@ -7,7 +7,7 @@ from polyrhythm.core import Outer
 from polyrhythm.training.averaging import Buffers, Replica, average, average_buffers, average_states
 from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.flat import FlatLayout
-from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState
+from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, StateVector
 from polyrhythm.training.server import GlobalParameters, Push
 
 ONES = torch.ones(2)
@@ -93,6 +93,17 @@ def test_a_replica_without_state_does_not_count_in_the_state() -> None:
 def test_python_numbers_in_a_state_take_their_maximum() -> None:
     states = [OptimizerState({}, {"step": (1.0, 5.0)}), OptimizerState({}, {"step": (3.0, 2.0)})]
     assert average_states(states).numbers == {"step": (3.0, 5.0)}
+
+
+def test_an_entry_of_parameters_without_dimensions_is_averaged_unless_it_counts() -> None:
+    shapes = (torch.Size(), torch.Size())
+    states = [
+        OptimizerState({key: StateVector(torch.full((2,), value), shapes) for key in ("step", "variance")}, {})
+        for value in (1.0, 3.0)
+    ]
+    mean = average_states(states)
+    assert mean.vectors["step"].values.tolist() == [3.0, 3.0]
+    assert mean.vectors["variance"].values.tolist() == [2.0, 2.0]
 
 
 def test_a_new_replica_carries_the_servers_momentum() -> None:

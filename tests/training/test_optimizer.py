@@ -8,7 +8,14 @@ from torch.optim import Optimizer
 from polyrhythm.errors import ScenarioError
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.flat import FlatLayout
-from polyrhythm.training.optimizer import FlatOptimizer, configured_optimizer, is_elementwise, optimizer_class
+from polyrhythm.training.optimizer import (
+    NUMBERS,
+    FlatOptimizer,
+    configured_optimizer,
+    is_elementwise,
+    number_keys,
+    optimizer_class,
+)
 
 SHAPES = [(3, 4), (4, 2), (5, 1)]
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -214,3 +221,41 @@ def test_a_users_own_class_that_looks_at_shapes_is_found_out() -> None:
     vector = joined(tensors(0))
     FlatOptimizer(RowNormalised, {"lr": 0.01}, vector, flat_layout()).step(joined(tensors(1)))
     torch.testing.assert_close(vector, per_tensor(RowNormalised, {}, 1))
+
+
+def scalar_entries(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> set[str]:
+    """Entries without dimensions of the state for a parameter of this shape, after a step."""
+    weight = torch.nn.Parameter(torch.ones(shape))
+    optimizer = optimizer_class(name)([weight], **{"lr": 0.01, **options})
+    weight.grad = torch.ones(shape)
+    optimizer.step()
+    return {key for key, value in optimizer.state[weight].items() if isinstance(value, Tensor) and not value.dim()}
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_all_numbers_of_torchs_optimizers_are_known_by_their_names(name: str, options: dict[str, Any]) -> None:
+    assert scalar_entries(name, options, (2, 3)) <= NUMBERS
+    if name != "Muon":  # it takes matrices only
+        assert scalar_entries(name, options, ()) & NUMBERS == scalar_entries(name, options, (2, 3))
+
+
+def test_numbers_are_told_by_larger_parameters_and_else_by_their_names() -> None:
+    scale, weight = torch.tensor(1.0), torch.ones(2)
+    entries = [(scale, "count", scale), (weight, "count", scale), (scale, "mu", scale), (weight, "mu", weight)]
+    assert number_keys(entries) == number_keys(entries[::-1]) == {"count"}
+    assert number_keys([(scale, "mu", scale), (scale, "exp_avg", scale), (scale, "seen", 3)]) == {"mu", "seen"}
+    assert number_keys([(weight, "momentum_buffer", None)]) == set()
+
+
+def test_a_flat_state_has_both_shapes_of_an_entry() -> None:
+    """Adafactor has the variance of a parameter as a whole, or of its rows and columns."""
+    layout = FlatLayout.of({"scale": torch.tensor(1.0), "weight": torch.ones(2, 3)})
+    vector = torch.ones(7)
+    optimizer = FlatOptimizer(torch.optim.Adafactor, {"lr": 0.1}, vector, layout)
+    optimizer.step(torch.ones(7))
+    state = optimizer.state()
+    assert state.vectors["variance"].shapes == (torch.Size(), torch.Size([2, 3]))
+    assert state.vectors["step"].shapes == (torch.Size(), torch.Size())
+    optimizer.load_state(state)
+    optimizer.step(torch.ones(7))
+    assert optimizer.state().vectors["step"].values.tolist() == [2.0, 2.0]

@@ -90,3 +90,31 @@ def test_a_cycle_of_momentum_is_not_overruled() -> None:
     anew = Adam(model.parameters(), lr=0.1)
     OneCycleLR(anew, 0.1, 10)
     assert overruled(state, anew, "checkpoint x") == []
+
+
+class Scaled(nn.Module):
+    """A linear map and its scale, which has no dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.scale = nn.Linear(2, 1), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = self.net(inputs) * self.scale
+        return scaled
+
+
+@pytest.mark.parametrize(("option", "place"), [({}, "cpu"), ({"fused": True}, "meta"), ({"capturable": True}, "meta")])
+def test_a_scalars_momentum_comes_back_beside_it_and_its_step_count_where_torch_keeps_it(
+    option: dict[str, bool], place: str
+) -> None:
+    """The device "meta" stands for one that is not the CPU."""
+    source, model = Scaled(), Scaled().to("meta")
+    state = kept(Adam(source.parameters()), source)
+    optimizer = Adam(model.parameters())
+    optimizer.param_groups[0].update(option)
+    state.numbers["groups"] = [{}]
+    apply_optimizer(state, model, optimizer)
+    assert len(optimizer.state) == 3
+    assert {entries["exp_avg"].device.type for entries in optimizer.state.values()} == {"meta"}
+    assert {entries["step"].device.type for entries in optimizer.state.values()} == {place}

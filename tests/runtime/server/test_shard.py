@@ -10,7 +10,7 @@ import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
-from polyrhythm.runtime.wire.shard_protocol import Layout, OptimizerSpec, Parameter
+from polyrhythm.runtime.wire.shard_protocol import Layout, OptimizerSpec, Parameter, StateShape
 from polyrhythm.runtime.wire.shared_memory import CHUNK, SEQUENCE, SharedVector, hand_untorn, read_untorn
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.server import Push
@@ -89,3 +89,19 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         shard.check_settings(({"lr": 0.1}, {"lr": 0.1}), "rank 3")
     with pytest.raises(PolyrhythmError, match=r"setting 'lr' of rank 3 is \(0.1,\), where the optimizer has"):
         shard.check_settings(({"lr": (0.1,)},), "rank 3")
+
+
+def test_a_state_of_other_shapes_is_refused() -> None:
+    """A momentum that is one number would end the server in its next step."""
+    layout = Layout(((Parameter("scale", ()), Parameter("shift", ())),))
+    shard = ParameterShard(layout, 0, 1, OptimizerSpec("Adam", {"lr": 1.0}), Compensation())
+    shard.check_state(StateShape({"step": ((),), "exp_avg": ((2,),)}))
+    wrong = [
+        StateShape({"exp_avg": ((),)}),
+        StateShape({"exp_avg": ((3,),)}),
+        StateShape({"step": ((2,),)}),
+        StateShape({"exp_avg": ((2,), (2,))}),
+    ]
+    for shape in wrong:
+        with pytest.raises(PolyrhythmError, match="but the parameters have"):
+            shard.check_state(shape)

@@ -15,12 +15,6 @@ from polyrhythm.training.optimizer import OptimizerState
 from polyrhythm.training.server import Push
 from tests.runtime.worker.test_replica import OPTIMIZERS
 
-GROUPS: dict[str, Callable[["Scaled"], list[list[nn.Parameter]]]] = {
-    "one group": lambda model: [list(model.parameters())],
-    "scalars apart": lambda model: [list(model.net.parameters()), [model.scale, model.shift]],
-    "each apart": lambda model: [[model.scale], list(model.net.parameters()), [model.shift]],
-}
-
 
 class Scaled(nn.Module):
     """A linear map, its scale and its shift."""
@@ -31,6 +25,13 @@ class Scaled(nn.Module):
         self.net = nn.Linear(3, 2)
         self.scale = nn.Parameter(torch.tensor(1.0))
         self.shift = nn.Parameter(torch.tensor(0.5))
+
+
+GROUPS: dict[str, Callable[[Scaled], list[list[nn.Parameter]]]] = {
+    "one group": lambda model: [list(model.parameters())],
+    "scalars apart": lambda model: [list(model.net.parameters()), [model.scale, model.shift]],
+    "each apart": lambda model: [[model.scale], list(model.net.parameters()), [model.shift]],
+}
 
 
 class Scalars(nn.Module):

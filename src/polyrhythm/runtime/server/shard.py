@@ -14,7 +14,7 @@ from polyrhythm.runtime.wire.segments import ShardSpan, cut_spans, group_sizes, 
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, StateShape
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector
 from polyrhythm.training.compensation import Compensation
-from polyrhythm.training.optimizer import FlatOptimizer, OptimizerState, momentum_of, optimizer_class
+from polyrhythm.training.optimizer import NUMBERS, FlatOptimizer, OptimizerState, momentum_of, optimizer_class
 from polyrhythm.training.server import GlobalParameters, Push
 
 MAX_STATE: Final = 16
@@ -51,7 +51,8 @@ class ParameterShard:
         if len(optimizer.groups) not in (0, len(layout.groups)):
             raise UsageError(f"optimizer has {len(optimizer.groups)} groups but the model {len(layout.groups)}")
         flat = shard_layout(layout, self.span, whole=count == 1)
-        kind = find_optimizer(optimizer.kind, allowed)
+        self._kind = optimizer.kind
+        kind = find_optimizer(self._kind, allowed)
         groups = [as_tuples(optimizer.groups[p.group]) for p in self.span.pieces] if optimizer.groups else None
         self._optimizer = FlatOptimizer(kind, as_tuples(optimizer.options), self.vector, flat, groups)
         if count > 1 and not self._optimizer.elementwise:
@@ -119,11 +120,18 @@ class ParameterShard:
         if len(shape.vectors) > MAX_STATE:
             raise UsageError(f"optimizer state has {len(shape.vectors)} vectors; at most {MAX_STATE} are expected")
         for key, given in shape.vectors.items():
-            if len(given) != len(own) or any(piece not in ((), shape) for piece, shape in zip(given, own, strict=True)):
+            pairs = zip(given, own, strict=False)
+            if len(given) != len(own) or not all(piece in self._shapes(key, shape) for piece, shape in pairs):
                 raise UsageError(f"optimizer state {key!r} has shapes {given} but the parameters have {own}")
         for key, numbers in shape.numbers.items():
             if len(numbers) != len(own):
                 raise UsageError(f"optimizer state {key!r} has {len(numbers)} values for {len(own)} tensors")
+
+    def _shapes(self, key: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """What an entry of a tensor of this shape may have; a momentum that is one number would fail in a step."""
+        if ":" in self._kind:
+            return (), shape
+        return ((),) if key in NUMBERS else (shape,)
 
     def state(self) -> OptimizerState:
         """A copy of the optimizer's state."""
