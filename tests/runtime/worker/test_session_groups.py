@@ -101,3 +101,29 @@ def test_one_worker_has_torchs_bits(which: str, policy: str) -> None:
 def test_two_in_step_are_one_with_twice_the_batch(which: str) -> None:
     for found in run_job(train, 2, which, True, SGD, 4, False, policy="bsp"):
         assert_close(found, train_alone(which, True, SGD, 8), rtol=1e-4, atol=1e-6)
+
+
+def thaw(rank: int, how: str) -> None:
+    """Train a layer from the second epoch on."""
+    model = make_model(rank)
+    still, *_, trained = model.children()
+    still.requires_grad_(False)
+    groups = [{"params": list(trained.parameters())}]
+    optimizer = torch.optim.SGD(groups + [{"params": list(still.parameters())}] * (how == "thawed"), lr=0.1)
+    with polyrhythm.session(model, optimizer) as session:
+        for _ in range(EPOCHS):
+            for x, y, _ in session.loader(Numbered(SAMPLES), 4):
+                step(model, optimizer, x, y)
+            still.requires_grad_(True)
+            if how == "added":
+                optimizer.add_param_group({"params": list(still.parameters())})
+
+
+@pytest.mark.parametrize("how", ["thawed", "added"])
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
+def test_what_is_to_train_only_later_is_refused(policy: str, how: str) -> None:
+    """Each rank trained it by itself, without a word."""
+    with pytest.raises(
+        AssertionError, match=r"UsageError: 0\.weight is to train, but it did not when the session began"
+    ):
+        run_job(thaw, 2, how, policy=policy)

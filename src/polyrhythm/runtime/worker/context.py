@@ -170,6 +170,11 @@ class WorkerContext:
         """Tell the coordinator how this worker has come to the end of its loop; see `AtEnd`."""
         self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, **how))
 
+    def begin_epoch(self) -> None:
+        """The script comes to an epoch, with what it has trained until now."""
+        self.leave_if_asked()
+        self.replica.check_trained()
+
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""
         if self.anyone(self.leaving):

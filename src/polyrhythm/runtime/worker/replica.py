@@ -104,6 +104,18 @@ class ScriptReplica:
                 "make the steps (bsp, local, selsync)"
             )
 
+    def check_trained(self) -> None:
+        """Refuse parameters that are to train only now: no exchange has a place for them."""
+        known = {*self.parameters}
+        groups = (group for part in parts_of(self.optimizer) for group in part.param_groups)
+        late = next((p for group in groups for p in group["params"] if p.requires_grad and p not in known), None)
+        if late is not None:
+            name = next((name for name, p in self.model.named_parameters() if p is late), "a parameter")
+            raise UsageError(
+                f"{name} is to train, but it did not when the session began; let it train from the start, in a group "
+                "with a rate of 0 until then"
+            )
+
     def copy_state(self) -> list[Any]:
         """The optimizer's state, whatever it is made of."""
         return [copy.deepcopy(self.optimizer.state.get(p, {})) for p in self.parameters]

@@ -123,7 +123,7 @@ class Worker:
     def begin_epoch(self, ready: Ready) -> None:
         """Stand before an epoch until there is a step to make, or until it is over without one."""
         context = self._context
-        context.leave_if_asked()
+        context.begin_epoch()
         if self.left:
             return
         if self._ready is not None and not context.done:
