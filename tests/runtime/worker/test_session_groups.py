@@ -127,3 +127,9 @@ def test_what_is_to_train_only_later_is_refused(policy: str, how: str) -> None:
         AssertionError, match=r"UsageError: 0\.weight is to train, but it did not when the session began"
     ):
         run_job(thaw, 2, how, policy=policy)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_scalars_are_cut_over_two_servers(apart: bool) -> None:
+    (found,) = run_job(train, 1, "scaled", apart, SGD, 4, True, shards=2)
+    assert_close(found, train_alone("scaled", apart, SGD, 4), rtol=1e-4, atol=1e-6)
