@@ -40,7 +40,7 @@ class EpochPlan:
         if self.samples < self.members:
             raise UsageError(
                 f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; "
-                "use fewer workers or more data"
+                "use fewer workers, more data, or policy asp"
             )
 
     @cached_property

@@ -3,7 +3,7 @@
 import pytest
 
 import polyrhythm
-from tests.runtime.jobs import Numbered, make_model, make_optimizer, run_job, step
+from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, run_job, step
 
 SAMPLES, EPOCHS, BATCH = 40, 2, 4
 
@@ -30,3 +30,29 @@ def test_every_step_has_its_place_in_the_job(policy: str) -> None:
     else:
         assert sorted(by_rank[0] + by_rank[1]) == list(range(0, SAMPLES * EPOCHS, BATCH))
     assert all(seen == sorted(seen) for seen in by_rank)
+
+
+def train_on(rank: int, samples: int) -> int:
+    """How many samples this worker has made steps with, in two epochs."""
+    model, made = make_model(seed=0), 0
+    optimizer = make_optimizer(model, lr=0.1)
+    with polyrhythm.session(model, optimizer, epochs=EPOCHS) as session:
+        for _ in range(EPOCHS):
+            for x, y, _index in session.loader(Numbered(samples), batch_size=BATCH):
+                step(model, optimizer, x, y)
+                made += len(x)
+    return made
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:2", "selsync:0.05", "balanced", "auto"])
+def test_an_epoch_of_fewer_samples_than_workers_is_refused_where_all_make_each_step(policy: str) -> None:
+    """All say the same, so a job's log has it once."""
+    with job(train_on, 3, 2, policy=policy) as running:
+        outcomes = running.join()
+    said = "2 samples cannot feed 3 workers in synchronous mode; use fewer workers, more data, or policy asp"
+    assert [outcome.traceback.splitlines()[-1] for outcome in outcomes] == [f"polyrhythm.errors.UsageError: {said}"] * 3
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:2", "k-sync:2", "esync"])
+def test_it_is_trained_on_where_workers_make_steps_of_their_own(policy: str) -> None:
+    assert sum(run_job(train_on, 3, 2, policy=policy)) >= 2

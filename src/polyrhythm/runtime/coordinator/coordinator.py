@@ -391,8 +391,8 @@ class Coordinator:
             self.job.effects.send(worker, self.snapshots.complete(message, worker, saves))
 
     def _start_steps(self) -> None:
-        if self._mode.together and self.job.workload.left < len(self.job.present):
-            self.job.skip_rest()
+        if self._mode.together and self.job.lacks_samples:
+            self.job.leave_out_rest()
             self._finish_epoch()
         else:
             self.run += 1

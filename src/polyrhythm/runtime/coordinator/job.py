@@ -15,7 +15,7 @@ from polyrhythm.runtime.checkpoint.manifest import Position
 from polyrhythm.runtime.coordinator.effects import CoordinatorEffects
 from polyrhythm.runtime.coordinator.members.agreement import disagreement
 from polyrhythm.runtime.coordinator.members.member import WORDS, Member
-from polyrhythm.runtime.wire.protocol import AtEnd, Awaited, EpochDone, Phase, Ready, StateFlow
+from polyrhythm.runtime.wire.protocol import AtEnd, Awaited, EpochDone, Phase, Ready, StateFlow, SynchronousSteps
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE
 
@@ -78,6 +78,7 @@ class Job:
     observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False
+    told_rest: bool = False
 
     def __post_init__(self) -> None:
         self.awaited = set(range(self.planned))
@@ -281,6 +282,24 @@ class Job:
             self.skipped_samples += self.workload.left
             self.skipped_of_epoch += self.workload.left
         self.workload.drain()
+
+    @property
+    def lacks_samples(self) -> bool:
+        """Whether less is left of the epoch than a step takes that all make together."""
+        return self.workload.left < len(self.present)
+
+    def leave_out_rest(self) -> None:
+        """Of too few samples for a step of all nothing is made; where no epoch has more, all end and say so."""
+        left = self.workload.left
+        if not self.samples and self.workload.dataset_samples == left:
+            whole = SynchronousSteps(self.epoch, (SampleRange(self.epoch, 0, left),), 1)
+            for worker in self.present:  # which cannot be cut into steps
+                self.effects.send(worker, whole)
+        elif left and not self.told_rest:
+            text = "epoch %d ends without its last %d samples, too few for %d workers; they are counted as skipped"
+            log.warning(text, self.epoch, left, len(self.present))
+            self.told_rest = True
+        self.skip_rest()
 
     def supply(self, ready: Ready) -> None:
         """Of data of its own a worker says itself when there is no more."""
