@@ -86,6 +86,27 @@ def test_every_share_can_be_cut_as_often_as_the_smallest_even_one(samples: int, 
         assert all(len(positions(schedule.batch(step, member))) >= count for member in range(members))
 
 
+@given(samples=st.integers(1, 120), members=st.integers(1, 5), batch_size=st.integers(1, 7), least=st.integers(1, 4))
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_equal_mini_batches_are_not_too_small_for_a_model(
+    samples: int, members: int, batch_size: int, least: int
+) -> None:
+    """Unless all are; a rest that is too small for a step makes the mini-batches of the last one larger."""
+    whole, each = (SampleRange(0, 0, samples),), min(least, batch_size)
+    if samples < members * each:
+        with pytest.raises(PolyrhythmError, match="with .* for each because of batch norm" if each > 1 else "cannot"):
+            EpochPlan(whole, members, batch_size, least_even=least)
+        return
+    plan = EpochPlan(whole, members, batch_size, least_even=least)
+    batches = [[positions(plan.batch(step, member)) for member in range(members)] for step in range(plan.steps)]
+    assert [p for step in batches for batch in step for p in batch] == list(range(samples))
+    sizes = [[len(batch) for batch in step] for step in batches]
+    assert sizes == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
+    assert each <= min(min(step) for step in sizes)
+    assert max(max(step) for step in sizes) <= batch_size + each
+    check_rest(plan, batches, cut=plan.steps // 2)
+
+
 def check_rest(plan: EpochPlan, batches: list[list[list[int]]], cut: int) -> None:
     done = min(cut, plan.steps)
     rest = [p for step in batches[done:] for batch in step for p in batch]

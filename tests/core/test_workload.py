@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import SampleRange, Workload, divide
 from polyrhythm.errors import PolyrhythmError
 
@@ -95,3 +96,23 @@ def test_a_round_in_shares_has_the_samples_of_an_equal_one(dataset: int, batch_s
             equal.hand_out(batch_size, worker)
             assert dealt.hand_out(shares[worker], worker) is not None or not dealt.left
         assert equal.handed_out == dealt.handed_out
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@given(samples=st.integers(2, 60), batch_size=st.integers(2, 7), back=st.integers(0, 3))
+@settings(max_examples=100, derandomize=True, deadline=None)
+def test_no_rest_is_left_that_is_too_small_to_be_a_mini_batch(
+    sharded: bool, samples: int, batch_size: int, back: int
+) -> None:
+    """What is given back is taken as it was, and every position once."""
+    work = ShardedWorkload(Shards((samples,)), samples) if sharded else Workload(samples, samples)
+    work.least, taken = 2, list[SampleRange]()
+    work.attend([0])
+    while (sample_range := work.hand_out(work.whole(batch_size))) is not None:
+        assert 2 <= sample_range.samples <= batch_size + 1
+        if len(taken) == back:
+            work.give_back(sample_range)
+            back = -1
+        else:
+            taken.append(sample_range)
+    assert sorted(position for each in taken for position in range(each.start, each.stop)) == list(range(samples))

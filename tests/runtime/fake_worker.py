@@ -222,7 +222,7 @@ class FakeWorker:
 
     def _synchronous(self, start: control.SynchronousSteps, epoch: int) -> Steps:
         assert self.phase is not None
-        self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size, start.least)
+        self.plan = EpochPlan(start.ranges, len(self.phase.members), start.batch_size, start.least, start.least_even)
         try:
             self.schedule.start(self.plan, start.shares)
         except PolicyError as error:

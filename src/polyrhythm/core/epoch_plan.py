@@ -32,14 +32,18 @@ class EpochPlan:
     batch_size: int
     least: int = 1
     """Samples that each member has where shares are unequal, as far as there are enough."""
+    least_even: int = 1
+    """Samples that each has where they are equal, unless a whole mini-batch has fewer."""
     starts: tuple[int, ...] = field(init=False, repr=False)
     """Virtual positions at which the ranges begin, and the end."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "starts", (0, *accumulate(sample_range.samples for sample_range in self.ranges)))
-        if self.samples < self.members:
+        each = min(self.least_even, self.batch_size)
+        if self.samples < self.members * each:
             raise UsageError(
-                f"{self.samples} samples cannot feed {self.members} workers in synchronous mode; "
+                f"{self.samples} samples cannot feed {self.members} workers in synchronous mode"
+                f"{f', with {each} for each because of batch norm' if each > 1 else ''}; "
                 "use fewer workers, more data, or policy asp"
             )
 
@@ -51,7 +55,7 @@ class EpochPlan:
     @cached_property
     def steps(self) -> int:
         """Steps until every position is taken."""
-        return even_steps(self.samples, self.members, self.batch_size)
+        return even_steps(self.samples, self.members, self.batch_size, self.least_even)
 
     def step_that_serves(self, samples: float) -> int | None:
         """The step after which at least so many samples are taken; None if too few would be left for a phase."""
@@ -77,7 +81,7 @@ class EpochPlan:
             shares: samples of each member in a whole step, if they are unequal; the last step is divided like them.
         """
         if not shares:
-            return even_share(self.samples, self.members, self.batch_size, step, member)
+            return even_share(self.samples, self.members, self.batch_size, step, member, self.least_even)
         if step < self.steps - 1:
             return shares[member]
         return divide(self.samples - step * self.members * self.batch_size, shares, self.least)[member]
@@ -159,22 +163,24 @@ class ShareSchedule:
         return self.plan.members * sizes[member] / sum(sizes)
 
 
-def plan_of(workload: Workload, members: Sequence[int], batch_size: int, least: int = 1) -> EpochPlan:
+def plan_of(
+    workload: Workload, members: Sequence[int], batch_size: int, least: int = 1, least_even: int = 1
+) -> EpochPlan:
     """What is left of a workload for these workers in synchronous mode: each takes what the workload has for it.
 
     Raises:
-        UsageError: if there is not a sample for each.
+        UsageError: if there are too few for a step of each.
     """
     workload.attend(members)
     if workload.shared:
         left = joined(workload.gather(workload.left, members[0]))
-        return EpochPlan(tuple(left), len(members), batch_size, least)
-    even = EpochPlan((SampleRange(0, 0, workload.left),), len(members), batch_size)
+        return EpochPlan(tuple(left), len(members), batch_size, least, least_even)
+    even = EpochPlan((SampleRange(0, 0, workload.left),), len(members), batch_size, least_even=least_even)
     ranges: list[SampleRange] = []
     for step in range(even.steps):
         for index, member in enumerate(members):
             ranges += workload.gather(sum(sample_range.samples for sample_range in even.batch(step, index)), member)
-    return EpochPlan(tuple(joined(ranges)), len(members), batch_size)
+    return EpochPlan(tuple(joined(ranges)), len(members), batch_size, least_even=least_even)
 
 
 def joined(ranges: Sequence[SampleRange]) -> Iterator[SampleRange]:

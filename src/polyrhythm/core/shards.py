@@ -116,12 +116,21 @@ class ShardedWorkload(Workload):
 
     def hand_out(self, samples: int, worker: int = 0) -> SampleRange | None:
         """The next mini-batch of at most `samples` for a worker, or None when there is none."""
+        back, owner = self._source(worker)
+        return self._split(heapq.heappop(back), samples) if back else self._advance(owner, samples)
+
+    def _source(self, worker: int) -> tuple[list[SampleRange], int]:
+        """What was given back that is next for a worker; if there is none, whose pass it reads."""
         own, absent = self._back[worker], sorted(self._back.keys() - self._present - {worker})
         others: list[SampleRange] = next((self._back[owner] for owner in absent if self._back[owner]), [])
-        if back := own or others:
-            return self._split(heapq.heappop(back), samples)
         behind = (owner for owner in absent if self._next[owner].epoch < self._next[worker].epoch)
-        return self._advance(next(behind, worker), samples)
+        return own or others, next(behind, worker)
+
+    def _run(self, worker: int) -> int:
+        """Samples that are next for a worker without a gap."""
+        back, owner = self._source(worker)
+        left = back[0] if back else self._next[owner]
+        return left.samples if back else min(left.samples, self.total_samples - self.handed_out)
 
     def gather(self, samples: int, worker: int) -> list[SampleRange]:
         """So many samples for a worker: its own and, where these are too few, what others gave back."""

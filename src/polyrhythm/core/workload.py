@@ -29,25 +29,27 @@ class SampleRange(NamedTuple):
         return self.stop - self.start
 
 
-def even_steps(samples: int, members: int, batch_size: int) -> int:
+def even_steps(samples: int, members: int, batch_size: int, least: int = 1) -> int:
     """Steps until so many samples are taken by members who all make as many: the last one takes the rest.
 
-    A rest of less than a sample for each member is no step of its own, unless there is no other.
+    A rest of less than a sample for each member, or less than `least`, is no step of its own, unless there is no other.
 
     >>> [even_steps(samples, members=2, batch_size=3) for samples in (1, 6, 7, 8)]
     [1, 1, 1, 2]
+    >>> [even_steps(samples, members=2, batch_size=3, least=2) for samples in (8, 9, 10)]
+    [1, 1, 2]
     """
     full, rest = divmod(samples, members * batch_size)
-    return full + (rest >= members or full == 0)
+    return full + (rest >= members * min(least, batch_size) or full == 0)
 
 
-def even_share(samples: int, members: int, batch_size: int, step: int, member: int) -> int:
+def even_share(samples: int, members: int, batch_size: int, step: int, member: int, least: int = 1) -> int:
     """Samples of one member in one of the `even_steps`: a whole mini-batch, in the last step an equal part; then none.
 
     >>> [even_share(9, 2, 3, step, member) for step in range(3) for member in range(2)]
     [3, 3, 2, 1, 0, 0]
     """
-    last = even_steps(samples, members, batch_size) - 1
+    last = even_steps(samples, members, batch_size, least) - 1
     if step != last:
         return batch_size if step < last else 0
     share, larger = divmod(samples - last * members * batch_size, members)
@@ -129,6 +131,7 @@ class Workload:
         dataset_samples: samples of the data set; a sample range never crosses the end of an epoch.
         total_samples: samples that the job processes before it ends.
         cut: sizes of the next mini-batches of a round in unequal shares in which an epoch ends.
+        least: samples that a mini-batch has if there are enough; see `whole`.
 
     Example:
         >>> work = Workload(dataset_samples=5, total_samples=8)
@@ -142,6 +145,7 @@ class Workload:
     handed_out: int = 0
     returned: list[SampleRange] = field(default_factory=list)
     cut: dict[int, int] = field(default_factory=dict)
+    least: int = 1
 
     def __post_init__(self) -> None:
         for name in ("dataset_samples", "total_samples"):
@@ -179,6 +183,24 @@ class Workload:
             return None
         self.handed_out += available
         return SampleRange(epoch, start, start + available)
+
+    def whole(self, samples: int, worker: int = 0) -> int:
+        """Size of a worker's next mini-batch of so many: it takes a rest that is too small to be one, too.
+
+        >>> work = Workload(dataset_samples=9, total_samples=9, least=2)
+        >>> work.whole(4), work.hand_out(4), work.whole(4), work.whole(1)
+        (4, SampleRange(epoch=0, start=0, stop=4), 5, 1)
+        """
+        rest = self._run(worker) - samples
+        return samples + rest if not self.cut and 0 < rest < min(self.least, samples) else samples
+
+    def _run(self, worker: int) -> int:
+        """Samples that are next for a worker without a gap."""
+        del worker
+        if self.returned:
+            return self.returned[0].samples
+        left = self.dataset_samples - self.handed_out % self.dataset_samples
+        return min(left, self.total_samples - self.handed_out)
 
     def share_out(self, workers: Sequence[int], shares: Sequence[int]) -> None:
         """The next mini-batches of these workers are a round, with so many samples each.

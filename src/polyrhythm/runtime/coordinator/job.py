@@ -17,7 +17,7 @@ from polyrhythm.runtime.coordinator.members.agreement import disagreement
 from polyrhythm.runtime.coordinator.members.member import WORDS, Member
 from polyrhythm.runtime.wire.protocol import AtEnd, Awaited, EpochDone, Phase, Ready, StateFlow, SynchronousSteps
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, begun
-from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE
+from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, LEAST_SHARE
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,20 @@ Stand: TypeAlias = Literal["entering", "stepping", "between"]
 
 
 def workload_of(ready: Ready) -> Workload:
+    made = Workload(ready.dataset_samples, ready.dataset_samples)
     if ready.shards:
-        return ShardedWorkload(Shards(ready.shards, ready.rotate), ready.dataset_samples)
-    return Workload(ready.dataset_samples, ready.dataset_samples)
+        made = ShardedWorkload(Shards(ready.shards, ready.rotate), ready.dataset_samples)
+    made.least = least_even(ready)
+    return made
+
+
+def least_even(ready: Ready) -> int:
+    """Samples that a worker's mini-batches must have, unless all have fewer.
+
+    >>> [least_even(Ready(0, 60, batch_size, terms={LEAST_EVEN: 2})) for batch_size in (4, 1)]
+    [2, 1]
+    """
+    return min(int(ready.terms.get(LEAST_EVEN, 1)), ready.batch_size)
 
 
 def reraise(error: PolicyError) -> None:
@@ -286,13 +297,19 @@ class Job:
     @property
     def lacks_samples(self) -> bool:
         """Whether less is left of the epoch than a step takes that all make together."""
-        return self.workload.left < len(self.present)
+        return self.workload.left < len(self.present) * self.least_even
+
+    @property
+    def least_even(self) -> int:
+        """Samples that each has in a step that all make together; see `least_even`."""
+        return min(least_even(member.ready) for member in self.members.values() if member.ready)
 
     def leave_out_rest(self) -> None:
         """Of too few samples for a step of all nothing is made; where no epoch has more, all end and say so."""
         left = self.workload.left
         if not self.samples and self.workload.dataset_samples == left:
-            whole = SynchronousSteps(self.epoch, (SampleRange(self.epoch, 0, left),), 1)
+            least = self.least_even
+            whole = SynchronousSteps(self.epoch, (SampleRange(self.epoch, 0, left),), least, least_even=least)
             for worker in self.present:  # which cannot be cut into steps
                 self.effects.send(worker, whole)
         elif left and not self.told_rest:

@@ -25,8 +25,7 @@ Term: TypeAlias = bool | int | float | str  # of a loader; the same on all worke
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of samples, steps, epochs or phases
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
-Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-"""A duration, or a time of a clock; finite."""
+Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a duration, or a time of a clock
 
 MOST_AHEAD, MOST_SPEC = 2**16, 4096  # mini-batches that a worker may fetch in advance; characters of a policy's spec
 
@@ -306,6 +305,7 @@ class SynchronousSteps(ControlMessage):
     batch_size: int
     shares: tuple[int, ...] = ()
     least: int = 1
+    least_even: int = 1
 
 
 class Token(ControlMessage):

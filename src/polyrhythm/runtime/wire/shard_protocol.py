@@ -48,6 +48,9 @@ NOT_ON_SERVERS: Final = "servers"
 LEAST_SHARE: Final = "least share"
 """Name of the term of a worker that says how many samples its smallest mini-batch must have."""
 
+LEAST_EVEN: Final = "least mini-batch"
+"""Name of the same where shares are equal, too; an unmodified script has the last mini-batch of its own loader."""
+
 NOT_IN_SHARES: Final = "shares"
 """Name of the term of a worker that says why its mini-batches cannot be unequal."""
 

@@ -20,7 +20,7 @@ from polyrhythm.lines import say
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
-from polyrhythm.runtime.wire.shard_protocol import NOT_IN_SHARES
+from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
@@ -325,9 +325,10 @@ class SessionLoader(Generic[LoaderSample]):
         return self._accumulate
 
     def _cut(self, indices: list[int], draw: DrawnBatch) -> list[list[int]]:
-        """The mini-batches of a step."""
+        """The mini-batches of a step: fewer where one would be too small for the model."""
         del draw
-        return evenly(indices, min(self._accumulate, len(indices)))
+        least = min(int(self._terms.get(LEAST_EVEN, 1)), self.batch_size // self._accumulate)
+        return evenly(indices, max(1, min(self._accumulate, len(indices) // least)))
 
     def _read(self, order: list[int], ranges: Sequence[SampleRange]) -> list[int]:
         if self._sharded:

@@ -17,6 +17,7 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.shard_protocol import (
+    LEAST_EVEN,
     LEAST_SHARE,
     NOT_IN_SHARES,
     NOT_ON_SERVERS,
@@ -93,6 +94,12 @@ class ScriptReplica:
             "tensors that change untrained": ", ".join(self.moving),
         }
         return {name: value for name, value in own.items() if value and value != 1}
+
+    @property
+    def session_terms(self) -> dict[str, Term]:
+        """The same, where the job may cut mini-batches otherwise than a loader of the script does."""
+        least = {LEAST_EVEN: self.terms[LEAST_SHARE]} if LEAST_SHARE in self.terms else {}
+        return {**self.terms, **least}
 
     def check_policy(self, policy: Policy[Any]) -> None:
         """Refuse a policy that needs servers, if they cannot make the steps of this model."""

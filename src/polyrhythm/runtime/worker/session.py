@@ -190,7 +190,7 @@ class Session:
             accumulate=accumulate,
             first_epoch=first,
             dealt=dealt_to(partition, dataset, labels, self.rank, self.world_size, seed),
-            terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.terms},
+            terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.session_terms},
             inject=self._injector if injection else None,
             resumed=self._place,
             workers=self.world_size,

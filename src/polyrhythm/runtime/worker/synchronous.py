@@ -166,7 +166,8 @@ class SynchronousMode:
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _start(self, message: SynchronousSteps) -> None:
-        plan = EpochPlan(message.ranges, len(self._members), message.batch_size, message.least)
+        least = message.least, message.least_even
+        plan = EpochPlan(message.ranges, len(self._members), message.batch_size, *least)
         try:
             self._schedule.start(plan, message.shares)
         except PolicyError as error:

@@ -249,7 +249,8 @@ class ParameterServerPhase(PhaseKind):
         assert member.ready is not None, "a worker steps only after Ready"
         granted, ahead = [], member.ready.ahead + self._lead(worker)
         while len(member.sample_ranges) <= ahead:
-            sample_range = self._job.workload.hand_out(member.batch_size or member.ready.batch_size, worker)
+            whole = self._job.workload.whole(member.batch_size or member.ready.batch_size, worker)
+            sample_range = self._job.workload.hand_out(whole, worker)
             if sample_range is None:
                 break
             granted.append(sample_range)

@@ -57,14 +57,15 @@ class SynchronousPhase(PhaseKind):
         self._pace = TokenWindow(self._shown_s)
         batch_size = self._batch_size()
         check_shares(self._driver.policy, self._job)
-        self.plan = plan_of(self._job.workload, self._members, batch_size, self._least)
+        least = self._least, self._job.least_even
+        self.plan = plan_of(self._job.workload, self._members, batch_size, *least)
         self._shares, self._wanted = ShareSchedule(self.plan), tuple[int, ...]()
         self.last_step = self.plan.step_that_serves(self.end_samples - self._job.done_samples)
         self.stops_by_itself = self.last_step is not None
         self._driver.join(self._members, self._job.clock())
         if self._wanted:
             self._shares.change(0, self._wanted)
-        start = SynchronousSteps(self._job.epoch, self.plan.ranges, batch_size, self._wanted, self._least)
+        start = SynchronousSteps(self._job.epoch, self.plan.ranges, batch_size, self._wanted, *least)
         for worker in self._members:
             self._job.members[worker].at_end = False
             self._job.effects.send(worker, start)
