@@ -37,13 +37,15 @@ class CheckpointFolder:
 
     def newest(self, tell: Callable[[str], None]) -> WholeCheckpoint | None:
         """The newest checkpoint that is whole; `tell` hears of those that are not."""
-        for number in reversed(self.numbers()):
+        numbers = self.numbers()
+        for number in reversed(numbers):
             path = self.place(number)
             try:
                 return WholeCheckpoint(path, verified(path))
             except (UsageError, OSError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
-                tell(f"checkpoint {path} is refused, and the one before is taken: {reason}")
+                instead = "there is none before" if number == numbers[0] else "the one before is taken"
+                tell(f"checkpoint {path} is refused, and {instead}: {reason}")
         return None
 
     def numbers(self) -> list[int]:
