@@ -66,6 +66,7 @@ WRONG = {
     "policy = {s = 3}": "policy in .*job.toml is a table without a name; give it one",
     "policy = {name = 'spp'}": "policy in .*job.toml: unknown policy 'spp': did you mean ssp?",
     "policy = {name = 'ssp', t = 3}": "policy in .*job.toml: ssp has no parameter 't'",
+    "policy = {name = 'switch', parts = []}": "policy in .*job.toml: parts of switch is an empty list; name a policy",
     "policy = {name = 'ssp', s = 'x'}": "s must be a number but got 'x'",
     "on-divergence = 'end'\non_divergence = 'end'": "gives on-divergence twice; leave one out",
     "policy = ": "job file .*job.toml is not TOML: ",
