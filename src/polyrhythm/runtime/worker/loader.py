@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import UsageError
@@ -23,6 +23,7 @@ from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
+from polyrhythm.runtime.worker.refusals import check_dataset, check_options
 from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
 from polyrhythm.training.data.injection import parse_injection
 from polyrhythm.training.data.order import ShardedOrder
@@ -168,6 +169,25 @@ class Accumulation:
         return samples
 
 
+class LoaderTurns:
+    """Of several loaders each has the epochs after those of all others, whenever it was made."""
+
+    def __init__(self) -> None:
+        self.latest: SessionLoader[Any] | None = None
+        """The one that has begun the latest epoch."""
+
+    def begin(self, loader: "SessionLoader[Any]") -> None:
+        """It begins the next epoch, of as many samples as those before."""
+        if (latest := self.latest) is not None:
+            if loader.samples != latest.samples:
+                raise UsageError(
+                    f"session.loader begins an epoch of {loader.samples} samples after one of {latest.samples}; give "
+                    "all epochs data sets of one length, and read validation data by a plain DataLoader"
+                )
+            loader.epoch = max(loader.epoch, latest.epoch)
+        loader.epoch, self.latest = loader.epoch + 1, loader
+
+
 class SessionLoader(Generic[LoaderSample]):
     """Iterates over this worker's share of an epoch; the epoch's order is one permutation, the same on all workers.
 
@@ -184,6 +204,7 @@ class SessionLoader(Generic[LoaderSample]):
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
         workers: of the job, as far as its length needs them.
         own: which samples of a mini-batch this process reads; None: all of them.
+        turns: of the loaders of one session.
         options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers``.
     """
 
@@ -204,6 +225,7 @@ class SessionLoader(Generic[LoaderSample]):
         resumed: EpochPlace | None = None,
         workers: int = 1,
         own: Callable[[list[int]], list[int]] | None = None,
+        turns: LoaderTurns | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
@@ -213,7 +235,7 @@ class SessionLoader(Generic[LoaderSample]):
                 f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"
             )
         self.dataset = dataset
-        self.batch_size = batch_size
+        self.batch_size = int(batch_size)
         self.epoch = first_epoch - 1
         self._samples = len(dataset)  # type: ignore[arg-type]
         self._source = source
@@ -228,13 +250,18 @@ class SessionLoader(Generic[LoaderSample]):
         self._content = content_of(dataset)
         self._resumed = resumed.checked(self._samples, self._terms) if resumed is not None else None
         self._inject, self._share = inject, workers
-        self._own = own or (lambda indices: indices)
+        self._own, self._turns = own or (lambda indices: indices), turns or LoaderTurns()
         self._options = options
         self._drawn: deque[tuple[DrawnBatch, int, float, bool]] = deque()
         """What was drawn; of a part of it the samples, these by those of an equal part, and whether it is the last."""
         self._thread = 0
         self.inside = False
         """Whether the script is inside its loop over an epoch."""
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return self._samples
 
     def __len__(self) -> int:
         """Mini-batches of an even share of an epoch, for a progress bar; a worker may get more, or fewer."""
@@ -243,7 +270,7 @@ class SessionLoader(Generic[LoaderSample]):
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Leaving the loop early leaves the epoch to the other workers."""
         self._refuse_other_thread()
-        self.epoch += 1
+        self._turns.begin(self)
         self._accumulation.start()
         order = self._order(self.epoch)
         self._source.begin_epoch(self._ready())
@@ -362,20 +389,3 @@ class _Sampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._iterator
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    # Which samples a worker reads is not for its loader to say.
-    for name in ("sampler", "batch_sampler", "drop_last"):
-        if name in options:
-            raise UsageError(f"session.loader takes no {name}: the job decides who reads which samples")
-
-
-def check_dataset(dataset: object) -> None:
-    # Only what has a length and an index can be shared out.
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise UsageError(
-            f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
-        )
-    if not len(dataset):
-        raise UsageError(f"dataset {type(dataset).__name__} is empty; give session.loader at least one sample")

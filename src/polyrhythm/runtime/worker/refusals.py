@@ -1,14 +1,17 @@
 """What a session refuses of a script that uses it."""
 
+import inspect
 import os
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, NoReturn
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.job_config import JobConfig
 
@@ -44,6 +47,40 @@ def refuse_shares(config: JobConfig) -> None:
             f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
             "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
         )
+
+
+def check_size(batch_size: object, accumulate: object) -> None:
+    # A DataLoader with a batch_size of None gives single samples, of which no step can be made here.
+    for name, value in (("batch_size", batch_size), ("accumulate", accumulate)):
+        if type(value) is bool or not isinstance(value, Integral):
+            raise UsageError(f"{name} must be a whole number but got {value!r}; give session.loader one, such as 4")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    # Which samples a worker reads is not for its loader to say.
+    for name in ("sampler", "batch_sampler", "drop_last"):
+        if name in options:
+            raise UsageError(f"session.loader takes no {name}: the job decides who reads which samples")
+    known = {*inspect.signature(DataLoader.__init__).parameters} - {"self", "dataset", "sampler", "batch_sampler"}
+    for name in options:
+        if name not in known:
+            raise UsageError(f"session.loader takes no option {name!r}: {did_you_mean(name, known - {'drop_last'})}")
+
+
+def check_dataset(dataset: object) -> None:
+    # Only what has a length and an index can be shared out.
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"dataset {type(dataset).__name__} has no length or no index; workers share a map-style dataset"
+        )
+    if not len(dataset):
+        raise UsageError(f"dataset {type(dataset).__name__} is empty; give session.loader at least one sample")
+
+
+def refuse_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Of these arguments, whose gradients the hook before it cannot see."""
+    refuse_closure(args, kwargs)
+    refuse_scaled(optimizer)
 
 
 def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -44,11 +44,11 @@ from polyrhythm.runtime.worker.group.client import make_client
 from polyrhythm.runtime.worker.group.exchange import SliceExchange
 from polyrhythm.runtime.worker.group.link import find_link
 from polyrhythm.runtime.worker.group.replica import ShardedReplica
-from polyrhythm.runtime.worker.loader import Accumulation, SessionLoader, asked_data, data_terms, dealt_to
+from polyrhythm.runtime.worker.loader import Accumulation, LoaderTurns, SessionLoader, asked_data, data_terms, dealt_to
 from polyrhythm.runtime.worker.losses.guard import Guard
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
-from polyrhythm.runtime.worker.refusals import NOT_OPEN, refuse_closure, refuse_parts, refuse_scaled, refuse_shares
+from polyrhythm.runtime.worker.refusals import NOT_OPEN, check_size, refuse_parts, refuse_shares, refuse_step
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
@@ -78,10 +78,9 @@ class Session:
         parts = model, optimizer
         self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
         self._optimizer, self._arguments = optimizer, arguments
-        self._first_epoch = 0
+        self._first_epoch, self._turns = 0, LoaderTurns()
         self._handles = list[Any]()
         self._checkpoints: ReplicaCheckpoints | None = None
-        self._loader: SessionLoader[Any] | None = None
         self._place: EpochPlace | None = None
         self._injector: Injector | None = None
 
@@ -157,7 +156,7 @@ class Session:
         injection: tuple[float, float] | None = None,
         **options: Any,
     ) -> SessionLoader[Any]:
-        """Batches of this worker; one call may serve all epochs, or each epoch may make its own.
+        """Batches of this worker; one call may serve all epochs, or each epoch may make its own. Not for validation.
 
         Args:
             dataset: map-style, the same on every worker.
@@ -176,11 +175,11 @@ class Session:
                 a mini-batch has about `batch_size`. For policies under which workers make their steps together.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
-        first = self._loader.epoch + 1 if self._loader is not None else self._first_epoch
+        check_size(batch_size, accumulate)
         partition, injection = asked_data(self._client.config, self.rank, partition, injection)
         if injection is not None:
             batch_size = self._start_injection(injection, batch_size, seed)
-        self._loader = SessionLoader(
+        made = SessionLoader(
             dataset,
             batch_size,
             self._worker,
@@ -188,7 +187,8 @@ class Session:
             shuffle=shuffle,
             seed=seed,
             accumulate=accumulate,
-            first_epoch=first,
+            first_epoch=self._first_epoch,
+            turns=self._turns,
             dealt=dealt_to(partition, dataset, labels, self.rank, self.world_size, seed),
             terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.session_terms},
             inject=self._injector if injection else None,
@@ -198,7 +198,7 @@ class Session:
             **options,
         )
         self._place = None
-        return self._loader
+        return made
 
     def _start_injection(self, injection: tuple[float, float], batch_size: int, seed: int) -> int:
         """Make the injector, once; samples that this worker draws itself."""
@@ -286,7 +286,7 @@ class Session:
         Within an epoch it says which samples are still to be made, and the state of the policy. Where replicas differ
         at this step, or workers have shards of their own, it is that of the epoch before, and a line says so.
         """
-        resumption, loader = self._worker.fetch_state(within_epoch=True), self._loader
+        resumption, loader = self._worker.fetch_state(within_epoch=True), self._turns.latest
         state = {"epoch": self._first_epoch - 1, "policy": self.policy}
         if loader is None or not loader.inside:
             return {**state, "epoch": loader.epoch} if loader else state
@@ -333,8 +333,7 @@ class Session:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._worker.left:
             return
-        refuse_closure(args, kwargs)
-        refuse_scaled(optimizer)
+        refuse_step(optimizer, args, kwargs)
         self._accumulation.check()
         self._worker.before_step(self._accumulation.samples)
 

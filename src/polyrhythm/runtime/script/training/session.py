@@ -170,7 +170,7 @@ class ScriptSession(Session):
         made = ScriptLoader(loader, self._worker, self._accumulation, **data)
         made._terms |= data_terms(dealing.partition, dealing.injection) | self._replica.terms
         made.reading, run.source = run.source, None
-        self._loader = made
+        self._turns.latest = made
         if dealing.workers > 1 and made.smallest == 1 and normalises(self._replica.model):
             tell(LONE, place)
         return made
