@@ -101,6 +101,17 @@ def test_a_script_chooses_what_nobody_else_has_chosen() -> None:
     assert completion.config is config
 
 
+def test_one_that_comes_late_may_have_fewer_epochs_left() -> None:
+    said: list[str] = []
+    completion = Completion(JobConfig(), said.append)
+    assert completion.heed(0, session_arguments(policy="asp", epochs=8))
+    assert not completion.heed(1, session_arguments(policy="asp", epochs=7), ("epochs",))
+    assert not completion.heed(1, session_arguments(policy="asp"), ("epochs",))
+    assert said == []
+    assert not completion.heed(1, session_arguments(policy="bsp", epochs=7), ("epochs",))
+    assert said == ["rank 1 gives its session other arguments than rank 0, whose arguments hold"]
+
+
 def test_wrong_arguments_of_a_session_are_one_line() -> None:
     for arguments, message in (
         ({"epochs": 0}, "epochs must be at least 1 but got 0"),

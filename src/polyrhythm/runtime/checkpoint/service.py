@@ -112,11 +112,11 @@ class JobCheckpoints:
     def for_newcomer(self) -> tuple[str, int | None]:
         """Of a worker that joins now: the checkpoint that it reads, and from what its script counts epochs.
 
-        Nothing where others have the state, or at a start; both are as in `JobInfo`.
+        No checkpoint where others have the state, and neither at a start; both are as in `JobInfo`.
         """
-        found = self._keeper.found if self._keeper is not None else None
-        if found is None or self._coordinator.job.epoch >= 0:
-            return "", None
+        found, job = self._keeper.found if self._keeper is not None else None, self._coordinator.job
+        if found is None or job.epoch >= 0:
+            return "", job.script
         return str(found.path), found.manifest.snapshot.position.ready.script
 
     def keep(self, snapshot: JobSnapshot) -> None:

@@ -60,7 +60,8 @@ class Job:
     made again because a coordinator had died. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
-    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`.
+    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` as in
+    `Ready`.
     `settled` is called when all have in their replicas what any of them had before they met, `merging` before replicas
     are told to meet.
     """
@@ -75,6 +76,7 @@ class Job:
     workload: Workload = field(init=False)
     first_epoch: int = 0
     epoch: int = -1
+    script: int | None = None
     version: int = 0
     samples: int = 0
     skipped_samples: int = 0
@@ -221,6 +223,7 @@ class Job:
         self.skipped_of_epoch = 0
         readies = [member.ready for member in self.members.values() if member.ready]
         ready = max(readies, key=lambda ready: ready.dataset_samples)
+        self.script = ready.script
         if resumed is not None:
             self.first_epoch, self.version = resumed.first_epoch, resumed.version
             self.samples, self.skipped_samples = resumed.samples, resumed.skipped_samples

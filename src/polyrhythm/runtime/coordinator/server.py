@@ -306,7 +306,9 @@ class CoordinatorServer:
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         self._recovery.check_training(hello.trainings)
-        if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments):
+        # The loop of a script that comes late goes on from its snapshot, perhaps, and has fewer epochs left.
+        beside = () if self.coordinator.job.script is None else ("epochs",)
+        if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments, beside):
             self._adopt(self._completion.config)
         self.checkpoints.require()
         if not self._recovery.awaits(hello.rank) or hello.rank in self.channels:

@@ -13,7 +13,7 @@ The nearer to the call, the stronger: whoever types a command can change what th
 two of the places 2 to 5 differ, one line at the start says which one holds.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -157,8 +157,14 @@ class Completion:
         self.config, self._tell = config, tell
         self._first: tuple[int, Mapping[str, Any]] | None = None
 
-    def heed(self, rank: int, arguments: Mapping[str, Any]) -> bool:
-        """A worker's session has these arguments; whether they have completed `config`, as those of the first do."""
+    def heed(self, rank: int, arguments: Mapping[str, Any], beside: Sequence[str] = ()) -> bool:
+        """A worker's session has these arguments; whether they have completed `config`, as those of the first do.
+
+        Args:
+            rank: of that worker.
+            arguments: by the name of the setting.
+            beside: names of those in which it may differ.
+        """
         if self._first is None:
             self.config, lines = with_session(self.config, arguments)
             self._first = rank, arguments
@@ -166,7 +172,7 @@ class Completion:
                 self._tell(line)
             return True
         first, theirs = self._first
-        if arguments != theirs:
+        if any(arguments.get(name) != theirs.get(name) for name in {*arguments, *theirs}.difference(beside)):
             self._tell(f"rank {rank} gives its session other arguments than rank {first}, whose arguments hold")
         return False
 

@@ -46,7 +46,8 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class JobInfo(ControlMessage):
     """The coordinator's first words to a worker: where other shards and the meeting point are, and the job's config.
 
-    With the checkpoint from which it goes on; `script` as in `Ready`. If it `recovers`, another coordinator follows.
+    With the checkpoint from which it goes on; `script` as in `Ready`, of that or of the job that is under way. If it
+    `recovers`, another coordinator follows.
     """
 
     shards: tuple[str, ...]

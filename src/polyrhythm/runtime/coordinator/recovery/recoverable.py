@@ -108,7 +108,7 @@ class RecoverableCoordinator(Coordinator):
         self.phase = self.choice.phase = record.phase
         self.policy, self.run = parse_policy(record.policy), record.run
         self.choice.stages.resume(decoded(record.chosen, record.supervised))
-        job.awaited, job.epoch = set(record.awaited), position.epoch
+        job.awaited, job.epoch, job.script = set(record.awaited), position.epoch, position.ready.script
         job.first_epoch, job.version = position.first_epoch, position.version
         job.samples, job.skipped_samples = position.samples, position.skipped_samples
         job.rolled_back_samples, job.repeated_samples = record.rolled_back, record.repeated

@@ -20,6 +20,7 @@ from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 from polyrhythm.runtime.script.notices import callers, refuse, tell
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.training.deferred_step import DeferredStep
+from polyrhythm.runtime.script.training.epoch_number import UNNUMBERED, place_beside_others, tell_unplaced
 from polyrhythm.runtime.script.training.joint_step import JointStep, trained_by
 from polyrhythm.runtime.script.training.loaded_values import LOADED, LoadedValues
 from polyrhythm.runtime.script.wrapper import Lane
@@ -35,11 +36,6 @@ INPLACE = "modified by an inplace operation"
 """What torch says of a value that a backward pass needs."""
 
 LONE = "an epoch can end with a mini-batch of one sample, on which BatchNorm1d fails; drop_last=True leaves it out"
-
-UNNUMBERED = (
-    "no loop over epochs says by a number where the script goes on from its snapshot; count them in one variable with "
-    "'epoch' in its name"
-)
 
 BETWEEN = (
     "optimizer.state_dict() between a mini-batch and its step has an older state than the servers; call it after step()"
@@ -247,7 +243,7 @@ class ScriptSession(Session):
         for parameter, value in zip(self.parameters, kept, strict=True):
             parameter.copy_(value)
 
-    def place_of(self, seen: int, number: int | None) -> tuple[int, int]:
+    def place_of(self, seen: int, number: int | None, drawn: bool = False) -> tuple[int, int]:
         """Which epoch of the job the script is in, and what it calls the job's first.
 
         A script that begins again by a snapshot of its own may be in a later one than it has seen.
@@ -255,8 +251,14 @@ class ScriptSession(Session):
         Args:
             seen: epochs that it has gone through in this process.
             number: what it calls the epoch at hand, if that can be told.
+            drawn: whether its data come from no loader, so that its loops say nothing of the job's epochs.
         """
-        counted_from = self._client.info.script
+        info = self._client.info
+        counted_from = info.script
+        if counted_from is not None and not info.resume:
+            return (seen, counted_from) if drawn else place_beside_others(seen, number, counted_from)
+        if number is None and not drawn:
+            tell_unplaced()
         if number is None and counted_from is not None:
             if self.counts_shares:
                 raise refuse(f"{self.policy} counts shares of epochs, and {UNNUMBERED}")

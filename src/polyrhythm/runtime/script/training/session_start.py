@@ -165,7 +165,8 @@ def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:
 
 def counted(session: ScriptSession, warm_up: WarmUpSteps, run: Pass | None, counts: dict[str, int]) -> OwnData:
     """What counts the samples of steps that are made from this pass, or from no loader."""
-    first, counted_from = session.place_of(warm_up.epoch, loop_number() if run is not None else None)
+    number = loop_number() if run is not None else None
+    first, counted_from = session.place_of(warm_up.epoch, number, drawn=run is None)
     size = (run.loader.batch_size or 1) * warm_up.parts if run is not None else 1
     samples = warm_up.seen.samples or size
     return session.count(**counts, batch_size=samples, first_epoch=first, counted_from=counted_from)
