@@ -1,9 +1,11 @@
 """From whom the job's state is taken when a phase has ended before its time."""
 
+import logging
+
 import pytest
 
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.wire.protocol import Bye, CollectiveFailed, Entered, Phase, Stepped
+from polyrhythm.runtime.wire.protocol import Bye, CollectiveFailed, Entered, EpochDone, Phase, Ready, Stepped
 from tests.runtime.coordinator.test_phase_entry import Office, started
 
 
@@ -41,3 +43,31 @@ def test_what_only_one_had_is_lost_with_it(policy: str) -> None:
     assert (phase.members, phase.number) == ((0,), 3)
     assert coordinator.job.samples == 6
     assert coordinator.job.workload.left == 94
+
+
+def third_epoch(office: Office, policy: str) -> Coordinator:
+    """Two workers are in it."""
+    coordinator = started(office, 2, policy)
+    for rank in range(2):
+        coordinator.receive(rank, Entered(1))
+    coordinator.job.epoch, coordinator.job.samples, coordinator.job.version = 2, 40, 9
+    return coordinator
+
+
+@pytest.mark.parametrize(("policy", "served"), [("asp", True), ("bsp", False)])
+def test_a_newcomer_that_passes_epochs_is_told_whether_servers_have_the_parameters(
+    policy: str, served: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    office = Office()
+    coordinator = third_epoch(office, policy)
+    coordinator.job.connect(2)
+    for epoch in (0, 1):
+        coordinator.receive(2, Ready(epoch, 100, 2))
+    told = [message for rank, message in office.sent if rank == 2]
+    assert told == [EpochDone(epoch, 9, served=served) for epoch in (0, 1)]
+    line = (
+        "rank 2 passes 2 epochs that are over with the parameters that it began with; what it saves or evaluates there "
+        "is not the job's"
+    )
+    assert [record.getMessage() for record in caplog.records] == [line] * (not served)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.runtime.script.runs import SCRIPTS
@@ -62,7 +63,7 @@ def test_the_job_may_have_begun_with_a_later_one(tmp_path: Path) -> None:
     assert [number for restarts, number, _ in epochs_of(tmp_path, 0) if restarts] == [2, 3]
 
 
-def refusals(done: "subprocess.CompletedProcess[str]", text: str) -> list[str]:
+def lines_with(done: "subprocess.CompletedProcess[str]", text: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if text in line]
 
 
@@ -70,14 +71,25 @@ def test_it_cannot_begin_before_the_job(tmp_path: Path) -> None:
     keep_snapshot(tmp_path, 1)
     done = run(tmp_path, "epoch", "lose")
     said = "its loop begins with epoch 0, and that of the job with epoch 1; give it the job's snapshot"
-    assert len(refusals(done, said)) == 1, done.stderr
+    assert len(lines_with(done, said)) == 1, done.stderr
     assert [number for _, number, _ in epochs_of(tmp_path, 1)] == [1, 2, 3]
 
 
 def test_a_loop_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "e", "load")
     said = "this process comes to a job that is under way, and no loop over epochs says by a number"
-    assert len(refusals(done, said)) == 1, done.stderr
-    assert len(refusals(done, "a worker that is started again (--max-restarts) will be refused")) == 1, done.stderr
+    assert len(lines_with(done, said)) == 1, done.stderr
+    assert len(lines_with(done, "a worker that is started again (--max-restarts) will be refused")) == 1, done.stderr
     assert [number for _, number, _ in epochs_of(tmp_path, 1)] == [0, 1, 2, 3]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("policy", ["asp", "bsp"])
+def test_what_it_saves_after_epochs_that_are_over(tmp_path: Path, policy: str) -> None:
+    """The servers' parameters; where the workers have them, a line says that it has them not."""
+    done = run(tmp_path, "epoch", "skip", policy=policy)
+    assert done.returncode == 0, done.stderr
+    again = {number: made for restarts, number, made in epochs_of(tmp_path, 0) if restarts}
+    assert [*again] == [0, 1, 2, 3]
+    told = len(lines_with(done, "rank 0 passes"))
+    assert (again[0] >= 1, told) == ((True, 0) if policy == "asp" else (False, 1))

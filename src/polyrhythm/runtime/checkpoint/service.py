@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 class Counts(Protocol):
     epoch: int
     samples: int
+    script: int | None
 
     @property
     def members(self) -> Container[int]: ...

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 Home: TypeAlias = Literal["start", "workers", "servers"]
 """Who holds the newest parameters: each worker its own initial ones, the workers, or the servers."""
 
+UNKNOWN_THERE = "with the parameters that it began with; what it saves or evaluates there is not the job's"
+"""Said of a newcomer where only the other workers have the state, which it gets when it meets them."""
+
 
 def flow_of(home: Home, on_servers: bool) -> StateFlow:
     """How the state comes to where a phase needs it.
@@ -81,6 +84,8 @@ class StateHolders:
         """Whether nobody has stood in the epoch since the last phase."""
         self._given: set[int] = set()
         """Workers that have had the state, or are about to get it."""
+        self._told: set[int] = set()
+        """Newcomers that pass epochs without the state."""
         self._waiting: list[int] = []
         """Newcomers after the last step of an epoch."""
         self._over = False
@@ -193,7 +198,7 @@ class StateHolders:
         if self._abandoned and self.ends_if_lost():
             return
         if message.epoch < self._job.epoch or worker in self._given or not self._job.samples:
-            self._job.effects.send(worker, EpochDone(message.epoch, self._job.version))
+            self._pass(worker, message.epoch)
             return
         log.info("rank %d has come after the last step of epoch %d, and waits for another", worker, message.epoch)
         self._job.members[worker].ready = message  # so the next one does not begin without it
@@ -203,8 +208,19 @@ class StateHolders:
     def release(self) -> None:
         """Another epoch follows, in which newcomers get the state."""
         for worker in self._waiting:
-            self._job.effects.send(worker, EpochDone(self._job.epoch, self._job.version))
+            self._pass(worker, self._job.epoch)
         self._waiting.clear()
+
+    def _pass(self, worker: int, epoch: int) -> None:
+        """An epoch is over for a worker, perhaps a newcomer, whose script may save or evaluate before the next one."""
+        comes = worker not in self._given and bool(self._job.samples)
+        if comes and self.home == "workers" and worker not in self._told:
+            self._told.add(worker)
+            passed = self._job.epoch - epoch
+            what = f"{passed} epochs that are" if passed > 1 else "an epoch that is"
+            log.warning("rank %d passes %s over %s", worker, what, UNKNOWN_THERE)
+        served = comes and self.home == "servers"
+        self._job.effects.send(worker, EpochDone(epoch, self._job.version, served=served))
 
     def takes_waiting(self) -> bool:
         """Whether nobody is left but newcomers, who get what is on the servers in another phase of the same epoch."""
@@ -228,6 +244,7 @@ class StateHolders:
         self._early = without(worker, self._early)
         self.unsynchronised.forget(worker)
         self._given.discard(worker)
+        self._told.discard(worker)
         self._waiting = [other for other in self._waiting if other != worker]
         self._over |= reason == "finished"
         self._refuse_if_over()

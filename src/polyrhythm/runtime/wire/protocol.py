@@ -46,8 +46,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class JobInfo(ControlMessage):
     """The coordinator's first words to a worker: where other shards and the meeting point are, and the job's config.
 
-    With the checkpoint from which it goes on; `script` as in `Ready`, of that or of the job that is under way. If it
-    `recovers`, another coordinator follows.
+    With the checkpoint from which it goes on; `script`: see `Ready`. If it `recovers`, another coordinator follows.
     """
 
     shards: tuple[str, ...]
@@ -375,13 +374,13 @@ class Awaited(ControlMessage):
 
 class EpochDone(ControlMessage):
     """Everyone is at the end of `epoch`; the parameters of `version` are final for it. `arrivals` says who was late.
-    Of what it has, `samples` were processed, and all others left out; None if that is not known.
-    """
+    Of what it has, `samples` were processed, if that is known. Newcomers get the parameters if they are `served`."""
 
     epoch: int
     version: int
     samples: int | None = None
     arrivals: dict[int, Lateness] = {}
+    served: bool = False
 
 
 class Refused(ControlMessage):

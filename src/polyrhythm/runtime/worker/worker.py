@@ -39,7 +39,7 @@ from polyrhythm.runtime.worker.optimizers import StepSettings
 from polyrhythm.runtime.worker.parameter_server import ParameterServerMode
 from polyrhythm.runtime.worker.presence.comeback import come_back
 from polyrhythm.runtime.worker.presence.position import EpochPosition
-from polyrhythm.runtime.worker.presence.state_now import fetch
+from polyrhythm.runtime.worker.presence.state_now import fetch, finish
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.telemetry.stragglers import Lateness
 
@@ -391,8 +391,7 @@ class Worker:
             context.version = UNREAD
 
     def _finish_epoch(self, message: EpochDone) -> None:
-        if self._context.phase is not None:
-            self._side.end_epoch(message.version)
+        finish(self._context, self._side, message)
         self._context.done = message.epoch == self._position.epoch
         if self._context.done:
             self._position.end()

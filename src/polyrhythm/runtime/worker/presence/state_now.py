@@ -1,8 +1,9 @@
-"""What a script's own checkpoint has of the job, at the end of an epoch or within one."""
+"""What of the job's state a script has, to keep it, at the end of an epoch or within one."""
 
 import msgspec
 
 from polyrhythm.errors import CoordinatorLostError
+from polyrhythm.runtime.wire.protocol import EpochDone
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.worker.context import StepMode, WorkerContext
 
@@ -37,3 +38,15 @@ def among_workers(context: WorkerContext, side: StepMode) -> Resumption | None:
     except CoordinatorLostError:  # as soon as the worker waits it meets the next one
         return None
     return msgspec.structs.replace(told, left=left, state=side.standing().state)
+
+
+def finish(context: WorkerContext, side: StepMode, message: EpochDone) -> None:
+    """An epoch is over: bring what is final for it into the replica; where a newcomer passes it, what servers have now.
+
+    Raises:
+        CoordinatorLostError: if the servers are lost.
+    """
+    if context.phase is not None:
+        side.end_epoch(message.version)
+    elif message.served and message.version > context.version:
+        context.version = context.client.download(message.version)
