@@ -77,11 +77,18 @@ def test_it_cannot_begin_before_the_job(tmp_path: Path) -> None:
 
 def test_a_loop_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "e", "load")
-    said = "this process comes to a job that is under way, and no loop over epochs says by a number"
+    said = "this process comes to a job that is under way and has loaded parameters, but no loop over epochs says by"
     assert len(lines_with(done, said)) == 1, done.stderr
     assert len(lines_with(done, "a worker that is started again (--max-restarts) will be refused")) == 1, done.stderr
     assert [number for _, number, _ in epochs_of(tmp_path, 1)] == [0, 1, 2, 3]
     assert "Traceback" not in done.stderr
+
+
+def test_a_loop_that_does_not_say_it_begins_anew_if_nothing_was_loaded(tmp_path: Path) -> None:
+    done = run(tmp_path, "e", "skip")
+    assert done.returncode == 0, done.stderr
+    assert [number for restarts, number, _ in epochs_of(tmp_path, 0) if restarts] == [0, 1, 2, 3]
+    check_last(tmp_path)
 
 
 @pytest.mark.parametrize("policy", ["asp", "bsp"])

@@ -243,6 +243,7 @@ def patch_load(script: AdaptedScript) -> None:
     @functools.wraps(original)
     def load(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if script.session is None or asked_by_us():
+            script.loads |= not asked_by_us()
             return original(self, *args, **kwargs)
         with script.session.loaded.load(self):
             return original(self, *args, **kwargs)

@@ -26,7 +26,7 @@ def place_beside_others(seen: int, number: int | None, counted_from: int) -> tup
         RefusalError: if it is in none of these.
     """
     if number is None:
-        raise refuse(f"this process comes to a job that is under way, and {UNNUMBERED}")
+        raise refuse(f"this process comes to a job that is under way and has loaded parameters, but {UNNUMBERED}")
     if number - seen < counted_from:
         raise refuse(
             f"its loop begins with epoch {number - seen}, and that of the job with epoch {counted_from}; give it the "
@@ -38,4 +38,6 @@ def place_beside_others(seen: int, number: int | None, counted_from: int) -> tup
 def tell_unplaced() -> None:
     """A script does not say by a number in which epoch it is: a later process of it could not, either."""
     if asked_for(os.environ):
-        tell(f"a worker that is started again (--max-restarts) will be refused, as {UNNUMBERED}")
+        tell(
+            f"a worker that is started again (--max-restarts) will be refused if it has loaded parameters, as {UNNUMBERED}"
+        )

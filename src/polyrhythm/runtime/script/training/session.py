@@ -85,8 +85,8 @@ class ScriptSession(Session):
         self._lanes = lanes
         self._joint: JointStep | None = None
         self.deferred = DeferredStep(self._replica)
-        self.changes = False
-        """Whether the script changes parameters after its steps by itself, such as to clip them."""
+        self.changes = self.loads = False
+        """Whether the script changes parameters after its steps by itself, and whether it has loaded some before."""
         self.computes: Callable[[], bool] = lambda: False
         """Whether the script computes what a step may follow."""
         self._told = False
@@ -256,7 +256,8 @@ class ScriptSession(Session):
         info = self._client.info
         counted_from = info.script
         if counted_from is not None and not info.resume:
-            return (seen, counted_from) if drawn else place_beside_others(seen, number, counted_from)
+            begins_anew = drawn or (number is None and not self.loads)
+            return (seen, counted_from) if begins_anew else place_beside_others(seen, number, counted_from)
         if number is None and not drawn:
             tell_unplaced()
         if number is None and counted_from is not None:

@@ -110,7 +110,7 @@ def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: W
         planned = planned_epochs()
         arguments = {"epochs": planned.epochs} if planned else {}
         session = ScriptSession(model, optimizer, script.lanes, arguments, moving, script.trainings)
-        session.changes = changes
+        session.changes, session.loads = changes, script.loads
         session.__enter__()
         if planned and session.counts_shares:
             tell(f"{session.policy} counts shares of {planned.epochs} epochs", planned.place)
