@@ -38,6 +38,7 @@ def place_beside_others(seen: int, number: int | None, counted_from: int) -> tup
 def tell_unplaced() -> None:
     """A script does not say by a number in which epoch it is: a later process of it could not, either."""
     if asked_for(os.environ):
-        tell(
+        refused = "a worker that is started again (--max-restarts) will be refused if it has loaded parameters"
+        tell(f"{refused}, as {UNNUMBERED}")
             f"a worker that is started again (--max-restarts) will be refused if it has loaded parameters, as {UNNUMBERED}"
         )
