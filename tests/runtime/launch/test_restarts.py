@@ -66,6 +66,22 @@ if rank == 1:
     print("saved")
 """
 
+LOOKS_AFTER_THE_FIRST_EPOCH = """
+with polyrhythm.session(model, optimizer) as session:
+    loader = session.loader(SampleNumbers(60), batch_size=2)
+    for epoch in range(3):
+        for number, samples in enumerate(loader):
+            if rank == 1 and not restarts and epoch == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while epoch == 2 and 1 not in steer.status(address).members:
+                pass
+            optimizer.zero_grad()
+            model(epoch, samples).backward()
+            optimizer.step()
+        if restarts and epoch == 0:
+            print(int((model.weight[0] != 0).any(-1).sum()))
+"""
+
 COMES_TOO_LATE = """
 if restarts:
     open("back").close()
@@ -97,6 +113,13 @@ def test_one_that_dies_comes_back(place: Place, policy: str) -> None:
     assert "polyrhythm: rank 1 was killed by SIGKILL; it is started again (1 of 1)" in done.stderr
     assert "before it joined" not in done.stderr
     assert list(place.processes()) == []
+
+
+@pytest.mark.parametrize(("policy", "made"), [("bsp", 0), ("asp", 60)])
+def test_after_an_epoch_that_is_over_it_has_what_servers_have(place: Place, policy: str, made: int) -> None:
+    done = place.run(COUNTED + LOOKS_AFTER_THE_FIRST_EPOCH, *THREE, "--policy", policy)
+    assert (done.returncode, done.stdout) == (0, f"{made}\n"), done.stderr
+    assert done.stderr.count("what it saves or evaluates there is not the job's") == (made == 0)
 
 
 def test_what_it_does_after_the_job_is_left_to_it(place: Place) -> None:
