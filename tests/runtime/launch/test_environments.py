@@ -76,3 +76,15 @@ def test_a_worker_hands_its_whole_config_to_the_job_that_it_starts(
     assert config.given["compress"] == SESSION
     line = "polyrhythm: policy ssp:3 of --policy holds; asp of the script's session is overruled\n"
     assert capsys.readouterr().err == line
+
+
+def test_epochs_of_a_loop_that_a_checkpoint_may_add_to_are_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[JobConfig] = []
+    monkeypatch.setattr(rendezvous, "start_coordinator", started.append)
+    monkeypatch.setattr(rendezvous, "wait_for_coordinator", lambda coordinator: None)
+    monkeypatch.delenv(COORDINATOR, raising=False)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "POLYRHYTHM_CHECKPOINT": "kept"}.items():
+        monkeypatch.setenv(name, value)
+    said = {"epochs": 8, "loop_from": 2}
+    assert rendezvous.find_coordinator(said).arguments == said
+    assert "epochs" not in started[0].given

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from polyrhythm.core import Trace
 from tests.runtime.script.runs import Run, adapted, try_adapted
 
 
@@ -43,3 +46,47 @@ def test_a_policy_of_shares_needs_it(tmp_path: Path) -> None:
     run = unnumbered(tmp_path, "switch:bsp@0.5,asp")
     assert run.codes == [2, 2]
     assert "switch:bsp@0.5,asp counts shares of epochs, and no loop over epochs says by a number" in run.stderr()
+
+
+HALF = "switch:bsp@0.5,asp"
+
+
+def resumed(folder: Path, first: int, end: int, **settings: Any) -> Run:
+    """A script goes on from its snapshot at the first of these epochs."""
+    trace = str(folder / f"traces-{first}")
+    settings |= {"policy": HALF, "trace": trace, "every": "0.001s", "stand_in": False}
+    return adapted(folder / f"from-{first}", "resumed.py", str(first), "0", str(end), "epoch", **settings)
+
+
+def switched_at(folder: Path, first: int) -> int:
+    """Samples of the job before asp began, in the run that began with this epoch of the loop."""
+    headers = [Trace.load(path).header for path in sorted((folder / f"traces-{first}").iterdir())]
+    return next(each.cluster.processed_samples for each in headers if each.policy == "asp")
+
+
+def test_shares_are_of_all_epochs_of_a_job_that_goes_on(tmp_path: Path) -> None:
+    kept = {"checkpoint": str(tmp_path / "kept")}
+    resumed(tmp_path, 0, 2, **kept)
+    run = resumed(tmp_path, 2, 8, **kept)
+    assert switched_at(tmp_path, 2) == 4 * 48
+    assert f"{HALF} counts shares of 8 epochs\n" in run.stderr()
+
+
+def test_shares_of_a_folder_without_checkpoints_are_of_the_epochs_left(tmp_path: Path) -> None:
+    kept = {"checkpoint": str(tmp_path / "kept")}
+    run = resumed(tmp_path, 2, 6, **kept)
+    assert switched_at(tmp_path, 2) == 2 * 48
+    assert "no checkpoint says with which epoch the job began: its epoch 0 is epoch 2 of the loop" in run.stderr()
+    assert f"{HALF} counts shares of 4 epochs, from epoch 2 of the loop on\n" in run.stderr()
+    run = resumed(tmp_path, 3, 6, **kept)  # its epoch 0 is the same as before
+    assert switched_at(tmp_path, 3) == 2 * 48
+    assert f"{HALF} counts shares of 4 epochs, from epoch 2 of the loop on\n" in run.stderr()
+
+
+@pytest.mark.parametrize("planned", [{}, {"epochs": 6}])
+def test_shares_without_a_checkpoint_are_of_the_epochs_left(tmp_path: Path, planned: dict[str, int]) -> None:
+    run = resumed(tmp_path, 2, 6, **planned)
+    epochs = planned.get("epochs", 4)
+    assert switched_at(tmp_path, 2) == epochs // 2 * 48
+    assert f"{HALF} counts shares of {epochs} epochs, from epoch 2 of the loop on\n" in run.stderr()
+    assert "no checkpoint" not in run.stderr()

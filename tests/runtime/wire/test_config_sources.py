@@ -11,8 +11,10 @@ from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
 from polyrhythm.runtime.wire.config_sources import (
     HANDED_ON,
+    LOOP_FROM,
     Completion,
     combined,
+    epochs_of_job,
     from_environment,
     handed_on,
     session_arguments,
@@ -104,11 +106,10 @@ def test_a_script_chooses_what_nobody_else_has_chosen() -> None:
 def test_one_that_comes_late_may_have_fewer_epochs_left() -> None:
     said: list[str] = []
     completion = Completion(JobConfig(), said.append)
-    assert completion.heed(0, session_arguments(policy="asp", epochs=8))
-    assert not completion.heed(1, session_arguments(policy="asp", epochs=7), ("epochs",))
-    assert not completion.heed(1, session_arguments(policy="asp"), ("epochs",))
+    assert completion.heed(0, epochs_of_job({"epochs": 8, LOOP_FROM: 1}, None))
+    assert not completion.heed(1, epochs_of_job({"epochs": 7, LOOP_FROM: 2}, 1))
     assert said == []
-    assert not completion.heed(1, session_arguments(policy="bsp", epochs=7), ("epochs",))
+    assert not completion.heed(1, epochs_of_job({"epochs": 8, LOOP_FROM: 2}, 1))
     assert said == ["rank 1 gives its session other arguments than rank 0, whose arguments hold"]
 
 

@@ -117,8 +117,16 @@ class JobCheckpoints:
         """
         found, job = self._keeper.found if self._keeper is not None else None, self._coordinator.job
         if found is None or job.epoch >= 0:
-            return "", job.script
-        return str(found.path), found.manifest.snapshot.position.ready.script
+            return "", self.counted_from
+        return str(found.path), self.counted_from
+
+    @property
+    def counted_from(self) -> int | None:
+        """What the script's loop calls the epoch 0 of a job that is under way, or goes on from a checkpoint."""
+        job, keeper = self._coordinator.job, self._keeper
+        if job.epoch >= 0 or keeper is None or keeper.found is None:
+            return job.script
+        return keeper.found.manifest.snapshot.position.ready.script
 
     def keep(self, snapshot: JobSnapshot) -> None:
         """All workers stand at a checkpoint, and one of them writes."""

@@ -34,7 +34,7 @@ from polyrhythm.runtime.coordinator.worker_acceptor import WorkerAcceptor
 from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
 from polyrhythm.runtime.server.shard_group import ShardGroup
-from polyrhythm.runtime.wire.config_sources import Completion
+from polyrhythm.runtime.wire.config_sources import Completion, epochs_of_job
 from polyrhythm.runtime.wire.connection import Channel
 from polyrhythm.runtime.wire.control_protocol import ToControlled
 from polyrhythm.runtime.wire.credentials import end_peer, make_token
@@ -306,9 +306,8 @@ class CoordinatorServer:
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         self._recovery.check_training(hello.trainings)
-        # The loop of a script that comes late goes on from its snapshot, perhaps, and has fewer epochs left.
-        beside = () if self.coordinator.job.script is None else ("epochs",)
-        if not self._recovery.goes_on and self._completion.heed(hello.rank, hello.arguments, beside):
+        said = epochs_of_job(hello.arguments, self.checkpoints.counted_from)
+        if not self._recovery.goes_on and self._completion.heed(hello.rank, said):
             self._adopt(self._completion.config)
         self.checkpoints.require()
         if not self._recovery.awaits(hello.rank) or hello.rank in self.channels:

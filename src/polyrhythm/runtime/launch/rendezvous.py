@@ -20,7 +20,7 @@ from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch.forked import COORDINATOR_PROGRAM, RunningProcess, WorkerFork
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
-from polyrhythm.runtime.wire.config_sources import handed_on, with_session
+from polyrhythm.runtime.wire.config_sources import handed_on, told_later, with_session
 from polyrhythm.runtime.wire.connection import ADDRESS, bind, listen, reach
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
@@ -85,8 +85,10 @@ def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
     workers = read_number("WORLD_SIZE", 1)
     node = node_of(workers)
     take_up(files_of(os.environ), os.environ, node.count)
+    given = handed_on(os.environ)
+    later = told_later(arguments, given)
     if rank == 0 and not trainings:
-        config, overruled = with_session(handed_on(os.environ), arguments)
+        config, overruled = with_session(given, {} if later else arguments)
         say(*overruled)
         start_coordinator(
             msgspec.structs.replace(
@@ -95,7 +97,7 @@ def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
         )
     address = Address(node.coordinator if node.rank else coordinator_address(job), job, node.token)
     wait_for_coordinator(address.coordinator)
-    return Found(rank, address, {})
+    return Found(rank, address, later)
 
 
 def job_of(environment: Mapping[str, str]) -> str:

@@ -21,8 +21,11 @@ ASKED = ("int", "len", "max", "min", "range")
 
 
 class Planned(NamedTuple):
+    """The epochs of a loop, its line, and what it calls the first of them, if it counts them one by one."""
+
     epochs: int
     place: str
+    first: int | None = None
 
 
 def planned_epochs() -> Planned | None:
@@ -31,8 +34,9 @@ def planned_epochs() -> Planned | None:
     while frame is not None:
         if is_script(frame.f_code.co_filename):
             for loop in loops_at(frame.f_code.co_filename, frame.f_lineno):
-                if epochs := length(loop, frame):
-                    return Planned(epochs, shown(frame.f_code.co_filename, loop.lineno))
+                if epochs := range_of(loop, frame):
+                    place = shown(frame.f_code.co_filename, loop.lineno)
+                    return Planned(len(epochs), place, first_of(epochs, number_of(loop, frame)))
         frame = frame.f_back
     return None
 
@@ -43,11 +47,26 @@ def loop_number() -> int | None:
     while frame is not None:
         if is_script(frame.f_code.co_filename):
             for loop in loops_at(frame.f_code.co_filename, frame.f_lineno):
-                number = frame.f_locals.get(ast.unparse(loop.target), frame.f_globals.get(ast.unparse(loop.target)))
-                if type(number) is int:
+                if (number := number_of(loop, frame)) is not None:
                     return number
         frame = frame.f_back
     return None
+
+
+def number_of(loop: ast.For, frame: FrameType) -> int | None:
+    """What a loop calls the epoch at hand, if that is a number."""
+    counted = ast.unparse(loop.target)
+    number = frame.f_locals.get(counted, frame.f_globals.get(counted))
+    return number if type(number) is int else None
+
+
+def first_of(epochs: range, number: int | None) -> int | None:
+    """What the first epoch is called where each one's number is one more, and that at hand is `number`.
+
+    >>> first_of(range(2, 10), 4), first_of(range(2, 10, 2), 4), first_of(range(2, 10), None)
+    (2, 3, None)
+    """
+    return number - epochs.index(number) if number is not None and number in epochs else None
 
 
 def loops_at(path: str, line: int) -> Iterator[ast.For]:
@@ -67,12 +86,12 @@ def parsed(path: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def length(loop: ast.For, frame: FrameType) -> int | None:
-    """How often it runs, if it is over a range, perhaps with a progress bar around it."""
+def range_of(loop: ast.For, frame: FrameType) -> range | None:
+    """What it runs over, if that is a range, perhaps with a progress bar around it."""
     for node in ast.walk(loop.iter):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("range", "trange"):
             ends = ast.Expression(ast.Call(ast.Name("range", ast.Load()), node.args, []))
-            return len(evaluated(ends, frame)) if readable(ends) else None
+            return evaluated(ends, frame) if readable(ends) else None
     return None
 
 

@@ -13,7 +13,7 @@ The nearer to the call, the stronger: whoever types a command can change what th
 two of the places 2 to 5 differ, one line at the start says which one holds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,9 @@ ConfigLayer: TypeAlias = Mapping[str, Given]
 
 SESSION = "the script's session"
 """The second place in the order."""
+
+LOOP_FROM = "loop_from"
+"""Argument beside the epochs of an unmodified script: what its loop calls the first of them."""
 
 HANDED_ON = "POLYRHYTHM_JOB_CONFIG"
 """Environment variable with the config as JSON, for workers that somebody else has started."""
@@ -145,6 +148,31 @@ def with_session(config: JobConfig, arguments: Mapping[str, Any]) -> tuple[JobCo
     return msgspec.structs.replace(config, **values, given={**config.given, **where}), lines
 
 
+def epochs_of_job(arguments: Mapping[str, Any], counted_from: int | None) -> dict[str, Any]:
+    """What a script says of itself, with all epochs of its job where its loop has those that are left.
+
+    >>> epochs_of_job({"epochs": 8, "loop_from": 2}, 0), epochs_of_job({"epochs": 8, "loop_from": 2}, None)
+    ({'epochs': 10}, {'epochs': 8})
+
+    Args:
+        arguments: as they have come.
+        counted_from: what the loop calls the job's epoch 0; None if the job has no checkpoint that says it.
+    """
+    said = {name: value for name, value in arguments.items() if name != LOOP_FROM}
+    if counted_from is not None and LOOP_FROM in arguments:
+        said["epochs"] += max(0, arguments[LOOP_FROM] - counted_from)
+    return said
+
+
+def told_later(arguments: Mapping[str, Any], config: JobConfig) -> dict[str, Any]:
+    """Arguments that only a coordinator understands, as it has read the checkpoint.
+
+    >>> told_later({"epochs": 8, "loop_from": 2}, JobConfig(checkpoint="kept")), told_later({"epochs": 8}, JobConfig())
+    ({'epochs': 8, 'loop_from': 2}, {})
+    """
+    return dict(arguments) if config.checkpoint is not None and LOOP_FROM in arguments else {}
+
+
 class Completion:
     """Completes the config of a job that was started before its script has said anything.
 
@@ -157,14 +185,8 @@ class Completion:
         self.config, self._tell = config, tell
         self._first: tuple[int, Mapping[str, Any]] | None = None
 
-    def heed(self, rank: int, arguments: Mapping[str, Any], beside: Sequence[str] = ()) -> bool:
-        """A worker's session has these arguments; whether they have completed `config`, as those of the first do.
-
-        Args:
-            rank: of that worker.
-            arguments: by the name of the setting.
-            beside: names of those in which it may differ.
-        """
+    def heed(self, rank: int, arguments: Mapping[str, Any]) -> bool:
+        """A worker's session has these arguments; whether they have completed `config`, as those of the first do."""
         if self._first is None:
             self.config, lines = with_session(self.config, arguments)
             self._first = rank, arguments
@@ -172,7 +194,7 @@ class Completion:
                 self._tell(line)
             return True
         first, theirs = self._first
-        if any(arguments.get(name) != theirs.get(name) for name in {*arguments, *theirs}.difference(beside)):
+        if arguments != theirs:
             self._tell(f"rank {rank} gives its session other arguments than rank {first}, whose arguments hold")
         return False
 

@@ -24,8 +24,6 @@ def test_it_cannot_begin_before_the_job(seen: int, number: int) -> None:
 
 def test_it_must_be_a_number() -> None:
     with pytest.raises(RefusalError, match="and has loaded parameters, but no loop over epochs says by a number"):
-        RefusalError, match="under way and has loaded parameters, but no loop over epochs says by a number"
-    ):
         place_beside_others(0, None, 0)
 
 

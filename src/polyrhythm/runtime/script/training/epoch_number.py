@@ -40,5 +40,3 @@ def tell_unplaced() -> None:
     if asked_for(os.environ):
         refused = "a worker that is started again (--max-restarts) will be refused if it has loaded parameters"
         tell(f"{refused}, as {UNNUMBERED}")
-            f"a worker that is started again (--max-restarts) will be refused if it has loaded parameters, as {UNNUMBERED}"
-        )

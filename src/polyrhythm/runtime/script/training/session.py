@@ -268,6 +268,19 @@ class ScriptSession(Session):
             return seen, 0 if number is None else number - seen
         return max(seen, number - counted_from), counted_from
 
+    def origin(self, first: int | None) -> int | None:
+        """What the script's loop, whose first epoch is called so, calls the job's epoch 0."""
+        return first if self._client.info.script is None else self._client.info.script
+
+    def begins_midway(self, first: int | None) -> bool:
+        """Whether the loop may go on from a snapshot, in a job that keeps checkpoints and has none yet."""
+        return bool(first) and self._client.config.checkpoint is not None and self._client.info.script is None
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that the job plans."""
+        return self._client.config.epochs
+
     def _open_checkpoints(self) -> None:
         """The script has snapshots of its own."""
 

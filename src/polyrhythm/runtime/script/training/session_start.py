@@ -12,7 +12,7 @@ from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.loaders import length_of
 from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass
-from polyrhythm.runtime.script.epochs import loop_number, planned_epochs
+from polyrhythm.runtime.script.epochs import Planned, loop_number, planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.training.dealt_steps import DealtSteps
 from polyrhythm.runtime.script.training.own_steps import OwnSteps
@@ -21,6 +21,7 @@ from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
 from polyrhythm.runtime.script.wrapper import Lane
+from polyrhythm.runtime.wire.config_sources import LOOP_FROM
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
 MADE_LATE = "another optimizer steps for the first time; make all before the first step, each for parameters of its own"
@@ -108,17 +109,33 @@ def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: W
     seen.close()
     try:
         planned = planned_epochs()
-        arguments = {"epochs": planned.epochs} if planned else {}
-        session = ScriptSession(model, optimizer, script.lanes, arguments, moving, script.trainings)
+        session = ScriptSession(model, optimizer, script.lanes, arguments_of(planned), moving, script.trainings)
         session.changes, session.loads = changes, script.loads
         session.__enter__()
-        if planned and session.counts_shares:
-            tell(f"{session.policy} counts shares of {planned.epochs} epochs", planned.place)
+        if planned is not None:
+            tell_epochs(session, planned)
     except RefusalError:
         raise
     except UsageError as error:
         raise refuse(str(error), seen.stepped_at) from error
     return session
+
+
+def arguments_of(planned: Planned | None) -> dict[str, int]:
+    """What the loop says to the job."""
+    if planned is None:
+        return {}
+    return {"epochs": planned.epochs, **({} if planned.first is None else {LOOP_FROM: planned.first})}
+
+
+def tell_epochs(session: ScriptSession, planned: Planned) -> None:
+    """Of which epochs shares are, where the loop may begin with the epoch of a snapshot."""
+    first = session.origin(planned.first)
+    if session.begins_midway(planned.first):
+        tell(f"no checkpoint says with which epoch the job began: its epoch 0 is epoch {first} of the loop")
+    if session.counts_shares:
+        since = f", from epoch {first} of the loop on" if first else ""
+        tell(f"{session.policy} counts shares of {session.epochs} epochs{since}", planned.place)
 
 
 def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass, batches: int) -> DealtSteps:
