@@ -17,7 +17,8 @@ FORMAT: Final = 1
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a job stands between two phases: what of its work is in the parameters.
 
-    `ready` is what a worker has said of the epoch's data; a job that goes on must have the same.
+    `ready` is what a worker has said of the epoch's data; a job that goes on must have the same. Of data of their own
+    workers would have had so many samples `before` its first epoch, and it was past those `begun` as this one began.
     """
 
     epoch: int
@@ -27,6 +28,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     workload: WorkloadState
     ready: Ready
+    before: int = 0
+    begun: int = 0
 
     @property
     def left(self) -> int:

@@ -57,7 +57,7 @@ class Job:
 
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
     the job has diverged, and `rolled_back_samples` counts what was lost when it went back, `repeated_samples` what was
-    made again because a coordinator had died. `runs_policy_files` says
+    made again because a coordinator had died. `before` and `begun` are as in `Position`. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
     shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` as in
@@ -72,9 +72,13 @@ class Job:
     awaited: set[int] = field(init=False)
     """Planned workers that have not joined yet."""
     members: dict[int, Member] = field(default_factory=dict)
+    lengths: dict[int, int] = field(init=False, default_factory=dict)
+    """Samples of an epoch, of data of a worker's own."""
     ledger: Ledger = field(default_factory=Ledger)
     workload: Workload = field(init=False)
     first_epoch: int = 0
+    before: int = 0
+    begun: int = 0
     epoch: int = -1
     script: int | None = None
     version: int = 0
@@ -167,13 +171,31 @@ class Job:
     def done_samples(self) -> int:
         """Samples of the whole workload that the job is past, also in the middle of a phase."""
         before = self.first_epoch * self.workload.dataset_samples % UNKNOWN
-        return before + self.samples + self.skipped_samples
+        return (self.before if self.own_data else before) + self.samples + self.skipped_samples
+
+    def planned_samples(self, epochs: int) -> int:
+        """Samples of so many epochs; of data of their own workers have as many in those to come as in this one."""
+        if not self.own_data:
+            return self.workload.dataset_samples * epochs
+        return max(1, self.begun + self.own_samples * max(0, epochs - self.epoch))
+
+    @property
+    def own_samples(self) -> int:
+        """Of data of their own, those of an epoch that all workers have together."""
+        return min(UNKNOWN, sum(self.lengths.get(worker, 0) for worker in self.members))
+
+    def count_own_data(self) -> None:
+        """What those have who stand in the epoch; each has said what all would have if they had as much."""
+        for worker, member in self.members.items():
+            if member.ready is not None and member.ready.own:
+                all_alike = member.ready.dataset_samples
+                self.lengths[worker] = all_alike if all_alike == UNKNOWN else max(1, all_alike // self.planned)
 
     def cluster(self, epochs: int) -> Cluster:
         ready = [member.ready for member in self.members.values() if member.ready]
         batch_size, samples = max(one.batch_size for one in ready), self.workload.dataset_samples
         least = max(int(one.terms.get(LEAST_SHARE, 1)) * one.parts for one in ready)
-        planned = samples * max(epochs, 1)
+        planned = self.planned_samples(max(epochs, 1))
         return Cluster(len(self.present), batch_size, planned, self.processed_samples, samples, least)
 
     def may_begin_epoch(self) -> bool:
@@ -224,14 +246,13 @@ class Job:
         readies = [member.ready for member in self.members.values() if member.ready]
         ready = max(readies, key=lambda ready: ready.dataset_samples)
         self.script = ready.script
+        self.count_own_data()
         if resumed is not None:
-            self.first_epoch, self.version = resumed.first_epoch, resumed.version
-            self.samples, self.skipped_samples = resumed.samples, resumed.skipped_samples
-            self.workload = workload_of(ready)
-            self.workload.go_on(resumed.workload)
+            self.go_on(resumed, ready)
         elif self.epoch < 0:
             self.first_epoch = ready.epoch  # which is not 0 if the job was resumed
             self.workload = workload_of(ready)
+            self.before = self.begun = self.first_epoch * self.own_samples % UNKNOWN
             if ready.processed:
                 self.workload.open(ready.processed)
                 self.samples += sum(ready.processed)
@@ -241,7 +262,7 @@ class Job:
                 self.epoch = ready.epoch
                 return ready.resumed
         elif ready.own:
-            self.workload = workload_of(ready)
+            self.begun, self.workload = self.done_samples, workload_of(ready)
         else:
             self.workload.extend(ready.dataset_samples)
         self.epoch = ready.epoch
@@ -252,7 +273,15 @@ class Job:
         """Where it stands between two phases."""
         ready = next(m.ready for w, m in sorted(self.members.items()) if m.ready and m.ready.epoch == self.epoch)
         counts = self.samples, self.skipped_samples, self.version
-        return Position(self.epoch, self.first_epoch, *counts, self.workload.state(), ready)
+        return Position(self.epoch, self.first_epoch, *counts, self.workload.state(), ready, self.before, self.begun)
+
+    def go_on(self, position: Position, ready: Ready) -> None:
+        """Stand where another coordinator stood, with the data of which a worker says this."""
+        self.epoch, self.first_epoch, self.version = position.epoch, position.first_epoch, position.version
+        self.samples, self.skipped_samples = position.samples, position.skipped_samples
+        self.before, self.begun = position.before, position.begun
+        self.workload = workload_of(ready)
+        self.workload.go_on(position.workload)
 
     def announcements(
         self,

@@ -11,7 +11,7 @@ from polyrhythm.runtime.checkpoint.manifest import Position
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.checkpoint.snapshots import decoded, encoded
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.job import Stand, workload_of
+from polyrhythm.runtime.coordinator.job import Stand
 from polyrhythm.runtime.coordinator.members.member import Member, MemberOffers
 from polyrhythm.runtime.coordinator.phase_entry import PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
@@ -108,13 +108,11 @@ class RecoverableCoordinator(Coordinator):
         self.phase = self.choice.phase = record.phase
         self.policy, self.run = parse_policy(record.policy), record.run
         self.choice.stages.resume(decoded(record.chosen, record.supervised))
-        job.awaited, job.epoch, job.script = set(record.awaited), position.epoch, position.ready.script
-        job.first_epoch, job.version = position.first_epoch, position.version
-        job.samples, job.skipped_samples = position.samples, position.skipped_samples
+        job.awaited, job.script = set(record.awaited), position.ready.script
         job.rolled_back_samples, job.repeated_samples = record.rolled_back, record.repeated
         job.members = {rank: Member(each.ready, out=each.out) for rank, each in record.members.items()}
-        job.workload = workload_of(position.ready)
-        job.workload.go_on(position.workload)
+        job.go_on(position, position.ready)
+        job.count_own_data()
         self._phase_members = record.phase_members
         self._state.take_up(record.holders)
         self._rollback.take_up(record.rollback, position.ready)
