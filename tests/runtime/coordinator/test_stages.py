@@ -106,6 +106,40 @@ def test_what_was_processed_before_decides_where_a_job_stands() -> None:
     assert parse_policy("asp").stages(Cluster(1)) == ()
 
 
+def begun_under(chosen: str, *policies: str, own: bool, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a job says as phases begin under these policies, the last one after a switch to it."""
+    job = Job(1, None, lambda: 0.0)  # type: ignore[arg-type]
+    job.members[0], job.epoch = Member(Ready(0, 40, 4, own=own)), 0
+    job.workload = workload_of(Ready(0, 40, 4, own=own))
+    job.count_own_data()
+    choice = PolicyChoice(parse_policy(chosen), 2, job, lambda *_: None)
+    caplog.clear()
+    for policy in policies:
+        choice.begin(parse_policy(policy))
+    choice.take(parse_policy(policies[-1]))
+    choice.begin(parse_policy(policies[-1]))
+    return [record.message.partition(" lose ")[0] for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "policies", "said"),
+    [
+        ("backup:1", ("backup:1", "backup:1"), ["backup:1"]),
+        ("esync:blocking=false", ("esync:blocking=false",), ["esync:blocking=false"]),
+        ("switch:bsp@0.5,(k-sync:2)", ("bsp", "bsp"), ["switch:bsp@0.5,(k-sync:2)"]),
+        ("switch:bsp@0.5,asp,late=drop", ("bsp", "bsp"), ["switch:bsp@0.5,asp,late=drop"]),
+        ("bsp", ("bsp", "k-batch-sync:k=2"), ["k-batch-sync:k=2"]),
+        ("bsp", ("bsp", "asp"), []),
+    ],
+)
+def test_who_cancels_steps_is_said_to_lose_data_of_the_scripts_own(
+    chosen: str, policies: tuple[str, ...], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"steps that {parse_policy(spec).spec} cancels" for spec in said]
+    assert begun_under(chosen, *policies, own=True, caplog=caplog) == lines
+    assert begun_under(chosen, *policies, own=False, caplog=caplog) == []
+
+
 def train(rank: int, momentum: float) -> list[Seen]:
     """Two epochs."""
     model = make_model(seed=rank)

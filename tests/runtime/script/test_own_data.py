@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.core import Trace
 from tests.runtime.script.runs import Run, adapted, plain, try_adapted
 
 EVERY = list(range(96))
@@ -121,3 +122,15 @@ def test_no_model_need_be_called_in_training_mode_and_no_second_mini_batch_be_re
     first, second = ((run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks)
     assert first == second
     assert "SGD.step follows the policy" in run.stderr()
+
+
+@pytest.mark.parametrize(("lengths", "half"), [((10, 2), 4 * 24), ((6, 6), 4 * 24), ((8, 2, 2), 4 * 24)])
+def test_a_share_is_one_of_the_samples_of_all_workers(tmp_path: Path, lengths: tuple[int, ...], half: int) -> None:
+    """Under bsp the first to end costs the others a mini-batch in each epoch."""
+    settings = {"policy": "switch:bsp@0.5,asp", "trace": str(tmp_path / "traces"), "stand_in": False}
+    adapted(tmp_path / "run", "lengths.py", "4", *map(str, lengths), ranks=len(lengths), **settings)
+    headers = [Trace.load(path).header for path in sorted((tmp_path / "traces").iterdir())]
+    policies = [header.policy for header in headers]
+    began = headers[policies.index("asp")].cluster.processed_samples
+    assert half - 12 <= began <= half + 12
+    assert set(policies[policies.index("asp") :]) == {"asp"}
