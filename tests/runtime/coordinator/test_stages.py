@@ -132,10 +132,10 @@ def begun_under(chosen: str, *policies: str, own: bool, caplog: pytest.LogCaptur
         ("bsp", ("bsp", "asp"), []),
     ],
 )
-def test_who_cancels_steps_is_said_to_lose_data_of_the_scripts_own(
+def test_who_abandons_steps_is_said_to_lose_data_of_the_scripts_own(
     chosen: str, policies: tuple[str, ...], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines = [f"steps that {parse_policy(spec).spec} cancels" for spec in said]
+    lines = [f"steps that {parse_policy(spec).spec} abandons" for spec in said]
     assert begun_under(chosen, *policies, own=True, caplog=caplog) == lines
     assert begun_under(chosen, *policies, own=False, caplog=caplog) == []
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 NOTICES = 5
 """Lines about policies that are kept for those who ask how the job is."""
 
-LOST = "steps that %s cancels lose their mini-batches: the script reads its data itself, so nobody hands them out again"
+LOST = "steps that %s abandons lose their mini-batches: the script reads its data itself; nobody hands them out again"
 
 SwitchAnswer: TypeAlias = Callable[[str], None]
 """Hears why a policy is refused, or nothing if it is not."""
@@ -182,6 +182,11 @@ def check_own_data(policy: Policy[Any], job: Job) -> None:
         )
 
 
+def abandons(policy: Policy[Any]) -> bool:
+    """Whether it ends steps in flight: it cancels them, or stops workers that do not wait for its answers."""
+    return policy.traits.cancels or not policy.traits.waits
+
+
 class Proposal:
     """A policy that members are asked about before the job switches to it.
 
@@ -240,7 +245,7 @@ class PolicyChoice:
         self._proposal: Proposal | None = None
         self._proposals = 0
         self._told = set[str]()
-        """Policies of which it was said what their cancelled steps cost."""
+        """Policies of which it was said what their abandoned steps cost."""
         self.phase, self._failed_in = 0, 0
         self._began: Policy[Any] | None = None
         self._before: Policy[Any] | None = None
@@ -285,10 +290,10 @@ class PolicyChoice:
         """The steps of a phase begin under this policy, perhaps a part of the one that was chosen."""
         if policy == self.stages.stage(self._job).policy:
             self._began = self.stages.policy
-        cancelling = [each.spec for each in (self.stages.policy, policy) if each.traits.cancels]
-        if cancelling and self._job.own_data and cancelling[0] not in self._told:
-            self._told.add(cancelling[0])
-            log.warning(LOST, cancelling[0])
+        ending = [each.spec for each in (self.stages.policy, policy) if abandons(each)]
+        if ending and self._job.own_data and ending[0] not in self._told:
+            self._told.add(ending[0])
+            log.warning(LOST, ending[0])
 
     def propose(self, policy: Policy[Any], tell: SwitchAnswer) -> None:
         """Switch to this policy once all workers have said that they have it; `tell` hears why it is refused."""
