@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
+from polyrhythm.runtime.checkpoint.snapshots import other_data
+from polyrhythm.runtime.wire.protocol import Ready
 from tests.runtime.coordinator.test_coordinator import EPOCHS, POLICIES, processed_once
 from tests.runtime.fake_job import FakeJob, at_ticks
 
@@ -84,3 +86,12 @@ def test_a_policy_goes_on_from_its_state(policy: str) -> None:
     (snapshot, _), *_ = job.snapshots
     assert type(decode_state(snapshot.state)) is type(parse_policy(policy).init(job.traces[0][1]))
     assert job.states[-1] == snapshot.state
+
+
+@pytest.mark.parametrize(("own", "refused"), [(True, False), (False, True)])
+def test_data_of_the_workers_own_may_be_shorter_than_those_of_the_checkpoint(own: bool, refused: bool) -> None:
+    """The checkpoint has the length of the longest; the others were refused when the job was to go on."""
+    kept = Ready(0, 80, 4, own=own)
+    said = other_data(Ready(0, 48, 4, own=own), kept)
+    assert ("its data set has 48 samples, that of the checkpoint 80" in said) == refused
+    assert bool(said) == refused

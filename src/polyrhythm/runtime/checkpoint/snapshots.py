@@ -213,7 +213,7 @@ def decoded(policy: str, text: str) -> Any:
 
 def other_data(own: Ready, kept: Ready) -> str:
     """What a worker says otherwise of its data than the checkpoint; empty if both agree."""
-    if own.dataset_samples != kept.dataset_samples:
+    if own.dataset_samples != kept.dataset_samples and not own.own:  # of their own, which may be of any length
         counts = f"its data set has {own.dataset_samples} samples, that of the checkpoint {kept.dataset_samples}"
         return f"{counts}; give another --checkpoint"
     for name in {**kept.terms, **own.terms}:
