@@ -39,3 +39,23 @@ def test_what_was_cancelled_before_it_began_is_not_computed(tmp_path: Path, opti
     assert trouble([one, other], [2]) == ""
     assert made >= STEPS - 4
     assert behind <= 5
+
+
+def count(rank: int) -> tuple[int, int]:
+    """Samples and steps that a rank says it has made, of three epochs."""
+    model = SampleAttempts(1, SAMPLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with polyrhythm.session(model, optimizer) as session:
+        for _ in range(3):
+            for indices in session.loader(SampleNumbers(SAMPLES), batch_size=BATCH):
+                optimizer.zero_grad()
+                model(0, indices).backward()
+                optimizer.step()
+        return session.metrics["samples"], session.metrics["steps"]
+
+
+@pytest.mark.parametrize("policy", ["k-sync:1", "k-sync:2"])
+def test_a_step_that_is_cancelled_after_its_gradient_was_sent_does_not_count(policy: str) -> None:
+    made = run_job(count, 3, policy=policy)
+    assert sum(samples for samples, _ in made) == 3 * SAMPLES
+    assert sum(steps for _, steps in made) == 3 * STEPS

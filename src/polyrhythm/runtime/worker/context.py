@@ -103,6 +103,12 @@ class Tally:
     computed_s: float = 0.0
     transferred_s: float = 0.0
 
+    def drop(self, samples: int) -> None:
+        """Nothing comes of a step that was counted."""
+        self.steps -= 1
+        self.samples -= samples
+        self.dropped_steps += 1
+
 
 @dataclass(slots=True)
 class WorkerContext:

@@ -15,7 +15,7 @@ from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 
 WITHOUT = Traits()
 VOID = -1
-"""A generation that never is."""
+"""A generation, or number of a step, that never is."""
 
 
 class Granted:
@@ -127,6 +127,13 @@ class ParameterServerMode(Granted):
         self._swaps = traits.reads_early and context.client.full_duplex
         self._swapped: int | None = None
         self._pulled_s = 0.0
+        self._sent = VOID, 0
+        """Number and samples of the step whose gradient was sent last."""
+
+    def follow(self, message: ToWorker) -> None:
+        if isinstance(message, Cancelled) and message.number == self._sent[0]:
+            self._context.tally.drop(self._sent[1])
+        super().follow(message)
 
     def before_step(self, samples: int) -> None:
         """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them."""
@@ -161,6 +168,7 @@ class ParameterServerMode(Granted):
             context.void = True
             return
         transfer_s = self._pulled_s + context.clock() - start
+        self._sent = go.number, samples
         settings, read = context.replica.settings(), context.version if self._swaps else None
         times = context.computed_s, transfer_s, context.loss
         context.client.send(Pushed(go.number, samples, *times, settings=settings, read=read, buffer=buffer))
