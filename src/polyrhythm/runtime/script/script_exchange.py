@@ -37,10 +37,8 @@ class ScriptExchange(DDPExchange):
         if self.joint:
             raise refuse("gradients of several optimizers are not compressed; leave out --compress")
 
-    @property
-    def _may_pass_by(self) -> bool:
-        """Under no_sync() torchrun exchanges nothing either."""
-        return False
+    def awaits_reduction(self) -> bool:
+        return self.by_hand
 
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
         """The gradients of these parameters are the script's; make them the step's."""
@@ -115,9 +113,13 @@ class LaneExchange(ScriptExchange):
         if any(lane.hook is not None for lane in self.lanes):
             raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
 
-    @property
-    def _may_pass_by(self) -> bool:
-        return not self.joint and any(lane.evaluates for lane in self.lanes)
+    def awaits_reduction(self) -> bool:
+        """Of passes in evaluation mode, too; under no_sync() torchrun exchanges nothing either."""
+        for lane in self.lanes:
+            if lane.evaluates and not self.joint:
+                return DDPExchange.awaits_reduction(self)
+        self._passed_by = False
+        return self.by_hand
 
     @property
     def _attended(self) -> Sequence[Attended]:

@@ -97,8 +97,9 @@ class Lane:
         return self.kept[name]
 
     def run(self, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        trains = torch.is_grad_enabled() and (wrapper.training or self.module.training)  # Lightning sets the latter
-        if torch.is_grad_enabled():
+        learns = torch.is_grad_enabled()
+        trains = learns and (wrapper.training or self.module.training)  # Lightning sets the latter
+        if learns:
             self.evaluates = not trains and wrapper.require_backward_grad_sync
         self.called(trains, (inputs, kwargs))
         if trains and self.inner is not None and self.reducing:

@@ -239,13 +239,8 @@ class DDPExchange:
         """Whether gradients are yet to be exchanged in this step: those to compress, or of which DDP saw no pass."""
         if self.reduces:
             seen = any(BACKWARD in model.passes.played for model in self._attended)
-            self._passed_by = not seen and self._may_pass_by and self._has_gradients
+            self._passed_by = not seen and self._has_gradients
         return self.by_hand or self._passed_by
-
-    @property
-    def _may_pass_by(self) -> bool:
-        """Whether gradients of which DistributedDataParallel has seen no pass are to be exchanged all the same."""
-        return True
 
     def reduce_by_hand(self) -> None:
         """What DistributedDataParallel does with gradients: their mean, and the first member's buffers.
