@@ -44,7 +44,7 @@ class EpochPlan:
             raise UsageError(
                 f"{self.samples} samples cannot feed {self.members} workers in synchronous mode"
                 f"{f', with {each} for each because of batch norm' if each > 1 else ''}; "
-                "use fewer workers, more data, or policy asp"
+                f"use fewer workers{' or more data' if self.samples < each else ', more data, or policy asp'}"
             )
 
     @cached_property

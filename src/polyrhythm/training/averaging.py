@@ -200,15 +200,17 @@ def average_states(states: Sequence[OptimizerState], weights: Sequence[float] | 
     if not pairs:
         return OptimizerState({}, {})
     filled, kept = zip(*pairs, strict=True)
-    vectors = {key: average_entry(key, [state.vectors[key] for state in filled], kept) for key in filled[0].vectors}
+    vectors = {key: average_entry(key, filled, kept) for key in filled[0].vectors}
     columns = {key: zip(*(state.numbers[key] for state in filled), strict=True) for key in filled[0].numbers}
     return OptimizerState(vectors, {key: tuple(max(column) for column in rows) for key, rows in columns.items()})
 
 
-def average_entry(key: str, entries: Sequence[StateVector], weights: Sequence[float]) -> StateVector:
-    """One named vector of several states."""
+def average_entry(key: str, states: Sequence[OptimizerState], weights: Sequence[float]) -> StateVector:
+    """One named vector of several states: the mean, or the largest of what is a number of each parameter."""
+    entries, others = [state.vectors[key] for state in states], states[0].vectors.values()
     values, shapes = [entry.values for entry in entries], entries[0].shapes
-    if (any(shapes) or key not in NUMBERS) and sum(weights) > 0:
+    counts = not any(shapes) and (key in NUMBERS or any(any(other.shapes) for other in others))
+    if not counts and sum(weights) > 0:
         return StateVector(weighted_mean(values, weights), shapes)
     return StateVector(torch.stack(values).amax(0), shapes)
 

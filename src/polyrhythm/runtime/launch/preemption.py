@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from polyrhythm.runtime.wire.job_config import JobConfig
 
@@ -59,7 +59,7 @@ def told_ending() -> str:
 
 
 class TerminationWatch:
-    """Hears of SIGTERM in place of the system's own reaction.
+    """Hears of SIGTERM in place of the system's own reaction, and of one that came to the end of a session before.
 
     Whoever ends a job may tell each of its processes, and then the launcher tells its workers, too: what comes again
     within ``config.grace`` is the same. In a job that keeps checkpoints a worker stays for the last one, if its
@@ -70,6 +70,8 @@ class TerminationWatch:
         config: of the job.
     """
 
+    unheeded: ClassVar[bool] = False
+
     def __init__(self, asked: Callable[[], None], config: JobConfig) -> None:
         self._asked, self._config = asked, config
         self._heard_s: float | None = None
@@ -79,11 +81,15 @@ class TerminationWatch:
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._handle)
+        if TerminationWatch.unheeded:
+            TerminationWatch.unheeded = False
+            self._asked()
 
-    def stop(self) -> None:
-        """Nothing is asked any more; the system's own reaction again, unless this process ends already."""
+    def stop(self, ending: bool = False) -> None:
+        """Nothing is asked any more; the system's own reaction again, unless this process is `ending`."""
         self._stopped = True
-        if self._heard_s is None:
+        if not ending:
+            TerminationWatch.unheeded |= self._heard_s is not None
             self._restore()
 
     def _restore(self) -> None:

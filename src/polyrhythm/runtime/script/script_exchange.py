@@ -115,11 +115,20 @@ class LaneExchange(ScriptExchange):
 
     def awaits_reduction(self) -> bool:
         """Of passes in evaluation mode, too; under no_sync() torchrun exchanges nothing either."""
-        for lane in self.lanes:
-            if lane.evaluates and not self.joint:
-                return DDPExchange.awaits_reduction(self)
         self._passed_by = False
-        return self.by_hand
+        for lane in self.lanes:
+            if lane.evaluates and not self.joint and self.reduces and lane.is_unreduced:
+                self._passed_by = True
+        return self.by_hand or self._passed_by
+
+    def reduce_by_hand(self) -> None:
+        if self.by_hand:
+            super().reduce_by_hand()
+            return
+        for lane in self.lanes:
+            if lane.is_unreduced:
+                lane.reduce_rest()
+        self.ahead = False
 
     @property
     def _attended(self) -> Sequence[Attended]:

@@ -5,7 +5,7 @@ module.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
@@ -73,14 +72,21 @@ class Lane:
     def close(self) -> None:
         self.inner, self.reducing = None, False
 
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether a pass was in evaluation mode, and torch's own has heard of none of the step."""
+        return self.inner is not None and self.evaluates and BACKWARD not in self.inner.passes.played
+
     def reduce_rest(self) -> None:
-        """Before a step of torch's own: exchange the gradients that passes in evaluation mode have not."""
-        if self.inner is None or not self.evaluates or BACKWARD in self.inner.passes.played:
-            return
-        group = self.inner.process_group
+        """Exchange the gradients that such a pass has not, before a step.
+
+        Raises:
+            GroupError: when a member is lost; the gradients are unchanged then.
+        """
+        group = self.inner.process_group if self.inner is not None else None
         if isinstance(group, SwitchGroup) and group.generation is not None:
-            with suppress(GroupError):  # which `failure` tells the worker
-                mean_gradients(group.generation, [p for p in self.module.parameters() if p.requires_grad])
+            mean_gradients(group.generation, [p for p in self.module.parameters() if p.requires_grad])
+        self.evaluates = False  # a GradScaler has looked; the step has them
 
     def attribute(self, name: str) -> Any:
         """What torch's own wrapper has under this name.

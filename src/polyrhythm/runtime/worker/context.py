@@ -174,6 +174,7 @@ class WorkerContext:
 
     def tell_end(self, epoch: int, **how: Any) -> None:
         """Tell the coordinator how this worker has come to the end of its loop; see `AtEnd`."""
+        self.replica.check_trained()
         self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, **how))
 
     def begin_epoch(self) -> None:

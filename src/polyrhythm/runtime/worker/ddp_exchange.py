@@ -377,11 +377,9 @@ class DDPExchange:
         return self.group.failure if self.group is not None else None
 
     def _through_ddp(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self._passed_by = not self._model.training
-            if self._model.training:
-                assert self._ddp is not None
-                return self._ddp(*args, **kwargs)
+        if torch.is_grad_enabled() and self._model.training:
+            assert self._ddp is not None
+            return self._ddp(*args, **kwargs)
         return self._core(*args, **kwargs)
 
 

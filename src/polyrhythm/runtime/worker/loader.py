@@ -175,6 +175,8 @@ class LoaderTurns:
     def __init__(self) -> None:
         self.latest: SessionLoader[Any] | None = None
         """The one that has begun the latest epoch."""
+        self.place: EpochPlace | None = None
+        """Where a checkpoint of the script's stands, until the first of them begins an epoch."""
 
     def begin(self, loader: "SessionLoader[Any]") -> None:
         """It begins the next epoch, of as many samples as those before."""
@@ -185,7 +187,9 @@ class LoaderTurns:
                     "all epochs data sets of one length, and read validation data by a plain DataLoader"
                 )
             loader.epoch = max(loader.epoch, latest.epoch)
-        loader.epoch, self.latest = loader.epoch + 1, loader
+        if self.place is not None:
+            loader.resume(self.place)
+        loader.epoch, self.latest, self.place = loader.epoch + 1, loader, None
 
 
 class SessionLoader(Generic[LoaderSample]):
@@ -200,7 +204,6 @@ class SessionLoader(Generic[LoaderSample]):
         accumulate: mini-batches of ``batch_size / accumulate`` that make up one step.
         dealt: the shards from which the workers read instead of one permutation; then `shuffle` says nothing.
         terms: further values that must be the same on all workers, by the name of the argument.
-        resumed: where a checkpoint stands in the first epoch.
         inject: called with a mini-batch and the epoch just before the script gets what it returns.
         workers: of the job, as far as its length needs them.
         own: which samples of a mini-batch this process reads; None: all of them.
@@ -222,7 +225,6 @@ class SessionLoader(Generic[LoaderSample]):
         dealt: Dealt | None = None,
         terms: Mapping[str, Term] = MappingProxyType({}),
         inject: Callable[[Any, int], Any] | None = None,
-        resumed: EpochPlace | None = None,
         workers: int = 1,
         own: Callable[[list[int]], list[int]] | None = None,
         turns: LoaderTurns | None = None,
@@ -248,7 +250,7 @@ class SessionLoader(Generic[LoaderSample]):
             **({"seed": int(seed)} if shuffle or dealt or inject else {}),
         }
         self._content = content_of(dataset)
-        self._resumed = resumed.checked(self._samples, self._terms) if resumed is not None else None
+        self._resumed: Resumption | None = None
         self._inject, self._share = inject, workers
         self._own, self._turns = own or (lambda indices: indices), turns or LoaderTurns()
         self._options = options
@@ -257,6 +259,10 @@ class SessionLoader(Generic[LoaderSample]):
         self._thread = 0
         self.inside = False
         """Whether the script is inside its loop over an epoch."""
+
+    def resume(self, place: EpochPlace) -> None:
+        """Begin the next epoch where a checkpoint stands in it."""
+        self._resumed = place.checked(self._samples, self._terms)
 
     @property
     def samples(self) -> int:

@@ -81,7 +81,6 @@ class Session:
         self._first_epoch, self._turns = 0, LoaderTurns()
         self._handles = list[Any]()
         self._checkpoints: ReplicaCheckpoints | None = None
-        self._place: EpochPlace | None = None
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
@@ -140,7 +139,7 @@ class Session:
         if not self._worker.left and (kind is None or issubclass(kind, DivergedError)):
             bye = Bye(self._client.reported.take(), again=self._again)
             (self._client.train_again if self._again else self._client.send)(bye)
-        self._termination.stop()
+        self._termination.stop(ending=preempted(error))
         self._client.close()
 
     def loader(
@@ -179,7 +178,7 @@ class Session:
         partition, injection = asked_data(self._client.config, self.rank, partition, injection)
         if injection is not None:
             batch_size = self._start_injection(injection, batch_size, seed)
-        made = SessionLoader(
+        return SessionLoader(
             dataset,
             batch_size,
             self._worker,
@@ -192,13 +191,10 @@ class Session:
             dealt=dealt_to(partition, dataset, labels, self.rank, self.world_size, seed),
             terms={**data_terms(partition, injection), "shuffle": bool(shuffle), **self._replica.session_terms},
             inject=self._injector if injection else None,
-            resumed=self._place,
             workers=self.world_size,
             own=self._link.own if self._link is not None else None,
             **options,
         )
-        self._place = None
-        return made
 
     def _start_injection(self, injection: tuple[float, float], batch_size: int, seed: int) -> int:
         """Make the injector, once; samples that this worker draws itself."""
@@ -308,7 +304,7 @@ class Session:
         if not {"epoch", "policy"} <= set(state) <= {"epoch", "policy", "position"}:
             raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1
-        self._place = EpochPlace.of(state["position"]) if "position" in state else None
+        self._turns.place = EpochPlace.of(state["position"]) if "position" in state else None
         policy, config = str(state["policy"]), self._client.config
         where = config.given.get("policy", SESSION)
         if where == SESSION:

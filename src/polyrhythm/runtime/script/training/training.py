@@ -95,7 +95,9 @@ class Training:
 
     def before_scaler(self, optimizer: Optimizer) -> None:
         """A GradScaler is about to look at gradients; it may find infinities, and then no step follows."""
-        if self.session is not None and optimizer in self.warm_up.optimizers:
+        if self.session is None:
+            self.warm_up.reduce_rest()
+        elif optimizer in self.warm_up.optimizers:
             self._steps.unscale()
             self.session.before_scaler(optimizer)
 

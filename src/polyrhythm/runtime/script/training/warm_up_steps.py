@@ -1,11 +1,13 @@
 """Steps that torch makes before the session: what they are made from shows how the session is to go on."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.order import deals_out
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
@@ -110,10 +112,16 @@ class WarmUpSteps:
 
     def before_step(self, optimizer: Optimizer) -> None:
         beside = bool(self._stepped) and optimizer not in self._stepped
-        for lane in self._script.lanes:
-            lane.reduce_rest()
+        self.reduce_rest()
         self.seen.step(optimizer, 0 if self.run is None else self.run.unstepped, beside)
         self._stepped.add(optimizer)
+
+    def reduce_rest(self) -> None:
+        """Of models in evaluation mode, before a step or a GradScaler's look."""
+        for lane in self._script.lanes:
+            if lane.is_unreduced:
+                with suppress(GroupError):  # which `failure` tells the worker
+                    lane.reduce_rest()
 
     def after_step(self, optimizer: Optimizer) -> None:
         if self.run is not None:
