@@ -95,6 +95,20 @@ def test_python_numbers_in_a_state_take_their_maximum() -> None:
     assert average_states(states).numbers == {"step": (3.0, 5.0)}
 
 
+def test_a_number_under_another_name_is_known_by_the_vectors_beside_it() -> None:
+    shapes = {"t": torch.Size(), "momentum": torch.Size([2])}
+    states = [
+        OptimizerState(
+            {key: StateVector(torch.full((max(1, shape.numel()),), value), (shape,)) for key, shape in shapes.items()},
+            {},
+        )
+        for value in (3.0, 6.0)
+    ]
+    mean = average_states(states)
+    assert mean.vectors["t"].values.tolist() == [6.0]
+    assert mean.vectors["momentum"].values.tolist() == [4.5, 4.5]
+
+
 def test_an_entry_of_parameters_without_dimensions_is_averaged_unless_it_counts() -> None:
     shapes = (torch.Size(), torch.Size())
     states = [

@@ -7,6 +7,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
+from functools import partial
 from multiprocessing import get_context
 
 import pytest
@@ -274,8 +275,30 @@ def hear_twice(config: JobConfig) -> None:
     watch.start()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
-        watch.stop()  # the process ends: what the launcher sends meanwhile is no other word
+        watch.stop(ending=True)  # what the launcher sends meanwhile is no other word
     sys.exit(7 if asked == [1] else 1)
+
+
+def test_a_word_at_the_end_of_a_session_is_for_the_next_one() -> None:
+    """Its handler stayed, and every further word was lost in it."""
+    context = get_context("fork")
+    child = context.Process(target=hear_late)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 7
+
+
+def hear_late() -> None:
+    asked: list[int] = []
+    for session in range(2):
+        watch = TerminationWatch(partial(asked.append, session), JobConfig(job="late"))
+        watch.start()
+        if session == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        watch.stop()
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            sys.exit(1)
+    sys.exit(7 if asked == [0, 1] else 2)
 
 
 @pytest.mark.parametrize("asked", [True, False])

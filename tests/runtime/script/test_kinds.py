@@ -20,6 +20,12 @@ def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) ->
         assert torch.equal(weights(ours, rank), weights(theirs, rank))
 
 
+def test_a_model_in_evaluation_mode_beside_one_in_training_is_what_torchrun_makes_of_it(tmp_path: Path) -> None:
+    ours, theirs = adapted(tmp_path / "ours", "beside.py"), plain(tmp_path / "theirs", "beside.py")
+    for rank in ours.ranks:
+        assert torch.equal(weights(ours, rank), weights(theirs, rank))
+
+
 @pytest.mark.parametrize("what", ["double", "own", "sparse adam"])
 def test_replicas_average_what_there_is(tmp_path: Path, what: str) -> None:
     run = adapted(tmp_path, "kinds.py", what, policy="local:4")

@@ -51,3 +51,20 @@ def test_so_are_those_in_data_of_its_own(tmp_path: Path, policy: str) -> None:
     if policy == "bsp":
         assert torch.equal(weights(run, 0), weights(run, 1))
         assert weights(run)[-1] == 1024.0 / 4
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluation"])
+@pytest.mark.parametrize("data", ["dealt", "own"])
+def test_the_first_steps_may_be_left_out(tmp_path: Path, data: str, mode: str) -> None:
+    """They were taken for parts of one step, and the script was refused."""
+    command = "overflow.py", data, mode
+    ours, theirs = adapted(tmp_path / "ours", *command), plain(tmp_path / "theirs", *command)
+    for rank in ours.ranks:
+        assert torch.equal(weights(ours, rank), weights(theirs, rank))
+    assert weights(ours)[-1] == 1024.0 / 4
+
+
+@pytest.mark.parametrize("policy", ["asp", "local:3"])
+def test_so_they_may_under_other_policies(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "overflow.py", "dealt", "train", policy=policy)
+    assert all(weights(run, rank).isfinite().all() for rank in run.ranks)

@@ -109,17 +109,18 @@ def thaw(rank: int, how: str) -> None:
     still, *_, trained = model.children()
     still.requires_grad_(False)
     groups = [{"params": list(trained.parameters())}]
-    optimizer = torch.optim.SGD(groups + [{"params": list(still.parameters())}] * (how == "thawed"), lr=0.1)
+    optimizer = torch.optim.SGD(groups + [{"params": list(still.parameters())}] * (how != "added"), lr=0.1)
     with polyrhythm.session(model, optimizer) as session:
-        for _ in range(EPOCHS):
+        for _ in range(1 if how == "within" else EPOCHS):
             for x, y, _ in session.loader(Numbered(SAMPLES), 4):
                 step(model, optimizer, x, y)
+                still.requires_grad_(how == "within")
             still.requires_grad_(True)
             if how == "added":
                 optimizer.add_param_group({"params": list(still.parameters())})
 
 
-@pytest.mark.parametrize("how", ["thawed", "added"])
+@pytest.mark.parametrize("how", ["thawed", "within", "added"])
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
 def test_what_is_to_train_only_later_is_refused(policy: str, how: str) -> None:
     """Each rank trained it by itself, without a word."""

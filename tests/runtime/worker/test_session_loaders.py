@@ -58,3 +58,26 @@ def test_validation_data_are_refused(policy: str) -> None:
         outcomes = running.join()
     said = "session.loader begins an epoch of 24 samples after one of 40; give all epochs data sets of one length"
     assert all(said in outcome.traceback.splitlines()[-1] for outcome in outcomes)
+
+
+def train_from(rank: int, kept: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
+    """Epochs by turns of two loaders, from a session's state on; that within epoch 1, and its samples until the end."""
+    model, found, samples = make_model(), kept or {}, 0
+    optimizer = make_optimizer(model, lr=0.1)
+    with polyrhythm.session(model, optimizer, epochs=2) as session:
+        if kept:
+            session.load_state_dict(kept)
+        loaders = [session.loader(Numbered(40), batch_size=4) for _ in range(2)]
+        for epoch in range(1 if kept else 0, 2):
+            for number, (x, y, _) in enumerate(loaders[epoch]):
+                step(model, optimizer, x, y)
+                samples += len(x) * (epoch == 1)
+                if not kept and (epoch, number) == (1, 1):
+                    found = session.state_dict()
+    return found, samples
+
+
+def test_of_two_loaders_the_one_that_is_read_goes_on_within_its_epoch() -> None:
+    """That which was made first had the place, and the other one made all of its epoch again."""
+    (kept, _), _ = run_job(train_from, 2, None)
+    assert sum(samples for _, samples in run_job(train_from, 2, kept)) == 40 - 2 * 2 * 4

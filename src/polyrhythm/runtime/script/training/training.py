@@ -96,7 +96,7 @@ class Training:
     def before_scaler(self, optimizer: Optimizer) -> None:
         """A GradScaler is about to look at gradients; it may find infinities, and then no step follows."""
         if self.session is None:
-            self.warm_up.reduce_rest()
+            self.warm_up.before_scaler()
         elif optimizer in self.warm_up.optimizers:
             self._steps.unscale()
             self.session.before_scaler(optimizer)

@@ -93,6 +93,11 @@ class WarmUpStep:
         self._before.clear()
         self.stepped_at = self.stepped_at or script_line()
 
+    def skip(self) -> None:
+        """A GradScaler has left a step out."""
+        self.backwards = self._runs = self._given = 0
+        self._before.clear()
+
     def stepped(self, optimizer: Optimizer) -> None:
         self._after |= {p: summary(p) for group in optimizer.param_groups for p in trainable(group["params"])}
 

@@ -37,6 +37,8 @@ class WarmUpSteps:
         """Mini-batches of a step, whether the job can deal them out, and epochs that are over."""
         self.optimizers: dict[Optimizer, None] = {}
         """Those that have stepped, in the order of their first steps."""
+        self._scaled, self._skipped = False, 0
+        """Whether a GradScaler has looked since the last mini-batch; mini-batches of steps that it left out."""
         self._stepped: set[Optimizer] = set()
         """Those that have since the last mini-batch."""
 
@@ -62,11 +64,19 @@ class WarmUpSteps:
             self.run = None
 
     def given(self, run: Pass) -> None:
+        if self._scaled:
+            self._skip(run)
         self._stepped.clear()
         self.run = run
         self.passes = [each for each in self.passes if each.unstepped and each.inside and each is not run]
         self.passes.append(run)
         self.seen.read()
+
+    def _skip(self, run: Pass) -> None:
+        """The GradScaler has found infinities, so that no step was made of what the script had before."""
+        self._scaled, self._skipped = False, self._skipped + run.unstepped - 1
+        run.unstepped = 1
+        self.seen.skip()
 
     def finished(self, run: Pass) -> None:
         """An epoch that ends in the warm-up step is torch's own."""
@@ -83,7 +93,7 @@ class WarmUpSteps:
         simple = not (self.seen.ahead or several or run.steps > run.batches * len(self.optimizers))
         simple &= not (run.repeated or (self._script.distributed and (run.counted or run.looked_up)))
         self.deals = simple and deals_out(run.loader, self._script.distributed)
-        self.parts = run.batches // run.steps if self.deals else self.seen.parts
+        self.parts = (run.batches - self._skipped) // run.steps if self.deals else self.seen.parts
 
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains:
@@ -112,12 +122,18 @@ class WarmUpSteps:
 
     def before_step(self, optimizer: Optimizer) -> None:
         beside = bool(self._stepped) and optimizer not in self._stepped
-        self.reduce_rest()
+        self._scaled = False
+        self._reduce_rest()
         self.seen.step(optimizer, 0 if self.run is None else self.run.unstepped, beside)
         self._stepped.add(optimizer)
 
-    def reduce_rest(self) -> None:
-        """Of models in evaluation mode, before a step or a GradScaler's look."""
+    def before_scaler(self) -> None:
+        """A GradScaler is about to look at gradients."""
+        self._scaled = True
+        self._reduce_rest()
+
+    def _reduce_rest(self) -> None:
+        """Of models in evaluation mode."""
         for lane in self._script.lanes:
             if lane.is_unreduced:
                 with suppress(GroupError):  # which `failure` tells the worker
