@@ -1,6 +1,7 @@
 """Scripts whose data no job can deal out: every worker reads its own, as it does under torchrun."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_no_model_need_be_called_in_training_mode_and_no_second_mini_batch_be_re
 @pytest.mark.parametrize(("lengths", "half"), [((10, 2), 4 * 24), ((6, 6), 4 * 24), ((8, 2, 2), 4 * 24)])
 def test_a_share_is_one_of_the_samples_of_all_workers(tmp_path: Path, lengths: tuple[int, ...], half: int) -> None:
     """Under bsp the first to end costs the others a mini-batch in each epoch."""
-    settings = {"policy": "switch:bsp@0.5,asp", "trace": str(tmp_path / "traces"), "stand_in": False}
+    settings: dict[str, Any] = {"policy": "switch:bsp@0.5,asp", "trace": str(tmp_path / "traces"), "stand_in": False}
     adapted(tmp_path / "run", "lengths.py", "4", *map(str, lengths), ranks=len(lengths), **settings)
     headers = [Trace.load(path).header for path in sorted((tmp_path / "traces").iterdir())]
     policies = [header.policy for header in headers]

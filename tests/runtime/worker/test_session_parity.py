@@ -13,7 +13,7 @@ from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_j
 
 SAMPLES = 48
 EPOCHS = 3
-MOMENTUM = {"kind": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+MOMENTUM: dict[str, Any] = {"kind": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 PLAIN = {"kind": "SGD", "lr": 0.1}
 ADAM = {"kind": "Adam", "lr": 0.01}
 
@@ -39,13 +39,13 @@ def train_past_ddp(rank: int, how: str) -> tuple[Tensor, Tensor]:
         for _ in range(EPOCHS):
             for x, y, _ in session.loader(Numbered(SAMPLES), 4, shuffle=False):
                 if how == "inner":
-                    step(nn.Sequential(*model), made, x, y)
+                    step(nn.Sequential(*model.children()), made, x, y)
                 else:
                     step(model, made, x, y)
         copied = pickle.loads(pickle.dumps(model)) if how == "inner" else copy.deepcopy(model)  # noqa: S301
     step(model, make_optimizer(model, lr=1.0), x, y)  # of which the copy knows nothing
     assert not torch.equal(flat(copied), flat(model))
-    return flat(copied), copied(x) - nn.Sequential(*copied)(x)
+    return flat(copied), copied(x) - nn.Sequential(*copied.children())(x)
 
 
 def train_alone(batch_size: int, optimizer: dict[str, Any]) -> Tensor:

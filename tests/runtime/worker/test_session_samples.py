@@ -68,7 +68,7 @@ def train_with_batch_norm(rank: int, samples: int, accumulate: int = 1) -> list[
         for x, y, _index in session.loader(Numbered(samples), batch_size=BATCH, accumulate=accumulate):
             sizes.append(len(x))
             loss = nn.functional.cross_entropy(model(x), y) / accumulate
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             if session.step_due:
                 optimizer.step()
                 optimizer.zero_grad()
