@@ -15,7 +15,7 @@ import pytest
 import polyrhythm
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.preemption import SETTLE_S, TerminationWatch, ending_file, tell_ending
+from polyrhythm.runtime.launch.preemption import ENDING, SETTLE_S, TerminationWatch, file_in_memory, tell_ending
 from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.job_config import JobConfig
 from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
@@ -306,7 +306,7 @@ def hear_late() -> None:
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_worker_stays_for_the_last_checkpoint_if_its_launcher_ends_too(asked: bool) -> None:
     left = threading.Event()
-    with ending_file():
+    with file_in_memory(ENDING):
         watch = TerminationWatch(left.set, JobConfig(job="last", checkpoint="kept"))
         watch.start()
         try:

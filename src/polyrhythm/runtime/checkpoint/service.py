@@ -115,10 +115,9 @@ class JobCheckpoints:
 
         No checkpoint where others have the state, and neither at a start; both are as in `JobInfo`.
         """
-        found, job = self._keeper.found if self._keeper is not None else None, self._coordinator.job
-        if found is None or job.epoch >= 0:
-            return "", self.counted_from
-        return str(found.path), self.counted_from
+        found = self._keeper.found if self._keeper is not None else None
+        others_have = self._coordinator.job.epoch >= 0
+        return "" if found is None or others_have else str(found.path), self.counted_from
 
     @property
     def counted_from(self) -> int | None:

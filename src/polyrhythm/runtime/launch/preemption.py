@@ -33,14 +33,14 @@ def preempted(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def ending_file() -> Iterator[None]:
-    """Where this launcher says how far it is; in memory, so that nothing is left over."""
-    with open(os.memfd_create("polyrhythm-ending"), "rb") as file:
-        os.environ[ENDING] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+def file_in_memory(variable: str) -> Iterator[None]:
+    """A file that those whom this process starts find under an environment variable; however it ends, none is left."""
+    with open(os.memfd_create(variable), "rb") as file:
+        os.environ[variable] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         try:
             yield
         finally:
-            del os.environ[ENDING]
+            del os.environ[variable]
 
 
 def tell_ending(word: Literal["keeps", "over"]) -> None:

@@ -1,8 +1,8 @@
 """Workers that have died are started again by the launcher of their host, and join the job where it is."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from polyrhythm.errors import BROKEN, REFUSED
 from polyrhythm.runtime.launch.forked import RunningProcess
@@ -62,17 +62,6 @@ class Restarts:
     def first_code(self, rank: int, code: int) -> int:
         """What counts for the job: of one that was started again and failed, how it had ended first."""
         return self._codes.get(rank, code) if code not in (0, LEFT) else code
-
-
-@contextmanager
-def joined_file() -> Iterator[None]:
-    """Where workers that are started here say that they have joined; in memory, so that nothing is left over."""
-    with open(os.memfd_create("polyrhythm-joined"), "rb") as joined:
-        os.environ[JOINED] = f"/proc/{os.getpid()}/fd/{joined.fileno()}"
-        try:
-            yield
-        finally:
-            del os.environ[JOINED]
 
 
 def tell_joined(rank: int) -> None:

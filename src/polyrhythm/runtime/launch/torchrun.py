@@ -27,7 +27,7 @@ from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, Wo
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
-from polyrhythm.runtime.launch.preemption import LEFT, ending_file
+from polyrhythm.runtime.launch.preemption import ENDING, LEFT, file_in_memory
 from polyrhythm.runtime.launch.process_watch import ProcessWatch
 from polyrhythm.runtime.launch.rendezvous import (
     COORDINATOR,
@@ -37,7 +37,7 @@ from polyrhythm.runtime.launch.rendezvous import (
     answers,
     wait_for_coordinator,
 )
-from polyrhythm.runtime.launch.restarts import COUNT, MOST, Restarts, joined_file
+from polyrhythm.runtime.launch.restarts import COUNT, JOINED, MOST, Restarts
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
@@ -186,10 +186,8 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
         check_watch(shown)
     if not plan.node.rank:
         check_outputs(shown)
-    # In memory, so that nothing is left over however this process ends.
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
-    with ports as kept, open(os.memfd_create("polyrhythm-said"), "rb") as said, joined_file(), ending_file():
-        os.environ[SAID] = f"/proc/{os.getpid()}/fd/{said.fileno()}"
+    with ports as kept, file_in_memory(SAID), file_in_memory(JOINED), file_in_memory(ENDING):
         codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))
 
