@@ -37,6 +37,7 @@ from polyrhythm.runtime.coordinator.process import serve
 from polyrhythm.runtime.wire import protocol as control
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.event_loop import Loop
+from polyrhythm.runtime.wire.frames import encode
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.segments import packed
@@ -149,7 +150,7 @@ class ThinWorker:
         records = packed(control.MeasuredStep(1.0)) * self.workers if self.measures else b""
         now = time.perf_counter()
         made = control.Stepped(self.step, 1, STEP_S, self.step + 1, wait_s=0.0, records=records, at_s=now)
-        self.channel.hold(made)
+        self.channel.hold(encode(made))
         if self.step == self.tokens[0].tell or now - self.told_s > 2 * PERIOD_S:
             self.told_s = now
             self.channel.release()

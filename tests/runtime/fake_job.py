@@ -124,6 +124,10 @@ class FakeJob:
         else:
             self.mail.append((worker, message))
 
+    def send_all(self, workers: Sequence[int], message: control.TakePart) -> None:
+        for worker in workers:
+            self.send(worker, message)
+
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings
     ) -> None:

@@ -1,6 +1,7 @@
 """The way into a phase, by itself and on the coordinator."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -103,6 +104,9 @@ class Office:
 
     def send(self, worker: int, message: object) -> None:
         self.sent.append((worker, message))
+
+    def send_all(self, workers: Sequence[int], message: object) -> None:
+        self.sent += [(worker, message) for worker in workers]
 
     def cut(self, reason: str, after: int = 0) -> None:
         self.cuts.append(reason)

@@ -80,7 +80,7 @@ def test_messages_and_payloads_arrive_in_order(pair: Pair) -> None:
 def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair) -> None:
     messages = [PushGradient(number, 0) for number in range(4)]
     for message in messages[:-1]:
-        pair.left.hold(message)
+        pair.left.hold(encode(message))
     pair.left.send(messages[-1])
     pair.until(lambda: len(pair.log.messages) == 4)
     assert pair.log.messages == messages
@@ -89,12 +89,19 @@ def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair) -> None:
 def test_what_is_held_can_be_released(pair: Pair) -> None:
     pair.left.release()
     for number in range(3):
-        pair.left.hold(PushGradient(number, 0))
+        pair.left.hold(encode(PushGradient(number, 0)))
     pair.left.release()
     pair.until(lambda: len(pair.log.messages) == 3)
     pair.left.send(Pull(1))
     pair.until(lambda: len(pair.log.messages) == 4)
     assert pair.log.messages == [*(PushGradient(number, 0) for number in range(3)), Pull(1)]
+
+
+def test_what_all_are_sent_goes_in_front_of_what_each_is_sent_next(pair: Pair) -> None:
+    pair.loop.send_all([pair.left, pair.right], Pull(1))
+    pair.left.send(Pull(2))
+    pair.until(lambda: pair.log.messages == [Pull(1), Pull(2)] and pair.back.messages == [Pull(1)])
+    assert pair.loop.run_until(lambda: not (pair.left.held or pair.right.held), 0.0)
 
 
 def test_both_directions_at_once_do_not_wait_for_each_other(pair: Pair) -> None:

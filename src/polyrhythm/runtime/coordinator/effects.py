@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from polyrhythm.core import Cluster, Decisions, Event, LeftReason, Policy, Ticket
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.returned import JobState
-from polyrhythm.runtime.wire.protocol import ToWorker
+from polyrhythm.runtime.wire.protocol import TakePart, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import GroupSettings
 
 
@@ -14,6 +14,9 @@ class CoordinatorEffects(Protocol):
     """What the coordinator needs from the process that it runs in."""
 
     def send(self, worker: int, message: ToWorker | JobState) -> None: ...
+
+    def send_all(self, workers: Sequence[int], message: TakePart) -> None:
+        """Say the same to these workers, in front of what each of them is told next about the event at hand."""
 
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings

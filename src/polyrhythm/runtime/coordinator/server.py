@@ -53,6 +53,7 @@ from polyrhythm.runtime.wire.protocol import (
     NonFiniteLoss,
     Propose,
     Pushed,
+    TakePart,
     ToCoordinator,
     ToWorker,
 )
@@ -164,6 +165,9 @@ class CoordinatorServer:
             self.monitor.diverged(message.reason)
         if worker in self.channels:
             self._recovery.send(self.channels[worker], message)
+
+    def send_all(self, workers: Sequence[int], message: TakePart) -> None:
+        self._recovery.send_all([self.channels[worker] for worker in workers if worker in self.channels], message)
 
     def apply(
         self, tickets: Sequence[Ticket], weights: Sequence[float], staleness: Sequence[int], settings: GroupSettings

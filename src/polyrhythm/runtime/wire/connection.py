@@ -107,7 +107,7 @@ class Channel:
         self.takes_fds = takes_fds and self.local
         self._holds_more = sock.pending if isinstance(sock, TlsSocket) else None
         self._queue: deque[Outgoing] = deque()
-        self.held: list[Any] = []
+        self.held: list[bytes] = []
         self._reason = ""
 
     @property
@@ -115,13 +115,13 @@ class Channel:
         """Whether bytes wait for the peer to take them; a payload must not change until they are gone."""
         return bool(self._queue)
 
-    def hold(self, message: Any) -> None:
-        """Send a frame in front of the next one: both cost one call, here and at the peer."""
-        self.held.append(message)
+    def hold(self, frame: bytes) -> None:
+        """Send a frame, as `encode` makes it, in front of the next one: both cost one call, here and at the peer."""
+        self.held.append(frame)
 
     def release(self) -> None:
         if self.held:
-            self.send(self.held.pop())
+            self._pass_on([memoryview(self._behind_held(b""))])
 
     def send(
         self, message: Any, payload: memoryview | None = None, about: Payload | None = None, fds: Sequence[int] = ()
@@ -135,13 +135,17 @@ class Channel:
             fds: file descriptors to hand over.
         """
         frame = encode(message, about)
-        if self.held:
-            held, self.held = self.held, []
-            frame = b"".join((*map(encode, held), frame))
+        first = memoryview(self._behind_held(frame) if self.held else frame)
+        self._pass_on([first] if payload is None else [first, payload], fds)
+
+    def _behind_held(self, frame: bytes) -> bytes:
+        held, self.held = self.held, []
+        return b"".join((*held, frame))
+
+    def _pass_on(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
         if self.closed:
             return
-        first = memoryview(frame)
-        parts = [first] if payload is None else [first, payload]
+        first = parts[0]
         if not self._queue and not (parts := self._send_now(parts, fds)):
             return
         for part in parts:

@@ -12,14 +12,15 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler
+from polyrhythm.runtime.wire.frames import encode
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -167,6 +168,18 @@ class Loop:
         """Serve a channel no more, and leave it open for another loop."""
         self.closing(channel)
         channel.watcher = None
+
+    def send_all(self, channels: Sequence[Channel], message: Any) -> None:
+        """Send the same on all of these, each in front of what is sent on it next, at the latest after this turn."""
+        frame = encode(message)
+        for channel in channels:
+            channel.hold(frame)
+
+        def release() -> None:
+            for channel in channels:
+                channel.release()
+
+        self.call_later(0.0, release)
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> LoopTimer:
         timer = LoopTimer(time_s, next(self._numbers), callback)

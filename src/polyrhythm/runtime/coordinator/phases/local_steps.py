@@ -340,10 +340,9 @@ class LocalStepPhase(ParameterServerPhase):
         parts = {*sync.workers, *(sync.adopters or ())}
         self._open[self._merges] = {worker: self._unmerged.pop(worker, []) for worker in parts}
         self._job.merging()
-        for worker in self.live:
-            if worker not in self._collective_failed:
-                self._unanswered[worker].add(self._merges)
-                self._job.effects.send(worker, TakePart(self._merges, sync))
+        for worker in (sound := self.sound):
+            self._unanswered[worker].add(self._merges)
+        self._job.effects.send_all(sound, TakePart(self._merges, sync))
 
     def _cut_if_due(self) -> None:
         """End the exchanges in which others would wait for a lost worker for ever."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -101,6 +101,14 @@ class JobRecovery:
     def recovers(self) -> bool:
         """Whether the job outlives its coordinator and its servers."""
         return self._memory is not None
+
+    def send_all(self, channels: Sequence[Channel], message: Any) -> None:
+        """As `send`, the same to all, in front of what each of them is told next."""
+        if self._writer is None or not self._writer.holds_back:
+            self._server.loop.send_all(channels, message)
+            return
+        for channel in channels:
+            self.send(channel, message)
 
     def open(self, server: RecoveringServer) -> float:
         """Take up the job, if there is one; when its clock was 0."""

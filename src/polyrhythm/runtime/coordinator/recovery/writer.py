@@ -95,6 +95,11 @@ class RecordWriter:
         else:
             self._held.append((channel, message))
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether nothing is said to workers now."""
+        return self._held is not None
+
     def refresh(self) -> None:
         """What a policy learns from the times of its workers none of these knows, nor what the servers have."""
         record, job = self.record, self._job
