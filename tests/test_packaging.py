@@ -35,3 +35,9 @@ def test_every_dependency_has_a_tested_version_in_its_range(text: str) -> None:
 
 def test_the_tested_versions_come_from_public_releases() -> None:
     assert [str(line) for line in CONSTRAINTS.values() if line.url or "+" in str(line)] == []
+
+
+def test_scripts_that_tests_start_are_not_imported_to_collect_them() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    folders = {str(folder.relative_to(ROOT)) for folder in (ROOT / "tests").rglob("scripts")}
+    assert folders <= set(options["norecursedirs"])
