@@ -315,11 +315,11 @@ class ESync(Policy[ESyncState]):
 
     def weighting(self, devices: list[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
         """Weights of the deltas, and how their mean is applied."""
-        inverse = tuple(1 / device.steps for device in devices)
         if self.weights == "uniform":
             return None, None
         if self.weights == "samples":
             return tuple(float(device.samples) for device in devices), None
+        inverse = tuple(1 / device.steps for device in devices)
         if self.weights == "inverse":
             return inverse, None
         mean_steps = sum(device.steps for device in devices) / len(devices)

@@ -1,6 +1,6 @@
-"""What is measured of gradients for policies that look at them."""
+"""What is measured of gradients for policies that look at them, and of parameters for who has changed them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,3 +17,14 @@ def squared_norm(gradients: Iterable[Tensor]) -> float:
     dense = (each.coalesce().values() if each.is_sparse else each for each in gradients)
     tensors = [each if each.dtype in (torch.float32, torch.float64) else each.float() for each in dense]
     return float(torch.stack(torch._foreach_norm(tensors)).square_().sum()) if tensors else 0.0
+
+
+def sizes_of(parameters: Sequence[Tensor]) -> Tensor:
+    """Two norms of each of these, which hardly any change of its values leaves as they are.
+
+    >>> sizes_of([torch.tensor([3.0, -4.0])]).tolist()
+    [5.0, 7.0]
+    """
+    values = [parameter.detach() for parameter in parameters]
+    norms = [norm.double().cpu() for order in (2, 1) for norm in torch._foreach_norm(values, order)]
+    return torch.stack(norms).nan_to_num()

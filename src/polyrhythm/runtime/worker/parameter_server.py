@@ -6,16 +6,28 @@ Also what it has in common with workers that step on replicas: the coordinator g
 from collections import deque
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from polyrhythm.core import Settings, Traits
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import CoordinatorLostError
+from polyrhythm.errors import CoordinatorLostError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Ready, Skipped, ToWorker
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
+from polyrhythm.training.signals import sizes_of
 
 WITHOUT = Traits()
 VOID = -1
 """A generation, or number of a step, that never is."""
+
+FIRST_LOOKS, LOOK_EVERY = 3, 256
+"""Steps of a phase in which it is looked whether the script writes into parameters: the first, and then one in so many."""
+
+WRITTEN = (
+    "the script changes parameters by itself, such as to clip or load them, but those of the job are on servers, which "
+    "do not see it; do it before the session, or use a policy on workers, such as bsp or local"
+)
 
 
 class Granted:
@@ -129,6 +141,9 @@ class ParameterServerMode(Granted):
         self._pulled_s = 0.0
         self._sent = VOID, 0
         """Number and samples of the step whose gradient was sent last."""
+        self._read = 0
+        self._sizes: Tensor | None = None
+        """Of the parameters, as they were read for the step under way, if it is looked at."""
 
     def follow(self, message: ToWorker) -> None:
         if isinstance(message, Cancelled) and message.number == self._sent[0]:
@@ -136,7 +151,14 @@ class ParameterServerMode(Granted):
         super().follow(message)
 
     def before_step(self, samples: int) -> None:
-        """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them."""
+        """Send the gradients, unless the step was cancelled meanwhile, and keep the script's optimizer from them.
+
+        Raises:
+            UsageError: if the script has written into parameters since they were read.
+        """
+        sizes, self._sizes = self._sizes, None
+        if sizes is not None and not torch.equal(sizes, sizes_of(self._context.replica.parameters)):
+            raise UsageError(WRITTEN)
         self._push(samples)
         self._context.replica.hide_gradients()
 
@@ -188,3 +210,6 @@ class ParameterServerMode(Granted):
             context.version = go.version
         self._pulled_s = context.clock() - start
         context.tally.transferred_s += self._pulled_s
+        self._read += 1
+        looks = self._read <= FIRST_LOOKS or self._read % LOOK_EVERY == 0
+        self._sizes = sizes_of(context.replica.parameters) if looks else None

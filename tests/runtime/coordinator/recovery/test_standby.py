@@ -81,16 +81,20 @@ def test_numbers_that_cannot_be_are_refused(message: RecordBytes) -> None:
         job.standby.destination(message, Payload("uint8", 2))
 
 
-def test_who_was_stopped_itself_asks_for_the_record_again() -> None:
-    """The coordinator may have gone on without it."""
+@pytest.mark.parametrize("noticed", [False, True])
+def test_who_was_stopped_itself_asks_for_the_record_again(noticed: bool) -> None:
+    """The coordinator may have gone on without it, and have closed the connection."""
     job = Followed()
     job.keep(1)
     job.standby._forget_if_stopped()
     assert job.standby._newest is not None
-    job.time.now_s += HANG_AFTER_S
+    if noticed:
+        job.standby.lost("the coordinator closed the connection")
+    job.time.now_s += 2 * HANG_AFTER_S
     job.standby._forget_if_stopped()
     assert job.standby._newest is None
     assert job.standby._channel is None
+    assert not job.standby._is_silent
 
 
 def test_the_connection_ends_with_the_job() -> None:

@@ -123,9 +123,11 @@ class Standby:
     def _forget_if_stopped(self) -> None:
         """The coordinator may have gone on without this process, and its newest record be an old one."""
         now_s = self._loop.clock()
-        if now_s - self._looked_s > self._config.hang_after / 2 and self._channel is not None:
-            self._channel.close()
+        if now_s - self._looked_s > self._config.hang_after / 2:
+            if self._channel is not None:
+                self._channel.close()
             self._channel = self._newest = None
+            self._heard_s = now_s  # it was this process that heard nothing
         self._looked_s = now_s
 
     def _meet(self) -> bool:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from polyrhythm.training.signals import sizes_of
+
 LOADED = (
     "the script loads parameters within its loop, where the job's are on servers or come from averages and do not "
     "follow; load them between two epochs of a loader, or use bsp"
@@ -77,14 +79,3 @@ class LoadedValues:
         if self._at_end is None:
             return False
         return self.optimizer or not torch.equal(self._at_end, sizes_of(self._parameters))
-
-
-def sizes_of(parameters: Sequence[Tensor]) -> Tensor:
-    """Two norms of each of these, which hardly any change of its values leaves as they are.
-
-    >>> sizes_of([torch.tensor([3.0, -4.0])]).tolist()
-    [5.0, 7.0]
-    """
-    values = [parameter.detach() for parameter in parameters]
-    norms = [norm.double().cpu() for order in (2, 1) for norm in torch._foreach_norm(values, order)]
-    return torch.stack(norms).nan_to_num()
