@@ -55,6 +55,17 @@ def test_what_is_frozen_or_not_later_changes_no_number_of_groups() -> None:
     assert len(replica.spec().groups) == 2
 
 
+def test_a_group_that_comes_later_is_none_of_the_replicas() -> None:
+    """A script may add one between two trainings, and what servers have of the first one is fetched after that."""
+    first, second, last = layers(0)
+    first.requires_grad_(True)
+    parts = [torch.optim.SGD(layer.parameters(), lr=rate) for layer, rate in ((first, 0.1), (second, 0.2))]
+    replica = ScriptReplica(nn.ModuleList([first, second, last]), JointOptimizer(parts), moving={})
+    parts[0].add_param_group({"params": list(last.parameters()), "lr": 0.3})
+    assert [group["lr"] for group in replica.settings()] == [0.1, 0.2]
+    replica.import_state(replica.export_state())
+
+
 def test_an_idle_group_is_named_by_its_number_in_the_optimizers() -> None:
     model = layers(0)
     parts = [torch.optim.SGD(layer.parameters(), lr=0.1 * (n + 1)) for n, layer in enumerate(model)]

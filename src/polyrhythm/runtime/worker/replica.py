@@ -69,7 +69,7 @@ class ScriptReplica:
         self.parameters: list[nn.Parameter] = [p for group in self._groups for p in group]
         if moving is None:
             check_complete(named, self.parameters)
-        self._kinds = [kind for kind, _ in pairs]
+        self._counts = [len(part.param_groups) for part in parts_of(optimizer)]
         self.names = {named[p]: p for p in self.parameters}
         self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in self._groups))
         parts = (tuple(Parameter(one.name, tuple(one.shape)) for one in group) for group in self.layout.groups)
@@ -211,8 +211,9 @@ class ScriptReplica:
         )
 
     def _rows(self) -> list[tuple[type[Optimizer], dict[str, Any]]]:
-        """Class and entries of each group of which something is trained, as in the layout."""
-        rows = list(zip(self._kinds, self.optimizer.param_groups, strict=True))
+        """Class and entries of each group of which something is trained, as in the layout; none that came later."""
+        parts = zip(parts_of(self.optimizer), self._counts, strict=True)
+        rows = [(type(part), group) for part, count in parts for group in part.param_groups[:count]]
         return [rows[number] for number in self._trained]
 
     @property
