@@ -63,7 +63,7 @@ class Job:
     shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` as in
     `Ready`.
     `settled` is called when all have in their replicas what any of them had before they met, `merging` before replicas
-    are told to meet.
+    are told to meet, `chosen` when another policy has been chosen for the job, before anybody is told.
     """
 
     planned: int
@@ -92,6 +92,7 @@ class Job:
     policy_failed: Callable[[PolicyError], None] = reraise
     settled: Callable[[], None] = lambda: None
     merging: Callable[[], None] = lambda: None
+    chosen: Callable[[], None] = lambda: None
     observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False

@@ -351,6 +351,7 @@ class PolicyChoice:
         self._notice(f"{error}; {failed.spec} is out of force, and {before.spec} goes on")
         self.take(before)
         self._changed(before, True)
+        self._job.chosen()
 
     def _adopt_if_confirmed(self) -> None:
         proposal = self._proposal
@@ -361,6 +362,7 @@ class PolicyChoice:
             self._before = self._began
             self.take(proposal.policy)
             self._changed(proposal.policy, False)
+            self._job.chosen()
         proposal.end()
 
     def _refuse(self, reason: str) -> None:

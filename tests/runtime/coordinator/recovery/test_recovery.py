@@ -181,6 +181,23 @@ def test_what_is_asked_for_while_workers_come_back_waits_for_them(memory: Recove
     server.loop.close()
 
 
+def test_a_policy_that_was_promised_is_known_to_the_next_coordinator(memory: RecoveryMemory) -> None:
+    memory.write(record_of("bsp"))
+    server = CoordinatorServer(JobConfig(job=f"promised-{os.getpid()}", workers=2), memory=memory)
+    for worker in (0, 1):
+        server.hear(worker, Returned(ready=Ready(0, 60, 3), phase=server.coordinator.phase, run=1))
+    promised = list[str]()
+
+    def answer(refusal: str) -> None:
+        kept = memory.read()
+        assert kept is not None
+        promised.extend([refusal, msgspec.msgpack.decode(kept.record, type=JobRecord).chosen])
+
+    server.act(server.coordinator.choice.propose, parse_policy("ssp:3"), answer)
+    assert promised == ["", "ssp:3"]
+    server.loop.close()
+
+
 def test_who_cannot_take_part_any_more_is_told(memory: RecoveryMemory) -> None:
     server, recovery = opened(memory, fresh_job())
     recovery.heard(1, Ready(0, 60, 3))

@@ -121,6 +121,7 @@ class JobRecovery:
         self.made = self._memory.made
         coordinator.note = self._note
         coordinator.job.settled = coordinator.job.merging = self._note_replicas
+        coordinator.job.chosen = self.learned
         server.loop.call_later(self._writer.period_s, self._refresh)
         if record is None:
             for rank in self._memory.excused:
@@ -183,7 +184,7 @@ class JobRecovery:
             self._writer.note(stand)
 
     def learned(self) -> None:
-        """What has just been learned is not to be lost: that the job goes back."""
+        """What has just been learned is not to be lost: that the job goes back, or which policy is chosen."""
         if self._writer is not None and self.returning is None:
             self._writer.write_again()
 

@@ -128,6 +128,7 @@ class RecordWriter:
         """Where workers are told of nothing new; the servers may have gone on, and policies have learned."""
         record, job = self.record, self._job
         if record is None or self._writing:
+            self._due = self._writing
             return
         if job.coordinator.on_servers and not job.coordinator.entering:
             self.record = job.coordinator.record(job.config, record.stand, job.started_s)
