@@ -12,7 +12,7 @@ from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
-from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment
+from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment, misspelt
 from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
 from polyrhythm.runtime.wire.setting_values import label
 
@@ -224,7 +224,8 @@ def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment
     in_file = {name: Given(value, path) for name, value in (read_job_file(path) if path else {}).items()}
     for layer in (in_file, ours):
         refuse_meaningless(parser, layer)
-    return combined(from_environment(environment), in_file, ours)
+    choice = combined(from_environment(environment), in_file, ours)
+    return choice._replace(overruled=(*choice.overruled, *misspelt(environment)))
 
 
 def expanded(parser: argparse.ArgumentParser, flags: Sequence[str]) -> Expanded:

@@ -15,6 +15,7 @@ two of the places 2 to 5 differ, one line at the start says which one holds.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -45,8 +46,13 @@ LOOP_FROM = "loop_from"
 HANDED_ON = "POLYRHYTHM_JOB_CONFIG"
 """Environment variable with the config as JSON, for workers that somebody else has started."""
 
+OURS = "POLYRHYTHM_"
+
+LIKE = 0.82
+"""How much alike, of 1, two names are of which one is taken for the other; PORT and REPORT are at 0.8."""
+
 VARIABLES = {
-    name: f"{'PET' if name in TorchrunFlags.__struct_fields__ else 'POLYRHYTHM'}_{name.upper()}"
+    name: f"{'PET_' if name in TorchrunFlags.__struct_fields__ else OURS}{name.upper()}"
     for name in TYPES
     if name not in INTERNAL
 }
@@ -61,7 +67,7 @@ EARLY = (HANDED_ON, *(VARIABLES[name] for name in DATA))
 
 
 class Choice(NamedTuple):
-    """What holds, and a line for each setting about which two places differ."""
+    """What holds, and a line for each setting that was given and does not."""
 
     chosen: dict[str, Given]
     overruled: tuple[str, ...]
@@ -97,6 +103,18 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
         for name, text in texts.items()
         if text
     }
+
+
+def misspelt(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each variable that nearly has the name of one of ours, and so does nothing.
+
+    >>> misspelt({"POLYRHYTHM_POLCY": "asp", "POLYRHYTHM_PORT": "29400", "POLYRHYTHM_POLICY": "asp"})
+    ('POLYRHYTHM_POLCY does nothing: did you mean POLYRHYTHM_POLICY?',)
+    """
+    ours, prefix = [name for name in VARIABLES.values() if name.startswith(OURS)], len(OURS)
+    unknown = [name for name in environment if name.startswith(OURS) and name not in ours]
+    near = {name: get_close_matches(name[prefix:], [each[prefix:] for each in ours], 1, LIKE) for name in unknown}
+    return tuple(f"{name} does nothing: did you mean {OURS}{found[0]}?" for name, found in near.items() if found)
 
 
 def combined(*layers: ConfigLayer) -> Choice:

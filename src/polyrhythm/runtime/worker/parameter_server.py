@@ -22,7 +22,7 @@ VOID = -1
 """A generation, or number of a step, that never is."""
 
 FIRST_LOOKS, LOOK_EVERY = 3, 256
-"""Steps of a phase in which it is looked whether the script writes into parameters: the first, and then one in so many."""
+"""Steps of a phase in which it is looked whether the script writes into parameters: the first, then one in so many."""
 
 WRITTEN = (
     "the script changes parameters by itself, such as to clip or load them, but those of the job are on servers, which "
