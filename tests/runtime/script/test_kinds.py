@@ -20,10 +20,18 @@ def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) ->
         assert torch.equal(weights(ours, rank), weights(theirs, rank))
 
 
-def test_a_model_in_evaluation_mode_beside_one_in_training_is_what_torchrun_makes_of_it(tmp_path: Path) -> None:
-    ours, theirs = adapted(tmp_path / "ours", "beside.py"), plain(tmp_path / "theirs", "beside.py")
+@pytest.mark.parametrize("script", ["beside.py", "within.py"])
+def test_a_script_of_another_kind_is_what_torchrun_makes_of_it(tmp_path: Path, script: str) -> None:
+    """Evaluation mode beside training; steps within the wrapper's forward."""
+    ours, theirs = adapted(tmp_path / "ours", script), plain(tmp_path / "theirs", script)
     for rank in ours.ranks:
         assert torch.equal(weights(ours, rank), weights(theirs, rank))
+
+
+@pytest.mark.parametrize("policy", ["local:4", "selsync:0.3", "asp"])
+def test_steps_within_the_forward_follow_other_policies(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "within.py", policy=policy, stand_in=False)
+    assert torch.equal(weights(run, 0), weights(run, 1))
 
 
 @pytest.mark.parametrize("what", ["double", "own", "sparse adam"])

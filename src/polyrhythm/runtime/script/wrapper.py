@@ -55,7 +55,8 @@ class Lane:
         self.inner: Inner | None = None
         self.kept: dict[str, Any] = {}
         """What torch's own has said of itself, as it was made."""
-        self.reducing = False
+        self.reducing = self.inside = False
+        """Whether passes are exchanged, and whether one is under way."""
         self.last = True
         """Whether the next backward pass is the last one before a step, as far as the session knows; then the script's
         no_sync() decides.
@@ -109,10 +110,19 @@ class Lane:
             self.evaluates = not trains and wrapper.require_backward_grad_sync
         self.called(trains, (inputs, kwargs))
         if trains and self.inner is not None and self.reducing:
-            reduce_next(self.inner, self.last and wrapper.require_backward_grad_sync)
-            # Its __call__ would only look for hooks, which are the wrapper's.
-            return self.inner.forward(*inputs, **kwargs)
+            self.inside = True
+            try:
+                self.follow(wrapper)
+                # Its __call__ would only look for hooks, which are the wrapper's.
+                return self.inner.forward(*inputs, **kwargs)
+            finally:
+                self.inside = False
         return self._alone(inputs, kwargs)
+
+    def follow(self, wrapper: "ScriptDDP") -> None:
+        """Exchange what comes of the pass under way, unless the script does without; it may say so within the pass."""
+        if self.inside and self.inner is not None:
+            reduce_next(self.inner, self.last and wrapper.require_backward_grad_sync)
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         devices = self.options.get("device_ids")
@@ -125,6 +135,17 @@ class ScriptDDP(TorchDDP):
     """The script's wrapper. A copy of it, as for a moving average, is a wrapper without an exchange."""
 
     _lane: Lane | None
+    _exchanges: bool
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        return self._exchanges
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, exchanges: bool) -> None:
+        self.__dict__["_exchanges"] = exchanges
+        if (lane := self.__dict__.get("_lane")) is not None:
+            lane.follow(self)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self._lane is None:
