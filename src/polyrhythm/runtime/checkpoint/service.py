@@ -62,7 +62,7 @@ class JobCheckpoints:
     def open(self, config: JobConfig, under_way: bool) -> None:
         """A job that is under way, whose coordinator has died, goes on if its folder is out of reach just now."""
         self._kept_at_all = config.checkpoint is not None
-        if config.checkpoint is None or self._keeper is not None:
+        if config.checkpoint is None or self._keeper is not None or self._refusal:
             return
         try:
             self._keeper = CheckpointKeeper(config, self._settled)
