@@ -134,3 +134,10 @@ def test_who_stands_outside_of_its_loop_still_has_its_data() -> None:
 
 def test_of_an_epoch_of_unknown_length_there_is_no_share() -> None:
     assert of_own_data(0, 0).cluster(2).workload_samples >= UNKNOWN
+
+
+def test_nobody_goes_on_without_the_last_of_those_who_have_not_joined(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(2, cast(Any, Sent()), lambda: 0.0)
+    assert job.excuse(1)
+    assert job.excuse(0)
+    assert caplog.messages == ["rank 1 has not joined; going on without it", "rank 0 has not joined"]

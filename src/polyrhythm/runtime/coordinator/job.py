@@ -123,8 +123,9 @@ class Job:
         """Nobody waits any more for a worker that has never joined; whether somebody did."""
         if worker not in self.awaited:
             return False
-        log.warning("rank %d has not joined; going on without it", worker)
         self.awaited.remove(worker)
+        others = bool(self.members or self.awaited)
+        log.warning("rank %d has not joined%s", worker, "; going on without it" if others else "")
         return True
 
     def readmit(self) -> bool:
