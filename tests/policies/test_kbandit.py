@@ -49,6 +49,17 @@ def test_without_losses_it_stays_there() -> None:
     assert rule_after(KBandit(window=1, every=2), *reports, workers=3) == KGroup(3)
 
 
+def test_the_end_of_an_epoch_restarts_no_more_than_the_window() -> None:
+    policy = KBandit(window=1, every=2)
+    reports = [Report(worker, 1, 1.0 + worker / 10, step_s=1.0, loss=1.0) for worker in range(3)]
+    state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
+    for event in (*reports, *(Left(worker, 2.0, 1, "finished") for worker in range(3)), Joined((0, 1, 2), 3.0)):
+        state, _ = policy.decide(state, event)
+    assert (state.arms[0], state.away, state.window.count) == (KGroup(3), frozenset(), 0)
+    state, _ = policy.decide(state, Joined((3,), 4.0))
+    assert state.arms == ()
+
+
 def test_a_better_value_takes_over() -> None:
     policy = KBandit(window=4, every=2, values="1/2", base=KGroup(1))
     good = KGroup(2)

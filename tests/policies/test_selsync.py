@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Joined, Left, LeftReason, Proceed, Report, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
 from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.policies.selsync import Signal, relative_change
@@ -98,6 +98,14 @@ def test_the_threshold_itself_fires(drive: Drive) -> None:
 def test_a_death_completes_the_step_without_its_flag(drive: Drive) -> None:
     events = [*steps((4.0, 4.0)), Report(0, 2, 2.0, grad_sq_norm=4.0), Left(1, 2.5, 1)]
     assert drive(SelSync(delta=0.3), 2, *events)[-1] == (Proceed((0,), "replicas"),)
+
+
+@pytest.mark.parametrize(("reason", "fires"), [("finished", False), ("died", True)])
+def test_an_epochs_end_is_no_change_of_the_gradient(drive: Drive, reason: LeftReason, fires: bool) -> None:
+    before = [Report(0, clock, float(clock), grad_sq_norm=4.0) for clock in (1, 2, 3)]
+    again = [Left(0, 4.0, 3, reason), Joined((0,), 5.0), Report(0, 4, 6.0, grad_sq_norm=4.0)]
+    decisions = drive(SelSync(0.3), 1, *before, *again)[-1]
+    assert any(isinstance(decision, Sync) for decision in decisions) == fires
 
 
 def test_the_factor_is_a_hundredth_of_the_workers() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polyrhythm.core.workload import Workload
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim import Compute, Device, Scenario
+from polyrhythm.sim import Compute, Device, Faults, Join, Scenario
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
 from polyrhythm.sim.job import build_job
@@ -56,13 +56,22 @@ def config(**fields: Any) -> TrainingConfig:
     return TrainingConfig(**{"learning_rate": ETA, "batch_size": BATCH, "samples": 3 * SAMPLES, **fields})
 
 
-def trained(policy: str, workers: int = 4, *, task: Task | None = None, equal: bool = False, **fields: Any) -> Tensor:
+def trained(
+    policy: str,
+    workers: int = 4,
+    *,
+    task: Task | None = None,
+    equal: bool = False,
+    faults: Faults = Faults(),
+    **fields: Any,
+) -> Tensor:
     """Parameters at the end of a run; unless they are equal, the workers differ in speed and every step varies."""
     devices = [Device(compute_s=1.0 if equal else 1.0 + 0.3 * worker) for worker in range(workers)]
     compute = Compute() if equal else Compute(distribution="normal", deviation=0.2)
     training = config(**fields)
     numerics = TrainedNumerics(task or toy(), training, workers, SEED)
-    job = build_job(Scenario(devices=devices, compute=compute, training=training), parse_policy(policy), numerics, SEED)
+    scenario = Scenario(devices=devices, compute=compute, training=training, faults=faults)
+    job = build_job(scenario, parse_policy(policy), numerics, SEED)
     assert job.workload == Workload(SAMPLES, 3 * SAMPLES)
     Engine(job, Meter(None)).run()
     return numerics.parameters()
@@ -115,6 +124,11 @@ def test_the_schedule_of_one_worker_is_that_of_plain_training(policy: str) -> No
 def test_local_sgd_of_one_step_is_bsp(convention: str, schedule: dict[str, Any]) -> None:
     fields = {"lr_convention": convention, **schedule}
     assert_same(trained("local:1", **fields), trained("bsp", **fields))
+
+
+def test_workers_that_have_not_joined_do_not_count() -> None:
+    late = Faults(joins=[Join(worker=worker, time_s=1e6) for worker in (2, 3)])
+    assert_same(trained("local:1", faults=late, equal=True), trained("bsp", faults=late, equal=True))
 
 
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM])

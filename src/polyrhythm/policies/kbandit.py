@@ -17,7 +17,10 @@ GROUP = KGroup(1)
 
 @dataclass(frozen=True, slots=True)
 class KBanditState:
-    """The policy in charge, the window that is filling, each worker's latest step, and the arms once they are known."""
+    """The policy in charge, the window that is filling, each worker's latest step, and the arms once they are known.
+
+    `away` are workers that have finished their epoch, and come back with the next one.
+    """
 
     cluster: Cluster
     charge: Charge
@@ -25,6 +28,7 @@ class KBanditState:
     steps: WorkerMap[float] = field(default_factory=WorkerMap)
     arms: tuple[Policy[Any], ...] = ()
     match: Match = field(default_factory=lambda: Match.of(0))
+    away: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class KBandit(Policy[KBanditState]):
     where before and after are the holder's windows around the trial. An arm takes the place when the mean of its d is
     more than z standard errors above zero, and is tried no more when it is as far below; both after four trials. So
     an arm that is in doubt costs one window in `every`, and a short job stays with h, which needs no luck.
-    A worker that joins or dies starts it all anew. Without losses the first window's successor h stays.
+    A worker that joins or dies starts it all anew, an epoch's end only the window. Without losses the first window's successor h stays.
 
     Args:
         window: reports of each worker in a window.
@@ -105,6 +109,13 @@ class KBandit(Policy[KBanditState]):
         match event:
             case Report():
                 return self.after_report(state, event)
+            case Left(worker=worker, reason="finished"):
+                charge, decisions = state.charge.decide(event)
+                return replace(state, charge=charge, away=state.away | {worker}), decisions
+            case Joined(workers=workers) if state.away.issuperset(workers):
+                charge, decisions = state.charge.decide(event)
+                away, window = state.away.difference(workers), LossWindow(state.window.size)
+                return replace(state, charge=charge, away=away, window=window), decisions
             case Joined() | Left():
                 charge, decisions = state.charge.decide(event)
                 return self.fresh(state.cluster, charge), decisions

@@ -191,8 +191,9 @@ class SelSync(Policy[SelSyncState]):
                 return self.end_step(self.after_report(state, event))
             case Joined(workers=workers):
                 return replace(state, barrier=state.barrier.join(len(workers))), (Proceed(workers, "replicas"),)
-            case Left(worker=worker):
-                signals = state.signals.remove(worker)
+            case Left(worker=worker, reason=reason):
+                # At an epoch's end it comes back, with the gradients that it had before.
+                signals = state.signals if reason == "finished" else state.signals.remove(worker)
                 return self.end_step(replace(state, barrier=state.barrier.leave(worker), signals=signals))
             case Alarm():
                 return state, ()

@@ -75,8 +75,7 @@ class Engine:
             job.finishes,
         )
         self.obey_traits()
-        self.alarms = 0
-        self.switching = False
+        self.alarms, self.switching = 0, False
         self.mark: float = math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
         self.stopped = self.apart = False
@@ -107,8 +106,8 @@ class Engine:
 
     def begin(self) -> None:
         self._appoint_faults()
-        absent = {join.worker for join in self.job.plan.joins}
-        self._join(tuple(worker for worker in range(self.job.cluster.workers) if worker not in absent))
+        absent = (join.worker for join in self.job.plan.joins)
+        self._join(tuple(sorted({*range(self.job.cluster.workers)}.difference(absent))))
         self.end_epoch_if_over()
 
     def go_on(self) -> None:
@@ -320,6 +319,7 @@ class Engine:
             if leave.time_s is not None:
                 self.calendar.at(leave.time_s, self._depart, Reminder(leave))
         for join in self.job.plan.joins:
+            self.numerics.leave(join.worker)  # it does not count until then
             self.calendar.at(join.time_s, self._join_late, Reminder(join.worker))
 
     def _appoint_leave(self, worker_state: WorkerState) -> None:
