@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core import Cluster, Joined, Left, Policy, Proceed, Report
+from polyrhythm.core import Cluster, Event, Joined, Left, Policy, Proceed, Report
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import SSP, KBandit, KGroup, parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
@@ -53,7 +53,8 @@ def test_the_end_of_an_epoch_restarts_no_more_than_the_window() -> None:
     policy = KBandit(window=1, every=2)
     reports = [Report(worker, 1, 1.0 + worker / 10, step_s=1.0, loss=1.0) for worker in range(3)]
     state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
-    for event in (*reports, *(Left(worker, 2.0, 1, "finished") for worker in range(3)), Joined((0, 1, 2), 3.0)):
+    events: list[Event] = [*reports, *(Left(worker, 2.0, 1, "finished") for worker in range(3)), Joined((0, 1, 2), 3.0)]
+    for event in events:
         state, _ = policy.decide(state, event)
     assert (state.arms[0], state.away, state.window.count) == (KGroup(3), frozenset(), 0)
     state, _ = policy.decide(state, Joined((3,), 4.0))

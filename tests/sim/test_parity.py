@@ -62,7 +62,7 @@ def trained(
     *,
     task: Task | None = None,
     equal: bool = False,
-    faults: Faults = Faults(),
+    late: tuple[int, ...] = (),
     **fields: Any,
 ) -> Tensor:
     """Parameters at the end of a run; unless they are equal, the workers differ in speed and every step varies."""
@@ -70,6 +70,7 @@ def trained(
     compute = Compute() if equal else Compute(distribution="normal", deviation=0.2)
     training = config(**fields)
     numerics = TrainedNumerics(task or toy(), training, workers, SEED)
+    faults = Faults(joins=[Join(worker=worker, time_s=1e6) for worker in late])
     scenario = Scenario(devices=devices, compute=compute, training=training, faults=faults)
     job = build_job(scenario, parse_policy(policy), numerics, SEED)
     assert job.workload == Workload(SAMPLES, 3 * SAMPLES)
@@ -127,8 +128,7 @@ def test_local_sgd_of_one_step_is_bsp(convention: str, schedule: dict[str, Any])
 
 
 def test_workers_that_have_not_joined_do_not_count() -> None:
-    late = Faults(joins=[Join(worker=worker, time_s=1e6) for worker in (2, 3)])
-    assert_same(trained("local:1", faults=late, equal=True), trained("bsp", faults=late, equal=True))
+    assert_same(trained("local:1", late=(2, 3), equal=True), trained("bsp", late=(2, 3), equal=True))
 
 
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM])

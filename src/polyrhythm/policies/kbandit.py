@@ -45,7 +45,8 @@ class KBandit(Policy[KBanditState]):
     where before and after are the holder's windows around the trial. An arm takes the place when the mean of its d is
     more than z standard errors above zero, and is tried no more when it is as far below; both after four trials. So
     an arm that is in doubt costs one window in `every`, and a short job stays with h, which needs no luck.
-    A worker that joins or dies starts it all anew, an epoch's end only the window. Without losses the first window's successor h stays.
+    A worker that joins or dies starts it all anew, an epoch's end only the window. Without losses the first window's
+    successor h stays.
 
     Args:
         window: reports of each worker in a window.
