@@ -7,6 +7,8 @@ import pathlib
 import shutil
 import tempfile
 
+import torch
+
 from polyrhythm.runtime.script.data.file_calls import patch_files
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 
@@ -44,5 +46,8 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
     pathlib.Path(folder, "x").unlink()
     pathlib.Path(folder, "y").touch()
 assert not os.path.exists(folder)
+torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), "own.script")
+assert torch.jit.load("own.script")(torch.ones(1)).shape == (1,)
+os.remove("own.script")
 with open(os.devnull, "w") as out:
     out.write("nothing")

@@ -68,7 +68,9 @@ def patch_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
     for module, name in ((os, "rmdir"), (shutil, "rmtree")):
         stand_in(module, name, removing(files, files.remove_tree))
     patch_temporary(files)
-    patch_torch(files)
+    for module in (torch, torch.jit):
+        stand_in(module, "save", saving(files))
+        stand_in(module, "load", loading(files))
 
 
 def stand_in(module: ModuleType, name: str, make: Callable[[Call], Call]) -> None:
@@ -205,16 +207,23 @@ def patch_temporary(files: OwnFiles) -> None:
     stand_in(tempfile, "NamedTemporaryFile", noted(lambda made: made.name))
 
 
-def patch_torch(files: OwnFiles) -> None:
+def saving(files: OwnFiles) -> Callable[[Call], Call]:
     """These do not call `open` for every file; what libraries save with them is this rank's, too."""
-    save_original, load_original = torch.save, torch.load
 
-    @functools.wraps(save_original)
-    def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        save_original(obj, files.place(f, "wb") if files.active else f, *args, **kwargs)
+    def make(original: Call) -> Call:
+        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            original(obj, files.place(f, "wb") if files.active else f, *args, **kwargs)
 
-    @functools.wraps(load_original)
-    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-        return load_original(files.place(f, "rb"), *args, **kwargs)
+        return save
 
-    torch.save, torch.load = save, load
+    return make
+
+
+def loading(files: OwnFiles) -> Callable[[Call], Call]:
+    def make(original: Call) -> Call:
+        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(files.place(f, "rb"), *args, **kwargs)
+
+        return load
+
+    return make

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
