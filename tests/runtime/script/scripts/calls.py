@@ -28,6 +28,7 @@ with Holder().open("a", "w") as out:
 assert Holder().stat("a").st_size == os.stat(b"a").st_size == 1
 assert os.access("a", os.R_OK)
 assert not os.access("never", os.R_OK)
+assert os.lstat("a").st_size == 1
 shutil.copy2("a", "b")
 assert pathlib.Path("b").read_text() == "a"
 os.symlink("b", "latest")

@@ -27,7 +27,8 @@ STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 UNASKED = tuple(STANDARD + name for name in ("tempfile.py", "multiprocessing/", "importlib/", "concurrent/"))
 """Modules of the standard library whose files are their own."""
 WRITERS = re.compile(
-    r"/(?:site|dist)-packages/(?:numpy/lib/|pandas/|scipy/io/|PIL/|joblib/numpy_pickle\.py|torchvision/utils\.py"
+    r"/(?:site|dist)-packages/(?:numpy/lib/|pandas/|scipy/io/|PIL/"
+    r"|joblib/(?:numpy_pickle|numpy_pickle_utils|compressor)\.py|torchvision/utils\.py|torch/utils/_contextlib\.py"
     r"|matplotlib/(?:_api|backends|backend_bases|cbook|figure|image|pyplot)\b)"
 )
 """Parts of libraries that open the files that their caller names."""
@@ -37,7 +38,7 @@ OPENS: tuple[tuple[ModuleType, str], ...] = (
     (bz2, "_builtin_open"),
     (tarfile, "bltn_open"),
 )
-ASKS = ("stat", "access", "utime", "chmod", "listxattr", "getxattr", "setxattr")
+ASKS = ("stat", "lstat", "access", "utime", "chmod", "listxattr", "getxattr", "setxattr")
 """What asks about a file, or changes what is known of it."""
 GROUPS: tuple[set[Call], ...] = (
     os.supports_dir_fd,
@@ -56,7 +57,16 @@ def patch_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
     """
     for module, name in OPENS:
         stand_in(module, name, opening(files, knows_ranks))
+    for module in (torch, torch.jit):
+        stand_in(module, "save", saving(files))
+        stand_in(module, "load", loading(files))
     patch_numpy()
+    patch_names(files)
+    patch_temporary(files)
+
+
+def patch_names(files: OwnFiles) -> None:
+    """Calls that open nothing."""
     for name in ASKS:
         stand_in(os, name, asking(files))
     for module, name in ((os, "rename"), (os, "replace"), (shutil, "move")):
@@ -67,10 +77,6 @@ def patch_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
         stand_in(os, name, removing(files, files.remove))
     for module, name in ((os, "rmdir"), (shutil, "rmtree")):
         stand_in(module, name, removing(files, files.remove_tree))
-    patch_temporary(files)
-    for module in (torch, torch.jit):
-        stand_in(module, "save", saving(files))
-        stand_in(module, "load", loading(files))
 
 
 def stand_in(module: ModuleType, name: str, make: Callable[[Call], Call]) -> None:
@@ -122,7 +128,8 @@ def opening(files: OwnFiles, knows_ranks: Callable[[], bool]) -> Callable[[Call]
 def asking(files: OwnFiles) -> Callable[[Call], Call]:
     def make(original: Call) -> Call:
         def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
-            place = None if kwargs.get("dir_fd") is not None else files.own(path)
+            resolves = sys._getframe(1).f_globals is vars(os.path)  # as `files.own` does
+            place = None if resolves or kwargs.get("dir_fd") is not None else files.own(path)
             return original(path if place is None else place, *args, **kwargs)
 
         return ask
