@@ -56,7 +56,7 @@ def patch_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
         knows_ranks: whether the script has shown that it is none for a single process.
     """
     for module, name in OPENS:
-        stand_in(module, name, opening(files, knows_ranks))
+        stand_in(module, name, open_calls(files, knows_ranks))
     for module in (torch, torch.jit):
         stand_in(module, "save", saving(files))
         stand_in(module, "load", loading(files))
@@ -107,7 +107,7 @@ def passes(path: str) -> bool:
     return path == os.path.realpath(__file__) or WRITERS.search(path) is not None
 
 
-def opening(files: OwnFiles, knows_ranks: Callable[[], bool]) -> Callable[[Call], Call]:
+def open_calls(files: OwnFiles, knows_ranks: Callable[[], bool]) -> Callable[[Call], Call]:
     def make(original: Call) -> Call:
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("opener") is not None or len(args) > 5 or (knows_ranks() and not files.active):
