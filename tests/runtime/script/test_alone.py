@@ -1,14 +1,17 @@
 """A script that was written for a single process runs on several."""
 
+import json
 import os
 import tempfile
 import time
 from pathlib import Path
 from zipfile import ZipFile
 
+import numpy as np
 import pytest
 
-from polyrhythm.runtime.script.data.alone import OwnFiles, share_folders
+from polyrhythm.runtime.script.data.alone import share_folders
+from polyrhythm.runtime.script.data.own_files import OwnFiles
 from tests.runtime.script.runs import adapted
 
 EVERY = list(range(96))
@@ -39,10 +42,38 @@ def test_it_reads_what_it_saves_and_a_mini_batch_may_be_larger_than_its_data(tmp
     assert (tmp_path / "model.pt").stat().st_size > 0
 
 
-def test_a_rank_that_writes_no_binary_file_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def made_in(folder: Path) -> set[str]:
+    """Files there, but for what stands in for the terminal."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "std" not in path.name}
+
+
+def test_it_moves_and_removes_what_it_has_saved(tmp_path: Path) -> None:
+    adapted(tmp_path, "files.py", "move", stand_in=False)
+    moved = {f"moved.{number}" for number in range(4)} | {f"epoch.{epoch}/model.pt" for epoch in range(3)}
+    assert made_in(tmp_path) == {"final.pt", "whole.pt", "kept/copy.2"} | moved
+
+
+def test_only_the_first_rank_writes_whatever_the_mode(tmp_path: Path) -> None:
+    adapted(tmp_path, "files.py", "write", stand_in=False)
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8").split() == ["epoch", "0", "1", "2"]
+    assert json.loads((tmp_path / "now.json").read_text(encoding="utf-8")) == [7, *range(1, 2000)]
+    assert len(np.load(tmp_path / "all.npy")) == len(np.loadtxt(tmp_path / "all.txt")) == 2000
+    assert made_in(tmp_path) == {"log.csv", "now.json", "all.npy", "all.npz", "all.txt", "all.pickle"}
+
+
+def test_only_the_first_rank_writes_into_what_was_opened_before_the_first_step(tmp_path: Path) -> None:
+    adapted(tmp_path, "files.py", "before", stand_in=False)
+    for mode in "wa":
+        assert (tmp_path / f"log.{mode}").read_text(encoding="utf-8").split() == ["epoch", "0", "1", "2"]
+    assert (tmp_path / "log.bin").read_bytes() == b"012"
+    logged = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in logged if not line.startswith("rank 0: ")] == [f"epoch {n}" for n in range(3)]
+
+
+def test_a_rank_that_writes_no_file_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     files = OwnFiles()
-    assert files.place("log.txt", "w") == "log.txt"
+    assert files.place("log.txt", "r") == "log.txt"
     assert files.place("model.pt", "rb") == "model.pt"
     assert not any(tmp_path.iterdir())
     assert files.place("model.pt", "wb").startswith(str(tmp_path))

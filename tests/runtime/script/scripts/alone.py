@@ -49,7 +49,7 @@ def main(epochs, shuffle):
     model = Net()
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
-    with open(f"seen.{os.environ.get('RANK', 0)}", "w") as out:
+    with open(f"seen.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
         for _ in range(epochs):
             train(model, loader, optimizer, out)
             test(model, test_loader)
@@ -57,7 +57,7 @@ def main(epochs, shuffle):
     torch.save(model.state_dict(), "alone.pt")
     torch.save(copy.deepcopy(model), "copy.pt")
     torch.save(model, "whole.pt")
-    with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+    with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
         print(*torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), file=out)
 
 

@@ -74,6 +74,6 @@ for _ in range(2):
                 scaler.step(optimizer)
                 optimizer.zero_grad()
             scaler.update()
-with open(f"weights.{RANK}", "w") as out:
+with open(f"weights.{RANK}", "w", opener=os.open) as out:
     numbers = [x for m in (model, maker) for p in m.parameters() for x in p.detach().flatten().tolist()]
     print(*[f"{x:.9g}" for x in numbers], file=out)

@@ -45,5 +45,5 @@ for _ in range(20):
     optimizer.zero_grad()
     (compute(x) - x.sum(1, keepdim=True)).square().mean().backward()
     optimizer.step()
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*torch.cat([p.detach().flatten() for p in weights]).tolist(), file=out)

@@ -37,7 +37,7 @@ def main(what):
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
-    with open(f"weights.{os.environ['RANK']}", "w") as out:
+    with open(f"weights.{os.environ['RANK']}", "w", opener=os.open) as out:
         print(*torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), file=out)
 
 

@@ -19,5 +19,5 @@ for _ in range(2):
         for p in model.parameters():
             p.data.clamp_(-0.1, 0.1)
 assert max(p.abs().max().item() for p in model.parameters()) <= 0.1001
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*torch.cat([p.flatten() for p in model.parameters()]).tolist(), file=out)

@@ -42,7 +42,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 parts = 2 if "parts" in WHAT else 1
 next(iter(loader))
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-with open(f"seen.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"seen.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     for _ in range(EPOCHS):
         for number, batch in enumerate(loader):
             print(*batch.tolist(), file=out, end=" ")
@@ -52,6 +52,6 @@ with open(f"seen.{os.environ.get('RANK', 0)}", "w") as out:
                 schedule.step()
                 optimizer.zero_grad()
         print(file=out)
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[value for p in model.parameters() for value in p.tolist()], file=out)
 print("schedule", schedule.last_epoch)

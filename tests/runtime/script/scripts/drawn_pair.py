@@ -94,5 +94,5 @@ def actor_and_critic():
 
 modules, loose = {"gan": gan, "between": between, "idle": idle, "critic": actor_and_critic}[WHAT]()
 weights = [p for module in modules for p in module.parameters()] + loose
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[f"{x:.9g}" for p in weights for x in p.detach().flatten().tolist()], file=out)

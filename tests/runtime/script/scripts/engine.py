@@ -51,5 +51,5 @@ def completed(engine):
 if RESUMED:
     trainer.run(loader, max_epochs=1)
 trainer.run(loader, max_epochs=EPOCHS, epoch_length=LENGTH)
-with open(f"told.{os.environ.get('RANK', '0')}", "w") as file:
+with open(f"told.{os.environ.get('RANK', '0')}", "w", opener=os.open) as file:
     json.dump({"seen": seen, "epochs": trainer.state.epoch, "lengths": lengths, "looked": len(looked)}, file)

@@ -27,5 +27,5 @@ for episode in count(1):
     optimizer.step()
     if mean > 0.8 or episode == int(sys.argv[1]):
         break
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(episode, mean > 0.8, file=out)

@@ -47,11 +47,11 @@ def train(fold, how, out):
 def main(how):
     if how == "ranks":
         dist.init_process_group("gloo")
-    with open(f"seen.{RANK}", "w") as out:
+    with open(f"seen.{RANK}", "w", opener=os.open) as out:
         weights = [value for fold in range(3) for value in train(fold, how, out)]
     if how == "ranks":
         dist.destroy_process_group()
-    with open(f"weights.{RANK}", "w") as out:
+    with open(f"weights.{RANK}", "w", opener=os.open) as out:
         print(*weights, file=out)
 
 

@@ -29,5 +29,5 @@ for _ in range(2):
         scaler.scale(model(x).square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[x for p in model.parameters() for x in p.detach().flatten().tolist()], scaler.get_scale(), file=out)

@@ -64,5 +64,5 @@ for epoch in range(3):
         if WHAT == "late" and epoch == 0:  # as DINO's last layer
             list(model.parameters())[-1].grad = None
         optimizer.step(*[torch.zeros(1).sum] * (WHAT == "LBFGS"))
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[x for p in model.parameters() for x in p.detach().double().flatten().tolist()], file=out)

@@ -62,7 +62,7 @@ for _ in range(3):
             if WHAT in ("nested", "glance") and number % 5 == 0:
                 evaluate()
     evaluate()
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[f"{x:.9g}" for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)
-with open(f"seen.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"seen.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(len(looked), *sorted(seen), file=out)

@@ -127,7 +127,7 @@ def main():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     loader = None if WHAT == "drawn" else make_loader()
-    with open(f"seen.{RANK}", "w") as out:
+    with open(f"seen.{RANK}", "w", opener=os.open) as out:
         for epoch in range(EPOCHS):
             for number, (x, y, index) in enumerate(batches(loader, epoch), 1):
                 if WHAT == "grouped" and number % 2:
@@ -139,12 +139,12 @@ def main():
             if WHAT == "left":
                 dist.broadcast(torch.zeros(1), 0)
             if WHAT != "drawn":
-                with torch.no_grad(), open(f"weights.{RANK}.{epoch}", "w") as weights:
+                with torch.no_grad(), open(f"weights.{RANK}.{epoch}", "w", opener=os.open) as weights:
                     print(*torch.cat([p.flatten() for p in model.parameters()]).tolist(), file=weights)
     print(f"loss {loss.item():.3f}")
     if RANKS == "ddp":
         dist.destroy_process_group()
-    with torch.no_grad(), open(f"weights.{RANK}.{EPOCHS}", "w") as weights:
+    with torch.no_grad(), open(f"weights.{RANK}.{EPOCHS}", "w", opener=os.open) as weights:
         print(*torch.cat([p.flatten() for p in model.parameters()]).tolist(), file=weights)
 
 

@@ -25,7 +25,7 @@ if WHAT == "ddp":
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-with open(f"seen.{RANK}", "w") as seen:
+with open(f"seen.{RANK}", "w", opener=os.open) as seen:
     for epoch in range(3):
         size = 4 * (1 + epoch) if WHAT == "wider" else 4
         train = make(100 * epoch, 48 - 8 * epoch if WHAT == "shorter" else 48, size)
@@ -39,5 +39,5 @@ with open(f"seen.{RANK}", "w") as seen:
         model.eval()
         assert sorted(int(i) for _, index in held_out for i in index)[0] >= 1000
         model.train()
-with open(f"weights.{RANK}", "w") as out:
+with open(f"weights.{RANK}", "w", opener=os.open) as out:
     print(*torch.cat([p.flatten() for p in model.parameters()]).tolist(), file=out)

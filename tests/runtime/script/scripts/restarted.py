@@ -45,7 +45,7 @@ def train(number):
         optimizer.step()
         time.sleep(0.02)
     made = -model.weight.detach()
-    with open(f"epochs.{RANK}", "a", encoding="utf-8") as file:
+    with open(f"epochs.{RANK}", "a", encoding="utf-8", opener=os.open) as file:
         file.write(f"{RESTARTS} {number} {made.min():g}\n")
     if RANK == 0:
         torch.save({"model": model.state_dict(), "epochs": number + 1}, FILE)

@@ -69,7 +69,7 @@ def main(ranks, how):
             plateau.step(1.0)
         rates.append(optimizer.param_groups[0]["lr"])
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
-    with open(f"end.{RANK}", "w") as out:
+    with open(f"end.{RANK}", "w", opener=os.open) as out:
         print(*rates, file=out)
         print(*weights, file=out)
         print(scheduler.last_epoch, file=out)

@@ -94,5 +94,5 @@ def two_kinds():
 
 ways = {"scalers": two_scalers, "eager": eager_critic, "kinds": two_kinds, "critic": lambda: gan(2)}
 models = {"gan": lambda: gan(1), "buffers": lambda: gan(1), **ways}[WHAT]()
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[f"{x:.9g}" for m in models for p in m.parameters() for x in p.detach().flatten().tolist()], file=out)

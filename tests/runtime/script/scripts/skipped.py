@@ -35,6 +35,6 @@ for _ in range(2):
         step += 1
 moments = [state["momentum_buffer"] for state in optimizer.state.values()]
 made = [*(p.detach() for p in model.parameters()), *moments]
-with open(f"made.{RANK}", "w") as out:
+with open(f"made.{RANK}", "w", opener=os.open) as out:
     lists = [[tensor.flatten().tolist() for tensor in each] for each in (weights, made)]
     json.dump({"weights": lists[0], "made": lists[1], "scale": scaler.get_scale()}, out)

@@ -35,5 +35,5 @@ if "ddp" not in sys.argv:
             model(x).square().mean().backward()
             optimizer.step()
     numbers = model.weight.flatten().tolist()
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*numbers, file=out)

@@ -26,5 +26,5 @@ for _ in range(3):
     torch.save(model.state_dict(), "kept/models/best.pt")
     model.load_state_dict(torch.load("kept/models/best.pt"))
     os.remove("kept/models/best.pt")  # noqa: PTH107
-with open(f"weights.{os.environ.get('RANK', 0)}", "w") as out:
+with open(f"weights.{os.environ.get('RANK', 0)}", "w", opener=os.open) as out:
     print(*[x for p in model.parameters() for x in p.detach().flatten().tolist()], file=out)

@@ -1,6 +1,5 @@
 """A script that was written for a single process: what its loaders read and who may write, once it runs on many."""
 
-import builtins
 import functools
 import os
 import random
@@ -19,7 +18,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
-from polyrhythm.runtime.script.notices import called_by_script, innermost_caller
+from polyrhythm.runtime.script.data.own_files import OwnFiles
+from polyrhythm.runtime.script.notices import innermost_caller
 from polyrhythm.runtime.worker.loader import _Sampler
 
 
@@ -182,74 +182,12 @@ def made_since(path: Any, moment: float) -> bool:
     return Path(path).is_dir() and Path(path).stat().st_ctime >= moment - 2.0
 
 
-class OwnFiles:
-    """Binary files that a rank writes in the place of those that only the first rank may; it reads them again.
-
-    Without them a rank would cut off a file that another one has just written, or read one that is half written.
-
-    Example:
-        >>> files = OwnFiles()
-        >>> files.place("model.pt", "rb")
-        'model.pt'
-        >>> files.place("model.pt", "wb") == files.place("./model.pt", "rb") != "model.pt"
-        True
-    """
-
-    def __init__(self) -> None:
-        self._places: dict[str, str] = {}
-
-    @functools.cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:  # a rank that is killed leaves it behind
-        return tempfile.TemporaryDirectory(prefix="polyrhythm-")
-
-    def place(self, path: Any, mode: str) -> Any:
-        """Where a file is that the script opens by this path."""
-        if not isinstance(path, str | os.PathLike):
-            return path
-        known = os.path.realpath(os.fspath(path))
-        if "b" in mode and mode[0] in "wax":
-            self._places.setdefault(known, f"{self._folder.name}/{len(self._places)}")
-        return self._places.get(known, path)
-
-    def remove(self, path: Any) -> None:
-        """Remove what this rank has written; the first rank's files are not its own to remove."""
-        known = os.path.realpath(os.fspath(path))
-        if known in self._places:
-            Path(self._places.pop(known)).unlink()
-
-    def patch(self) -> None:
-        """Have `open`, `torch.save`, `torch.load` and `os.remove` go there."""
-        open_original, save_original, load_original = builtins.open, torch.save, torch.load
-        unlink_original = os.remove
-
-        @functools.wraps(open_original)
-        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            return open_original(self.place(file, mode) if called_by_script() else file, mode, *args, **kwargs)
-
-        @functools.wraps(save_original)
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            save_original(obj, self.place(f, "wb"), *args, **kwargs)
-
-        @functools.wraps(load_original)
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            return load_original(self.place(f, "rb"), *args, **kwargs)
-
-        @functools.wraps(os.remove)
-        def remove(path: Any, **kwargs: Any) -> None:
-            if called_by_script() and not isinstance(path, int):
-                self.remove(path)
-            else:
-                unlink_original(path, **kwargs)
-
-        vars(builtins)["open"], torch.save, torch.load, os.remove = open_, save, load, remove
-
-
-def keep_quiet(rank: int) -> None:
+def keep_quiet(rank: int, files: OwnFiles) -> None:
     """From now on only the first rank writes; the others draw other random numbers than it."""
     if rank == 0:
         return
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
-    OwnFiles().patch()
+    files.begin()
     if written := sys.modules.get("torch.utils.tensorboard.writer"):
         written.FileWriter.add_event = lambda *_, **__: None
     torch.manual_seed(torch.initial_seed() + rank)

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.loaders import Loaders
+from polyrhythm.runtime.script.data.own_files import OwnFiles
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.wrapper import Lane
 
@@ -26,6 +27,7 @@ class ScriptFacts:
         loads: whether it has loaded parameters outside of a session, as of a snapshot.
         lanes: the exchanges of its wrappers.
         trainings: that are over.
+        files: that this rank writes in the place of the first one's.
     """
 
     def __init__(self, rank: int, workers: int, schedules: Schedules) -> None:
@@ -36,4 +38,5 @@ class ScriptFacts:
         self.schedules = schedules
         self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.loaders = Loaders()
+        self.files = OwnFiles()
         self.dealing = Dealing(os.environ, rank, workers)

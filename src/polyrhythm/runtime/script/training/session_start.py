@@ -100,7 +100,7 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
     names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
     tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", seen.stepped_at)
     if not (script.distributed or script.follows):
-        keep_quiet(script.rank)
+        keep_quiet(script.rank, script.files)
     return session
 
 
