@@ -1,12 +1,22 @@
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
-from polyrhythm.runtime.collectives.death_watch import DeathWatch
+from polyrhythm.runtime.collectives.death_watch import (
+    INFO_BYTES,
+    PROBES,
+    RETRANSMITS,
+    SINCE_ANSWERED,
+    DeathWatch,
+    Unanswered,
+    try_when_idle,
+)
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_ended
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 
@@ -150,3 +160,47 @@ def test_a_store_that_has_ended_is_not_asked() -> None:
     assert (has_ended(client), has_ended(HashStore())) == (False, False)
     del store
     assert has_ended(client)
+
+
+class ToldConnection:
+    """What Linux would tell of a connection."""
+
+    family = socket.AF_INET
+
+    def __init__(self, silent_s: float, retransmits: int = 0, probes: int = 0) -> None:
+        self.silent_s, self.retransmits, self.probes = silent_s, retransmits, probes
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        assert (level, name) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+        info = bytearray(size)
+        info[RETRANSMITS], info[PROBES] = self.retransmits, self.probes
+        struct.pack_into("I", info, SINCE_ANSWERED, round(1e3 * self.silent_s))
+        return bytes(info)
+
+
+@pytest.mark.parametrize("tries", [{"retransmits": 1}, {"probes": 2}])
+def test_who_is_tried_in_vain_for_long_is_cut_off(tries: dict[str, int]) -> None:
+    connection: Any = ToldConnection(60.0, **tries)
+    silence = Unanswered(8.0)
+    assert not any(silence.is_too_long([connection], now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
+    assert silence.is_too_long([connection], 10.0)
+
+
+def test_an_answer_and_a_long_step_are_no_silence() -> None:
+    idle: Any = ToldConnection(3600.0)
+    lossy: Any = ToldConnection(60.0, retransmits=1)
+    silence = Unanswered(8.0)
+    for now_s in range(0, 40, 2):
+        lossy.silent_s = 0.1 if now_s % 6 == 0 else 60.0
+        assert not silence.is_too_long([idle, lossy], float(now_s))
+
+
+def test_a_connection_of_the_kernels_has_what_is_looked_at() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as near, listener.accept()[0] as far:
+        try_when_idle([near], 8.0)
+        assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 4
+        assert len(near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)) == INFO_BYTES
+        near.sendall(b"word")
+        assert far.recv(4) == b"word"
+        assert not Unanswered(8.0).is_too_long([near], 0.0)

@@ -3,13 +3,22 @@
 A connection that ends is a death unless its member has said goodbye on the generation's store before. Every member is
 connected to every other, so whoever gives up, and cuts its connections, tells all.
 
+Two members that cannot reach each other any more close no connection, and both live. So the kernel is to try idle ones
+now and then, and of the others it is looked whether they are answered at all. They are where the other end is busy, or
+stopped: its kernel answers.
+
 The store is the coordinator's, which may be stopped or killed. So nobody waits for its answer once the generation has
 failed, and none is asked that has ended: torch prints its own frames for that.
 """
 
 import os
 import select
+import socket
+import struct
 import threading
+import time
+from collections.abc import Iterable
+from typing import ClassVar
 
 from torch.distributed.distributed_c10d import Store
 
@@ -17,6 +26,12 @@ from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_end
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 
 GOODBYES = "goodbyes"
+
+LOOKS = 4
+"""How often it is looked within the time after which a silent connection has ended."""
+
+RETRANSMITS, PROBES, SINCE_ANSWERED, INFO_BYTES = 2, 3, 56, 60
+"""Where Linux tells of a connection how often it has tried in vain, and how many milliseconds ago it was answered."""
 
 
 class Goodbye:
@@ -34,8 +49,14 @@ class DeathWatch:
     Args:
         sockets: the group's connections.
         store: the generation's own.
-        health: of the generation, which has failed when more connections have ended than members have said goodbye.
+        health: of the generation, which has failed when more connections have ended than members have said goodbye, or
+            one is cut.
+
+    Attributes:
+        silent_s: after so many seconds in which the other end's kernel answers nothing a connection is cut.
     """
+
+    silent_s: ClassVar[float] = 10.0
 
     def __init__(self, sockets: GlooSockets, store: Store, health: GroupHealth) -> None:
         self._sockets, self._store, self._health = sockets, store, health
@@ -43,6 +64,7 @@ class DeathWatch:
         self._stopped = self._asking = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-death-watch")
         if self._connections:
+            try_when_idle(self._connections, self.silent_s)
             self._wake = os.eventfd(0)
             self._thread.start()
 
@@ -78,12 +100,18 @@ class DeathWatch:
         self._health.end(goodbye)
 
     def _run(self) -> None:
-        poll, ended = select.poll(), 0
+        poll, ended, silence = select.poll(), 0, Unanswered(self.silent_s)
         poll.register(self._wake, select.POLLIN)
         for connection in self._connections:
             poll.register(connection, select.POLLRDHUP)
         while True:
-            for descriptor, _ in poll.poll():
+            found = poll.poll(1e3 * self.silent_s / LOOKS)
+            if not found:
+                if silence.is_too_long(self._connections, time.monotonic()):
+                    self._health.fail(f"a member was not reached for {self.silent_s:g} s; see --hang-after")
+                    return
+                continue
+            for descriptor, _ in found:
                 if descriptor == self._wake:
                     return
                 poll.unregister(descriptor)
@@ -108,3 +136,42 @@ class DeathWatch:
             return 0 if has_ended(self._store) else self._store.add(GOODBYES, more)
         except RuntimeError:
             return 0
+
+
+class Unanswered:
+    """Since when connections have tried in vain to send something.
+
+    Args:
+        limit_s: after which that is too long.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[socket.socket, float] = {}
+
+    def is_too_long(self, connections: Iterable[socket.socket], now_s: float) -> bool:
+        """To be asked `LOOKS` times within the limit; whether it is so of one of them."""
+        waiting = [each for each in connections if is_tcp(each) and waits(each, self._limit_s / LOOKS)]
+        self._since = {each: self._since.get(each, now_s) for each in waiting}
+        return any(now_s - since_s > self._limit_s for since_s in self._since.values())
+
+
+def waits(connection: socket.socket, period_s: float) -> bool:
+    """Whether it has tried in vain to send something, and was not answered for so long."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+    (silent_ms,) = struct.unpack_from("I", info, SINCE_ANSWERED)
+    return bool(info[RETRANSMITS] or info[PROBES]) and silent_ms >= 1e3 * period_s
+
+
+def try_when_idle(connections: Iterable[socket.socket], limit_s: float) -> None:
+    """Have the kernel end idle connections whose other end does not answer it for so long."""
+    period_s = min(max(1, round(limit_s / LOOKS)), 3600)
+    for connection in filter(is_tcp, connections):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 2 * period_s), (socket.TCP_KEEPINTVL, period_s)):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+
+
+def is_tcp(connection: socket.socket) -> bool:
+    return connection.family in (socket.AF_INET, socket.AF_INET6)

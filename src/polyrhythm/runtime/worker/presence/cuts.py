@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from polyrhythm.core import Outer
+from polyrhythm.runtime.collectives.death_watch import DeathWatch
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Cut
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -30,6 +31,7 @@ class PhaseExchange:
         if self._last_cut is not None:
             self.cut(self._last_cut)
         exchange.state_treatment, exchange.outer = config.averaged_state, Outer(config.delta_rate)
+        DeathWatch.silent_s = config.hang_after
 
     def cut(self, message: Cut) -> None:
         """From the thread that hears of it, while the worker may stand in a collective for ever."""
