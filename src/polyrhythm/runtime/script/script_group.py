@@ -30,6 +30,8 @@ BACKEND = "polyrhythm_script"
 OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "gather", "barrier")
 """Collectives that have a meaning for one worker by itself."""
 
+FROM_ONE = ("broadcast", "scatter")
+"""Collectives that give all ranks what one of them has."""
 
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
@@ -41,15 +43,17 @@ class ScriptGroup(SwitchGroup):
     """All ranks of the job, or some of them.
 
     Attributes:
-        alone: told the name of each collective and what it writes into; whether this worker is to make it by itself.
+        alone: told the name of each collective, what it writes into and whose values all get, if they get one rank's;
+            whether this worker is to make it by itself.
         launched: given the handle of each that all make, and whether these are all ranks.
     """
 
-    alone: Callable[[str, list[Tensor]], bool] = staticmethod(lambda *_: False)
+    alone: Callable[[str, list[Tensor], int | None], bool] = staticmethod(lambda *_: False)
     launched: Callable[[dist.Work, bool], None] = staticmethod(lambda *_: None)
 
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
-        if not ScriptGroup.alone(name, outputs):
+        source = getattr(opts, "rootRank", None) if name in FROM_ONE else None
+        if not ScriptGroup.alone(name, outputs, source):
             work = super()._run(name, outputs, fill, *args, opts=opts)
             ScriptGroup.launched(work, self.size() == dist.get_world_size())
             return work

@@ -66,7 +66,22 @@ class StepLoop:
         for code, line in reversed(self._stepped_at):
             if code.co_flags & inspect.CO_GENERATOR:  # which has left nothing while it waits
                 continue
-            for lines in loops_of(code.co_filename):
+            for lines in loops_of(code.co_filename) if is_script(code.co_filename) else ():
+                if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
+                    return code, lines
+        return None
+
+
+class InnerLoop(StepLoop):
+    """The innermost loop, also one of a library."""
+
+    @property
+    def found(self) -> bool:
+        return self._around_step() is not None
+
+    def _around_step(self) -> tuple[CodeType, range] | None:
+        for code, line in self._stepped_at:
+            for lines in reversed(loops_of(code.co_filename)):
                 if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
                     return code, lines
         return None
@@ -86,8 +101,8 @@ def standing(frame: FrameType | None) -> FrameLines:
 
 @cache
 def loops_of(path: str) -> tuple[range, ...]:
-    """Lines of the loops in a file of the script, outer ones first; without their ``else``."""
-    if not is_script(path):
+    """Lines of the loops in a file, outer ones first; without their ``else``."""
+    if path.startswith("<"):
         return ()
     loops = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     lines = [range(loop.lineno, (loop.body[-1].end_lineno or loop.lineno) + 1) for loop in loops]

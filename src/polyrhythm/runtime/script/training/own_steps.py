@@ -84,6 +84,9 @@ class OwnSteps:
     def pass_epoch(self) -> None:
         self._reading.data.pass_epoch()
 
+    def leave_data(self) -> None:
+        self._reading.leave()
+
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end
             outside &= self._session.ends_early

@@ -1,0 +1,52 @@
+"""Scripts of which one rank reads the data and hands them on to the others."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.script.runs import Run, adapted, plain, try_adapted
+
+
+def weights(run: Run) -> str:
+    """Parameters at the end, which all ranks must have."""
+    (text,) = {(run.folder / f"weights.{rank}").read_text(encoding="utf-8") for rank in run.ranks}
+    return text
+
+
+@pytest.mark.parametrize("what", ["idle", "none"])
+def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
+    theirs = plain(tmp_path / "theirs", "dispatch.py", what, stand_in=False)
+    ours = adapted(tmp_path / "ours", "dispatch.py", what, stand_in=False)
+    assert [ours.epochs_of(rank) for rank in ours.ranks] == [theirs.epochs_of(rank) for rank in theirs.ranks]
+    assert [ours.stdout(rank) for rank in ours.ranks] == [theirs.stdout(rank) for rank in theirs.ranks]
+    assert weights(ours) == weights(theirs)
+
+
+@pytest.mark.parametrize("policy", ["local:4", "selsync:delta=0.3"])
+@pytest.mark.parametrize("what", ["idle", "none"])
+def test_replicas_are_equal_at_the_end(tmp_path: Path, what: str, policy: str) -> None:
+    run = adapted(tmp_path, "dispatch.py", what, policy=policy, stand_in=False)
+    assert weights(run)
+    assert run.seen == [list(range(88))] * 3
+    assert run.stdout(0) == run.stdout(1)
+    assert all(len(set(line.strip("[]").split(", "))) == 1 for line in run.stdout(0))
+
+
+def test_workers_that_step_by_themselves_are_refused(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "dispatch.py", "idle", policy="asp", stand_in=False)
+    assert run.codes == [2, 2]
+
+
+@pytest.mark.parametrize("what", ["idle", "none"])
+def test_who_is_handed_nothing_any_more_ends_with_a_line(tmp_path: Path, what: str) -> None:
+    run = try_adapted(tmp_path, "dispatch.py", what, "reading", stand_in=False)
+    assert all(run.codes)
+    assert "the stream is broken" in run.stderr(0)
+    assert "Traceback" not in run.stderr(1)
+    assert "another rank has for it is lost" in run.stderr(1).splitlines()[-1]
+
+
+def test_who_hands_on_goes_on_without_a_worker_that_fails(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "dispatch.py", "idle", "stepping", stand_in=False)
+    assert run.codes[0] == 0
+    assert "the worker is broken" in run.stderr(1)
