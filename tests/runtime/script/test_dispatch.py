@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.script.runs import Run, adapted, plain, try_adapted
+from polyrhythm.runtime.script.bootstrap import main
+from polyrhythm.testing.processes import ProcessOutcome
+from tests.runtime.jobs import job
+from tests.runtime.script.runs import SCRIPTS, Run, adapted, meeting_point, plain, play, try_adapted
 
 
 def weights(run: Run) -> str:
@@ -39,14 +42,32 @@ def test_workers_that_step_by_themselves_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["idle", "none"])
 def test_who_is_handed_nothing_any_more_ends_with_a_line(tmp_path: Path, what: str) -> None:
-    run = try_adapted(tmp_path, "dispatch.py", what, "reading", stand_in=False)
-    assert all(run.codes)
-    assert "the stream is broken" in run.stderr(0)
-    assert "Traceback" not in run.stderr(1)
-    assert "another rank has for it is lost" in run.stderr(1).splitlines()[-1]
+    first, second = broken(tmp_path, what, "reading")
+    assert "the stream is broken" in first.traceback
+    assert second.value == 1
+    (said,) = [line for line in stderr(tmp_path, 1) if "rank 1" in line]
+    assert "dispatch.py:34: broadcast brings nothing: what another rank has for it is lost" in said
 
 
 def test_who_hands_on_goes_on_without_a_worker_that_fails(tmp_path: Path) -> None:
-    run = try_adapted(tmp_path, "dispatch.py", "idle", "stepping", stand_in=False)
-    assert run.codes[0] == 0
-    assert "the worker is broken" in run.stderr(1)
+    first, second = broken(tmp_path, "idle", "stepping")
+    assert first.value == 0
+    assert "the worker is broken" in second.traceback
+
+
+def test_a_policy_that_counts_shares_is_refused_by_all(tmp_path: Path) -> None:
+    first, second = broken(tmp_path, "idle", "", policy="switch:bsp@0.5,asp")
+    assert (first.value, second.value) in [(2, 1), (2, 2)]
+    assert "counts shares of epochs whose length nobody knows" in stderr(tmp_path, 0)[-1]
+
+
+def stderr(folder: Path, rank: int) -> list[str]:
+    return (folder / f"stderr.{rank}").read_text(encoding="utf-8").splitlines()
+
+
+def broken(folder: Path, *arguments: str, policy: str = "bsp") -> list[ProcessOutcome]:
+    """What becomes of the ranks of a script of which one fails; all end within seconds."""
+    store = meeting_point()
+    command = (str(SCRIPTS / "dispatch.py"), *arguments)
+    with job(play, 2, folder, 2, store.port, main, command, policy=policy) as running:
+        return running.ranks.join(20.0)

@@ -85,6 +85,10 @@ class AdaptedScript(ScriptFacts):
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         return self._training.collective(name, outputs, source)
 
+    @property
+    def is_handed_data(self) -> bool:
+        return self._training.is_handed_data
+
     def pass_epoch_if_awaited(self) -> None:
         self._training.pass_epoch_if_awaited()
 

@@ -164,6 +164,11 @@ class Training:
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
 
+    @property
+    def is_handed_data(self) -> bool:
+        """Whether one rank is known to read the mini-batches for all."""
+        return self.session is not None and self._handed.agreed
+
     def pass_epoch_if_awaited(self) -> None:
         """The script waits in a collective of all ranks; others may make another epoch before they come to it."""
         if self.session is not None and self.session.awaited:
