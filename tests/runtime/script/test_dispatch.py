@@ -16,10 +16,10 @@ def weights(run: Run) -> str:
     return text
 
 
-@pytest.mark.parametrize("what", ["idle", "none"])
+@pytest.mark.parametrize("what", ["idle", "none", "idle two"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
-    theirs = plain(tmp_path / "theirs", "dispatch.py", what, stand_in=False)
-    ours = adapted(tmp_path / "ours", "dispatch.py", what, stand_in=False)
+    theirs = plain(tmp_path / "theirs", "dispatch.py", *what.split(), stand_in=False)
+    ours = adapted(tmp_path / "ours", "dispatch.py", *what.split(), stand_in=False)
     assert [ours.epochs_of(rank) for rank in ours.ranks] == [theirs.epochs_of(rank) for rank in theirs.ranks]
     assert [ours.stdout(rank) for rank in ours.ranks] == [theirs.stdout(rank) for rank in theirs.ranks]
     assert weights(ours) == weights(theirs)

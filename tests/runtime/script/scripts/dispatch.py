@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 """Rank 0 reads a stream and hands its mini-batches on, as Accelerate's dispatcher does.
 
-The first argument says whether the others make an iterator, too, which they do not ask; the second what goes wrong.
+The first argument says whether the others make an iterator, too, which they do not ask; the second what goes wrong,
+or "two" for two optimizers.
 """
 
 import sys
@@ -56,16 +57,19 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    first, last = model.module[0].parameters(), model.module[2].parameters()
+    groups = [[*first], [*last]] if FAULT == "two" else [model.parameters()]
+    optimizers = [torch.optim.Adam(group, lr=0.05) for group in groups]
     loader = DataLoader(Stream(), 4)
     with open(f"seen.{rank}", "w") as out:
         for epoch in range(3):
             for number, (x, y, index) in enumerate(dispatched(loader)):
                 if FAULT == "stepping" and epoch == rank == 1 and number == 3:
                     raise ValueError("the worker is broken")
-                optimizer.zero_grad()
+                model.zero_grad()
                 (model(x) - y).square().mean().backward()
-                optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.step()
                 print(*index.tolist(), file=out, end=" ")
             print(file=out)
             with torch.no_grad():

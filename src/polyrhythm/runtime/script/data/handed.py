@@ -3,6 +3,7 @@
 Only that rank sees the data end, so none goes by this: all look at each collective whether they have left the loop.
 """
 
+import time
 from types import FrameType
 
 import torch.distributed as dist
@@ -12,6 +13,8 @@ from polyrhythm.runtime.script.data.step_loop import InnerLoop, standing
 from polyrhythm.runtime.script.script_group import ScriptGroup
 
 READS, READS_NOT = "reads", "reads not"
+
+TOLD_WITHIN_S = 30.0
 
 
 class HandedData:
@@ -56,8 +59,21 @@ class HandedData:
     def _only_source_reads(self) -> bool:
         group = dist.group.WORLD
         assert isinstance(group, ScriptGroup), "this rank has told the others in it"
-        told = [group.store.get(f"{self._key}{rank}").decode() for rank in range(group.size())]
+        keys = [f"{self._key}{rank}" for rank in range(group.size())]
+        if not all_told(group, keys):
+            return False
+        told = [group.store.get(each).decode() for each in keys]
         return [rank for rank, each in enumerate(told) if each == READS] == [self._source]
+
+
+def all_told(group: ScriptGroup, keys: list[str]) -> bool:
+    """Whether all ranks say so within some time, in which they come from the step's exchange to its end."""
+    until_s = time.monotonic() + TOLD_WITHIN_S
+    while not group.store.check(keys):
+        if group.failure is not None or time.monotonic() > until_s:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def within_wrapper(frame: FrameType) -> bool:

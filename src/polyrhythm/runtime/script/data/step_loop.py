@@ -66,7 +66,7 @@ class StepLoop:
         for code, line in reversed(self._stepped_at):
             if code.co_flags & inspect.CO_GENERATOR:  # which has left nothing while it waits
                 continue
-            for lines in loops_of(code.co_filename) if is_script(code.co_filename) else ():
+            for lines in loops_of(code.co_filename):
                 if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
                     return code, lines
         return None
@@ -81,7 +81,7 @@ class InnerLoop(StepLoop):
 
     def _around_step(self) -> tuple[CodeType, range] | None:
         for code, line in self._stepped_at:
-            for lines in reversed(loops_of(code.co_filename)):
+            for lines in reversed(every_loop_of(code.co_filename)):
                 if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
                     return code, lines
         return None
@@ -99,8 +99,16 @@ def standing(frame: FrameType | None) -> FrameLines:
     return stack
 
 
-@cache
 def loops_of(path: str) -> tuple[range, ...]:
+    """The same, of a file of the script."""
+    return every_loop_of(path) if _is_script(path) else ()
+
+
+_is_script = cache(is_script)
+
+
+@cache
+def every_loop_of(path: str) -> tuple[range, ...]:
     """Lines of the loops in a file, outer ones first; without their ``else``."""
     if path.startswith("<"):
         return ()

@@ -175,7 +175,7 @@ def begin_own(
         reading.take_over([run, *warm_up.passes], script.loaders)
     script.schedules.left_alone = split == 1
     follow_schedules(script, session, stretched=split > 1)
-    return OwnSteps(session, script.loaders, reading, run)
+    return OwnSteps(session, script.loaders, reading, run, handed.agreed)
 
 
 def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:

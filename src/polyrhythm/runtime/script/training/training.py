@@ -156,7 +156,7 @@ class Training:
 
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
-        is_open = self._is_open()
+        is_open = self.session is not None and self._is_open()
         self._handed.collective(source, sys._getframe(1))
         if self.session is None or not is_open or self.session.aligned:
             return False
