@@ -1,5 +1,6 @@
 """Scripts of which one rank reads the data and hands them on to the others."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_who_is_handed_nothing_any_more_ends_with_a_line(tmp_path: Path, what: s
     assert "the stream is broken" in first.traceback
     assert second.value == 1
     (said,) = [line for line in stderr(tmp_path, 1) if "rank 1" in line]
-    assert "dispatch.py:34: broadcast brings nothing: what another rank has for it is lost" in said
+    assert re.search(r"dispatch.py:\d+: broadcast brings nothing: what another rank has for it is lost", said)
 
 
 def test_who_hands_on_goes_on_without_a_worker_that_fails(tmp_path: Path) -> None:
