@@ -38,3 +38,14 @@ def test_ranks_end_with_one_model(tmp_path: Path, framework: str, policy: str) -
 def test_it_follows_live_switches(tmp_path: Path, framework: str) -> None:
     switches = {6: "asp", 20: "local:4", 36: "bsp"}
     assert result(switched(tmp_path, script(framework), "simple", switches=switches, stand_in=False))
+
+
+@pytest.mark.parametrize("what", ["stream", "accumulated", "map-style"])
+def test_what_rank_0_reads_for_all_is_trained_on_as_under_torchrun(tmp_path: Path, what: str) -> None:
+    ours = adapted(tmp_path / "ours", script("dispatch"), what, stand_in=False)
+    assert result(ours) == result(plain(tmp_path / "theirs", script("dispatch"), what, stand_in=False))
+
+
+@pytest.mark.parametrize("policy", ["local:5", "selsync"])
+def test_ranks_to_which_rank_0_hands_data_end_with_one_model(tmp_path: Path, policy: str) -> None:
+    assert result(adapted(tmp_path, script("dispatch"), "stream", policy=policy, stand_in=False))

@@ -82,8 +82,12 @@ class AdaptedScript(ScriptFacts):
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._training.after_step(optimizer)
 
-    def collective(self, name: str, outputs: list[Tensor]) -> bool:
-        return self._training.collective(name, outputs)
+    def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
+        return self._training.collective(name, outputs, source)
+
+    @property
+    def is_handed_data(self) -> bool:
+        return self._training.is_handed_data
 
     def pass_epoch_if_awaited(self) -> None:
         self._training.pass_epoch_if_awaited()

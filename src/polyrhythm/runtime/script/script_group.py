@@ -4,12 +4,14 @@ Inside the loop workers may make steps of their own, and stand at different ones
 each its own value, as if all had the same, unless a gradient depends on it.
 """
 
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,8 +21,8 @@ from torch.distributed.distributed_c10d import ReduceOp, Store
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from polyrhythm.errors import RefusalError
-from polyrhythm.runtime.collectives.nonraising_work import FinishedWork, GuardedWork
+from polyrhythm.errors import GroupError, RefusalError
+from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
@@ -30,6 +32,8 @@ BACKEND = "polyrhythm_script"
 OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "gather", "barrier")
 """Collectives that have a meaning for one worker by itself."""
 
+FROM_ONE = ("broadcast", "scatter")
+"""Collectives that give all ranks what one of them has."""
 
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
@@ -41,23 +45,73 @@ class ScriptGroup(SwitchGroup):
     """All ranks of the job, or some of them.
 
     Attributes:
-        alone: told the name of each collective and what it writes into; whether this worker is to make it by itself.
+        alone: told the name of each collective, what it writes into and whose values all get, if they get one rank's;
+            whether this worker is to make it by itself.
         launched: given the handle of each that all make, and whether these are all ranks.
+        lives_on: whether a worker trains on what it is handed, so that it cannot go on without.
     """
 
-    alone: Callable[[str, list[Tensor]], bool] = staticmethod(lambda *_: False)
+    alone: Callable[[str, list[Tensor], int | None], bool] = staticmethod(lambda *_: False)
     launched: Callable[[dist.Work, bool], None] = staticmethod(lambda *_: None)
+    lives_on: Callable[[], bool] = staticmethod(lambda: False)
 
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
-        if not ScriptGroup.alone(name, outputs):
+        for_all = self.size() == dist.get_world_size()
+        source = opts.rootRank if name in FROM_ONE else None
+        if not ScriptGroup.alone(name, outputs, source if for_all else None):
             work = super()._run(name, outputs, fill, *args, opts=opts)
-            ScriptGroup.launched(work, self.size() == dist.get_world_size())
-            return work
+            ScriptGroup.launched(work, for_all)
+            return work if source in (None, self.rank()) else AwaitedWork(work, self, name, outputs)
         if fill is not None:
             fill()
         elif hasattr(opts, "reduceOp"):
             reduce_alone(outputs, opts.reduceOp, self.size())
         return FinishedWork(outputs)
+
+
+class AwaitedWork(QuietWork):
+    """A collective that brings what another rank has.
+
+    Args:
+        work: its handle.
+        group: of the ranks.
+        name: of the collective.
+        tensors: what it writes into.
+    """
+
+    def __init__(self, work: dist.Work, group: ScriptGroup, name: str, tensors: list[Tensor]) -> None:
+        super().__init__(tensors)
+        self._work, self._group, self._name = work, group, name
+
+    def wait(self, timeout: timedelta = FOR_EVER) -> bool:
+        """Until it is over.
+
+        Raises:
+            GroupError: if it has failed, and the script would go on with whatever is in the memory.
+        """
+        self._work.wait(timeout)
+        if (failure := self._group.failure) and (ScriptGroup.lives_on() or receives_objects()):
+            raise GroupError(
+                f"{script_line()}: {self._name} brings nothing: what another rank has for it is lost ({failure})"
+            )
+        return True
+
+    def get_future(self) -> Any:
+        return self._work.get_future()
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def synchronize(self) -> None:
+        self._work.synchronize()
+
+
+def receives_objects() -> bool:
+    """Whether torch is about to read an object whose length it was to be told, from memory that nobody has written."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_name.endswith("_object_list"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def await_others(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:

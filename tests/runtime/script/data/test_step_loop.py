@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from polyrhythm.runtime.script.data.step_loop import StepLoop, loops_of
+from polyrhythm.runtime.script.data.step_loop import InnerLoop, StepLoop, every_loop_of, loops_of
 
 
 @pytest.fixture
@@ -88,3 +88,15 @@ def test_another_thread_does_not_know(loop: StepLoop) -> None:
 def test_code_of_a_library_has_no_loops() -> None:
     assert loops_of(threading.__file__) == ()
     assert loops_of("<string>") == ()
+
+
+def test_the_innermost_loop_is_also_one_of_a_library() -> None:
+    inner = InnerLoop()
+    assert not inner.found
+    for _ in range(2):
+        for _ in range(2):
+            inner.reads(sys._getframe())
+            inner.stepped(sys._getframe())
+            assert not inner.left(sys._getframe())
+        assert inner.left(sys._getframe())
+    assert every_loop_of(threading.__file__)

@@ -30,6 +30,7 @@ EVERY_NTH = (
 LOOKED_UP = (
     "the loop looks something up by the number of its mini-batch, so no worker takes more of them than its loader has"
 )
+HANDED = "one rank reads the mini-batches and hands them on, as under torchrun; without it the others have no data"
 DRAWN = (
     "the script draws its data itself: each worker others, or all the same if it draws nothing at random; the job "
     "counts samples and does not know which"
@@ -230,6 +231,11 @@ class OwnReading:
             self._end()
         return self.data.open
 
+    def leave(self) -> None:
+        """The script has left its loop over data that one rank hands on; it may do other things before the next one."""
+        if self.data.open:
+            self._end()
+
     def _end(self) -> None:
         """An epoch is over; of the first one the warm-up step may have had all mini-batches of this rank."""
         if self.data.first:
@@ -252,8 +258,10 @@ class OwnReading:
         return min(known, key=lambda steps: steps[0] - steps[1], default=(None, 0))
 
 
-def promise_of(run: Pass | None, split: int) -> str:
-    """What is said of data that are read in so many parts, by a loader or none."""
+def promise_of(run: Pass | None, split: int, handed: bool) -> str:
+    """What is said of data that are read in so many parts, by a loader or none, or `handed` on by one rank."""
+    if handed:
+        return HANDED
     if run is None:
         return DRAWN
     return AS_TORCHRUN if split == 1 else EVERY_NTH.format(split)

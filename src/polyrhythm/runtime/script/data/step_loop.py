@@ -72,6 +72,21 @@ class StepLoop:
         return None
 
 
+class InnerLoop(StepLoop):
+    """The innermost loop, also one of a library."""
+
+    @property
+    def found(self) -> bool:
+        return self._around_step() is not None
+
+    def _around_step(self) -> tuple[CodeType, range] | None:
+        for code, line in self._stepped_at:
+            for lines in reversed(every_loop_of(code.co_filename)):
+                if line in lines and lines.start >= code.co_firstlineno and holds(lines, code, self._read_at):
+                    return code, lines
+        return None
+
+
 def holds(lines: range, code: CodeType, stack: FrameLines) -> bool:
     return any(running is code and line in lines for running, line in stack)
 
@@ -84,10 +99,18 @@ def standing(frame: FrameType | None) -> FrameLines:
     return stack
 
 
-@cache
 def loops_of(path: str) -> tuple[range, ...]:
-    """Lines of the loops in a file of the script, outer ones first; without their ``else``."""
-    if not is_script(path):
+    """The same, of a file of the script."""
+    return every_loop_of(path) if _is_script(path) else ()
+
+
+_is_script = cache(is_script)
+
+
+@cache
+def every_loop_of(path: str) -> tuple[range, ...]:
+    """Lines of the loops in a file, outer ones first; without their ``else``."""
+    if path.startswith("<"):
         return ()
     loops = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     lines = [range(loop.lineno, (loop.body[-1].end_lineno or loop.lineno) + 1) for loop in loops]

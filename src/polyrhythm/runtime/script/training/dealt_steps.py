@@ -107,6 +107,8 @@ class DealtSteps:
     def pass_epoch(self) -> None:
         self._loader.pass_epoch()
 
+    def leave_data(self) -> None: ...
+
     def is_open(self, outside: bool) -> bool:
         run = self._run
         if run is None:

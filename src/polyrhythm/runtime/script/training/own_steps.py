@@ -20,13 +20,17 @@ class OwnSteps:
         loaders: of the script.
         reading: counts its mini-batches and its steps.
         run: the pass that the warm-up step was made from; None if it was made from no loader.
+        handed: whether one rank reads a loader, and hands its mini-batches on.
     """
 
     own = True
     awaits_use = False
 
-    def __init__(self, session: ScriptSession, loaders: Loaders, reading: OwnReading, run: Pass | None) -> None:
+    def __init__(
+        self, session: ScriptSession, loaders: Loaders, reading: OwnReading, run: Pass | None, handed: bool
+    ) -> None:
         self._session, self._loaders, self._reading, self._run = session, loaders, reading, run
+        self._handed = handed
         self.drawn = not reading.reads
 
     def begin(self) -> None:
@@ -52,7 +56,8 @@ class OwnSteps:
         return True
 
     def before_batch(self, run: Pass) -> None:
-        self._finish()
+        if not self._handed:  # else no other rank comes here
+            self._finish()
 
     def given(self, run: Pass) -> None:
         self._reading.given(run)
@@ -83,6 +88,10 @@ class OwnSteps:
 
     def pass_epoch(self) -> None:
         self._reading.data.pass_epoch()
+
+    def leave_data(self) -> None:
+        self._finish()
+        self._reading.leave()
 
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end

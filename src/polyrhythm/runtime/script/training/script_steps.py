@@ -53,6 +53,9 @@ class ScriptSteps(PassListener, Protocol):
     def pass_epoch(self) -> None:
         """Make an epoch without data, in which others make theirs, and get the parameters of its end."""
 
+    def leave_data(self) -> None:
+        """The script has left the loop in which one rank hands mini-batches on to the others."""
+
     def is_open(self, outside: bool) -> bool:
         """Whether the script is in its loop over an epoch; a script `outside` of it has left it."""
 

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.script.data.alone import keep_quiet
+from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.loaders import length_of
 from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass
@@ -154,14 +155,16 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
     return steps
 
 
-def begin_own(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None) -> OwnSteps:
-    """The script goes on to read its data itself, after `run` if its steps are made from a loader."""
+def begin_own(
+    open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None, handed: HandedData
+) -> OwnSteps:
+    """The script goes on to read its data itself, after `run` if its steps are made from a loader of each rank."""
     place = warm_up.seen.stepped_at if run is None else script.loaders.place(run.loader)
     script.dealing.check_own(place)
     session = open_()
     split = 1 if script.distributed or run is None else script.workers
     check_counts(session, run, place)
-    tell(promise_of(run, split), place)
+    tell(promise_of(run, split, handed.agreed), place)
     if run is not None and run.looked_up and split == 1:
         tell(LOOKED_UP, run.looked_up)
     data = counted(session, warm_up, run, {"workers": script.workers, "stretch": split})
@@ -172,7 +175,7 @@ def begin_own(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run
         reading.take_over([run, *warm_up.passes], script.loaders)
     script.schedules.left_alone = split == 1
     follow_schedules(script, session, stretched=split > 1)
-    return OwnSteps(session, script.loaders, reading, run)
+    return OwnSteps(session, script.loaders, reading, run, handed.agreed)
 
 
 def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.passes import Pass, PassListener
 from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.notices import refuse
@@ -37,6 +38,7 @@ class Training:
         self._steps: ScriptSteps = self.warm_up
         self._step_loop = StepLoop()
         self._own_values = OwnValues()
+        self._handed = HandedData(script.trainings)
         self._stepping: Optimizer | None = None
         """Which optimizer is within its step; one that it wraps steps as a part of it."""
 
@@ -80,6 +82,8 @@ class Training:
             self._step_loop.reads(frame)
         else:
             self._step_loop.computes |= trains
+        if not trains and self._handed.left(sys._getframe(1)):
+            self._steps.leave_data()
         self._steps.forward(trains, inputs)
 
     def backward(self, roots: Iterable[Tensor]) -> None:
@@ -106,6 +110,7 @@ class Training:
         if self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
         self._step_loop.stepped(sys._getframe(1))
+        self._handed.stepped(sys._getframe(1), self.warm_up.reads)
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         if self._steps.awaits_use:
@@ -149,13 +154,20 @@ class Training:
 
     # -- where the workers are -----------------------------------------------------------------------------------------
 
-    def collective(self, name: str, outputs: list[Tensor]) -> bool:
+    def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
-        if self.session is None or not self._is_open() or self.session.aligned:
+        is_open = self.session is not None and self._is_open()
+        self._handed.collective(source, sys._getframe(1))
+        if self.session is None or not is_open or self.session.aligned:
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
+
+    @property
+    def is_handed_data(self) -> bool:
+        """Whether one rank is known to read the mini-batches for all."""
+        return self.session is not None and self._handed.agreed
 
     def pass_epoch_if_awaited(self) -> None:
         """The script waits in a collective of all ranks; others may make another epoch before they come to it."""
@@ -175,7 +187,10 @@ class Training:
         return self._steps.reached
 
     def _is_open(self) -> bool:  # and if it has left its loop early, its epoch ends
-        left = self._step_loop.left(sys._getframe(1))
+        frame = sys._getframe(1)
+        if self._handed.left(frame):
+            self._steps.leave_data()
+        left = self._step_loop.left(frame)
         if left and self.session is not None and not self.session.aligned:
             self._script.schedules.stay_apart()
         return self._steps.is_open(left)
@@ -189,15 +204,18 @@ class Training:
 
     def _begin_drawn(self) -> None:
         self.warm_up.parts = self.warm_up.seen.parts
-        self._steps = steps = begin_own(self._open, self._script, self.warm_up, self.warm_up.run)
+        run = None if self._handed.agreed else self.warm_up.run
+        self._steps = steps = begin_own(self._open, self._script, self.warm_up, run, self._handed)
         steps.begin()
 
     def _begin(self, run: Pass, batches: int) -> None:
         """The session takes over, `batches` of every worker after the start of the epoch."""
-        if self.warm_up.deals:
+        if self._handed.agreed:
+            self._steps = begin_own(self._open, self._script, self.warm_up, None, self._handed)
+        elif self.warm_up.deals:
             self._steps = begin_dealt(self._open, self._script, self.warm_up, run, batches)
         else:
-            self._steps = begin_own(self._open, self._script, self.warm_up, run)
+            self._steps = begin_own(self._open, self._script, self.warm_up, run, self._handed)
 
     def _open(self) -> ScriptSession:
         self.session = open_session(self._script, self.warm_up, self._called)

@@ -46,6 +46,11 @@ class WarmUpSteps:
     def inside(self) -> bool:
         return self.run is not None and self.run.inside
 
+    @property
+    def reads(self) -> bool:
+        """Whether the step has mini-batches of a loader of this rank."""
+        return self.run is not None and not self.run.looking
+
     def read(self, loader: DataLoader[Any]) -> Iterator[Any] | None:
         return self._script.dealing.warm_up_batches(loader, self._script.distributed, self._script.loaders.read)
 
@@ -147,6 +152,8 @@ class WarmUpSteps:
             each.settle()
 
     def pass_epoch(self) -> None: ...
+
+    def leave_data(self) -> None: ...
 
     def is_open(self, outside: bool) -> bool:
         return False

@@ -1,0 +1,81 @@
+"""Data that one rank reads and hands on to the others by a collective within the loop, as Accelerate's dispatcher does.
+
+Only that rank sees the data end, so none goes by this: all look at each collective whether they have left the loop.
+"""
+
+import time
+from types import FrameType
+
+import torch.distributed as dist
+from torch.nn.parallel import distributed
+
+from polyrhythm.runtime.script.data.step_loop import InnerLoop, standing
+from polyrhythm.runtime.script.script_group import ScriptGroup
+
+READS, READS_NOT = "reads", "reads not"
+
+TOLD_WITHIN_S = 30.0
+
+
+class HandedData:
+    """Finds out, in the warm-up step, whether the mini-batches of all come from one rank.
+
+    Args:
+        training: number of the training; what ranks tell each other of is theirs in it.
+    """
+
+    def __init__(self, training: int) -> None:
+        self._key = f"training-{training}-rank-"
+        self._loop = InnerLoop()
+        self._source: int | None = None
+        self._told = False
+        self._agreed: bool | None = None
+
+    def collective(self, source: int | None, frame: FrameType) -> None:
+        """The script has come to one from this frame; all get what `source` has, if that is one rank."""
+        if source is not None and self._agreed is not False and not within_wrapper(frame):
+            self._source = source
+            self._loop.reads(frame)
+
+    def stepped(self, frame: FrameType, reads: bool) -> None:
+        """A step is made from this frame; whether this rank reads mini-batches."""
+        if self._source is not None and self._agreed is not False:
+            self._loop.stepped(frame)
+        if not self._told and isinstance(group := dist.group.WORLD, ScriptGroup):
+            self._told = True
+            group.store.set(f"{self._key}{group.rank()}", READS if reads else READS_NOT)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether it is so; asked after the warm-up step, in which all ranks come to the same answer."""
+        if self._agreed is None:
+            self._agreed = self._told and self._loop.found and self._only_source_reads()
+        return self._agreed
+
+    def left(self, frame: FrameType) -> bool:
+        """Whether this frame stands outside of the loop in which the mini-batches are handed on."""
+        return bool(self._agreed) and self._loop.left(frame)
+
+    def _only_source_reads(self) -> bool:
+        group = dist.group.WORLD
+        assert isinstance(group, ScriptGroup), "this rank has told the others in it"
+        keys = [f"{self._key}{rank}" for rank in range(group.size())]
+        if not all_told(group, keys):
+            return False
+        told = [group.store.get(each).decode() for each in keys]
+        return [rank for rank, each in enumerate(told) if each == READS] == [self._source]
+
+
+def all_told(group: ScriptGroup, keys: list[str]) -> bool:
+    """Whether all ranks say so within some time, in which they come from the step's exchange to its end."""
+    until_s = time.monotonic() + TOLD_WITHIN_S
+    while not group.store.check(keys):
+        if group.failure is not None or time.monotonic() > until_s:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def within_wrapper(frame: FrameType) -> bool:
+    """Whether it is DistributedDataParallel that hands on parameters or buffers."""
+    return any(code.co_filename == distributed.__file__ for code, _ in standing(frame))
