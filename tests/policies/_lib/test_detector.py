@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polyrhythm.core import Report
+from polyrhythm.core import Left, LeftReason, Report
 from polyrhythm.policies._lib.detector import METHODS, Detector, DetectorState
 
 
@@ -53,3 +53,31 @@ def test_a_window_of_one_step_slides_as_it_is(method: str) -> None:
     rounds = [tuple(stream.lognormvariate(0.0, 0.5) for _ in range(6)) for _ in range(200)]
     apart, sliding = (watched(Detector(method, window=1, sliding=sliding), *rounds) for sliding in (False, True))
     assert apart == sliding
+
+
+def named(detector: Detector, rounds: int, slow_s: float, watch: DetectorState, samples: int = 8) -> DetectorState:
+    """After so many steps of four workers, of whom the last takes so long."""
+    for clock in range(1, rounds + 1):
+        for worker, step_s in enumerate((1.0, 1.0, 1.0, slow_s)):
+            watch = detector.after(watch, Report(worker, clock, float(clock), samples, step_s), live=4)
+    return watch
+
+
+@pytest.mark.parametrize(("reason", "known"), [("finished", [3]), ("died", [])])
+def test_an_epochs_end_clears_nobody(reason: LeftReason, known: list[int]) -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 4.0, DetectorState())
+    assert list(watch.stragglers) == [3]
+    for worker in range(4):
+        watch = detector.after(watch, Left(worker, 7.0, 6, reason), live=3 - worker)
+    assert list(watch.stragglers) == known
+    assert list(named(detector, 6, 1.0, watch).stragglers) == []
+
+
+def test_smaller_mini_batches_count_where_all_are_smaller() -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 4.0, DetectorState())
+    watch = detector.after(watch, Report(0, 7, 7.0, 3, 0.1), live=4)  # the last one of an epoch
+    assert (watch.samples, list(watch.stragglers)) == (8, [3])
+    watch = named(detector, 8, 1.0, watch, samples=4)
+    assert (watch.samples, list(watch.stragglers)) == (4, [])

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.errors import ScenarioError
-from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler
+from polyrhythm.policies import parse_policy
+from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler, simulate
 from polyrhythm.sim.cluster.files import built_in_scenarios, checked, load_scenario, scenario_toml
 
 NAMES = [
@@ -222,3 +223,9 @@ def test_an_override_that_a_parser_cannot_take_is_one_line() -> None:
         load_scenario("uniform", {"a." * 50_000 + "a": "1"})
     with pytest.raises(ScenarioError):
         load_scenario("uniform", {"seed": "[" * 5000})
+
+
+def test_a_scenario_made_of_tuples_is_refused_as_one_of_lists_is() -> None:
+    scenario = Scenario(devices=(Device(count=2, compute_s=-1),))  # type: ignore[arg-type]
+    with pytest.raises(ScenarioError, match=r"devices\[0\].compute_s is wrong: .* but got -1"):
+        simulate(scenario, parse_policy("bsp"))

@@ -42,6 +42,7 @@ class DetectorState:
         stragglers: who is one.
         limits: what windows are judged by.
         samples: size of the mini-batches that count; smaller ones, as at the end of an epoch, do not.
+        smaller: reports in a row of smaller ones.
     """
 
     windows: WorkerMap[tuple[float, ...]] = field(default_factory=WorkerMap)
@@ -50,15 +51,15 @@ class DetectorState:
     stragglers: WorkerMap[bool] = field(default_factory=WorkerMap)
     limits: WindowLimits = field(default_factory=WindowLimits)
     samples: int = 0
+    smaller: int = 0
 
     def forget(self, worker: int) -> "DetectorState":
-        return DetectorState(
-            self.windows.remove(worker),
-            self.means.remove(worker),
-            self.streaks.remove(worker),
-            self.stragglers.remove(worker),
-            self.limits,
-            self.samples,
+        return replace(
+            self,
+            windows=self.windows.remove(worker),
+            means=self.means.remove(worker),
+            streaks=self.streaks.remove(worker),
+            stragglers=self.stragglers.remove(worker),
         )
 
 
@@ -111,6 +112,7 @@ class Detector:
         """What is known after an event; `live` workers are compared."""
         match event:
             case Report(worker=worker, samples=samples):
+                watch = self.sized(watch, samples, live)
                 if samples < watch.samples:
                     return watch
                 window = (*(watch.windows.get(worker) or ()), event.step_s + event.transfer_s)
@@ -119,10 +121,20 @@ class Detector:
                 kept = window[1:] if self.sliding else ()
                 watch = replace(watch, windows=watch.windows.set(worker, kept), samples=samples)
                 return self.judge(watch, worker, sum(window) / self.window, live)
+            case Left(worker=worker, reason="finished"):  # it is back with the next epoch, as slow as it was
+                return replace(watch, windows=watch.windows.remove(worker))
             case Left(worker=worker):
                 return watch.forget(worker)
             case _:
                 return watch
+
+    def sized(self, watch: DetectorState, samples: int, live: int) -> DetectorState:
+        """Where all mini-batches are smaller from now on, as in another part of a sequence, these count."""
+        if samples >= watch.samples:
+            return replace(watch, smaller=0) if watch.smaller else watch
+        if watch.smaller + 1 < self.window * live:
+            return replace(watch, smaller=watch.smaller + 1)
+        return replace(watch, windows=WorkerMap(), means=WorkerMap(), samples=samples, smaller=0)
 
     def judge(self, watch: DetectorState, worker: int, mean_s: float, live: int) -> DetectorState:
         means = watch.means.set(worker, mean_s)
@@ -131,7 +143,8 @@ class Detector:
             limits = self.limits([mean for _, mean in means.items()])
         suspect, streak = self.verdict(worker in watch.stragglers, watch.streaks.get(worker) or 0, mean_s, limits)
         stragglers = watch.stragglers.set(worker, True) if suspect else watch.stragglers.remove(worker)
-        return DetectorState(watch.windows, means, watch.streaks.set(worker, streak), stragglers, limits, watch.samples)
+        streaks = watch.streaks.set(worker, streak)
+        return DetectorState(watch.windows, means, streaks, stragglers, limits, watch.samples, watch.smaller)
 
     def verdict(self, suspect: bool, streak: int, mean_s: float, limits: WindowLimits) -> tuple[bool, int]:
         """Whether a worker is a straggler after a window, and the windows in a row that speak against that."""

@@ -153,7 +153,7 @@ def inner(kind: Any) -> Any:
 
 def value_at(document: Any, path: list[str]) -> Any:
     for name in path:
-        document = document[int(name)] if isinstance(document, list) else document.get(name)
+        document = document[int(name)] if isinstance(document, list | tuple) else document.get(name)
     return document
 
 
