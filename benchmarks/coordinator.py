@@ -13,6 +13,7 @@ does not hold any more. Exits with 1 if 256 workers at steps of 100 ms have a p9
 """
 
 import argparse
+import gc
 import heapq
 import os
 import sys
@@ -191,6 +192,8 @@ def serve_job(config: JobConfig, ready: Connection) -> None:
     listener = listen(coordinator_address(config.job))
     ready.send(None)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (its log, until the process ends)
+    gc.collect()
+    gc.freeze()  # as the process does from which a job forks its coordinator
     os._exit(serve(config, [listener]))
 
 
