@@ -99,10 +99,12 @@ class DealtSteps:
         assert self._run is not None, "a session has begun with a pass"
         self._session.check_place(self._run, self._parts, self._loaders.other)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
         if self._run is not None:
             self._run.step()
             self._loader.stepped()
+
+    def returned(self) -> None: ...
 
     def pass_epoch(self) -> None:
         self._loader.pass_epoch()
@@ -113,6 +115,7 @@ class DealtSteps:
             return False
         left = run.left or (outside and run.by_generator)
         if left and run.used and self._session.ends_early:
+            self._session.finish_step()
             self._loader.end_early()
         return run.inside and not left
 

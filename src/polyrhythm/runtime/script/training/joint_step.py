@@ -77,7 +77,7 @@ class JointStep:
         self._hidden = {}
 
     def finish(self, samples: int) -> bool:
-        """The script asks for its next mini-batch; whether it has made a step with this one."""
+        """No further step is made with this mini-batch; whether any was."""
         if not self._stepped:
             return False
         own = {p: p.grad for p in self._replica.parameters}

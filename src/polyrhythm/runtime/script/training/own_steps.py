@@ -28,6 +28,7 @@ class OwnSteps:
     def __init__(self, session: ScriptSession, loaders: Loaders, reading: OwnReading, run: Pass | None) -> None:
         self._session, self._loaders, self._reading, self._run = session, loaders, reading, run
         self.drawn = not reading.reads
+        reading.before_end = self._finish_begun
 
     def begin(self) -> None:
         """The model is about to compute what a step may follow."""
@@ -77,9 +78,15 @@ class OwnSteps:
         if not self._session.has_batch:
             self._reading.step()
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
         if not self._session.joint:
             self._reading.stepped()
+        elif not within and self._session.stands_with(None):
+            self.returned()
+
+    def returned(self) -> None:
+        if self._reading.is_last:  # so nothing asks for a mini-batch, with which the step would be complete
+            self._finish_begun()
 
     def pass_epoch(self) -> None:
         self._reading.data.pass_epoch()
@@ -92,6 +99,10 @@ class OwnSteps:
     def end(self) -> None:
         self._finish()
         self._reading.data.end()
+
+    def _finish_begun(self) -> None:
+        if self._session.finish_step():
+            self._reading.stepped()
 
     def _finish(self) -> None:
         """Several optimizers have made a step of the job."""

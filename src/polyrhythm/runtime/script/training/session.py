@@ -118,10 +118,10 @@ class ScriptSession(Session):
             self._accumulation.end()
         return not self.has_batch
 
-    def finish_step(self) -> None:
-        """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""
-        if self._joint is not None and self._joint.finish(self._accumulation.samples):
-            self._accumulation.take()
+    def finish_step(self) -> bool:
+        """Of several optimizers, none steps again with this mini-batch; whether any has."""
+        made = self._joint is not None and self._joint.finish(self._accumulation.samples)
+        return made and self._accumulation.take() > 0
 
     def stands_with(self, optimizer: Optimizer | None) -> bool:
         """Whether this one of several optimizers, or every one, has made its part of the step under way."""
