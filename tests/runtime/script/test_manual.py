@@ -8,7 +8,7 @@ import torch
 from tests.runtime.script.runs import Run, adapted, plain
 
 HOWS = ["within", "ahead"]
-BESIDES = ["nothing", "evaluated", "logged", "seldom evaluated"]
+BESIDES = ["nothing", "evaluated", "logged", "dropped", "seldom dropped evaluated"]
 
 
 def weights(run: Run) -> list[str]:

@@ -95,6 +95,9 @@ with open(f"weights.{RANK}", "w") as out:
             train_within(number, x) if HOW == "within" else train(number, x)
             if "left" in BESIDES and number == epoch == 2:
                 break
+        if "dropped" in BESIDES:  # what it reads, before the ranks meet
+            del kept, reading
+            dist.barrier()
         if "evaluated" in BESIDES:
             evaluate()
     write()

@@ -127,11 +127,6 @@ class ScriptSession(Session):
         """Whether this one of several optimizers, or every one, has made its part of the step under way."""
         return self._joint is not None and self._joint.has_made(optimizer)
 
-    def drop_step(self) -> None:
-        """The script has left its loop."""
-        if self._joint is not None:
-            self._joint.drop()
-
     def take_over(
         self,
         run: Pass,
