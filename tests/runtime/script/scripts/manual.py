@@ -36,7 +36,7 @@ def train(number, x):
     step(of_critic, (critic(x) - critic(made.detach())).square().mean())
     if "logged" in BESIDES:
         dist.all_reduce(torch.ones(1))
-    if "seldom" not in BESIDES or number % 3 == 1:  # which the last mini-batch of an epoch is not
+    if "seldom" not in BESIDES or number % 3 == 2:  # which the last mini-batch of an epoch is not
         step(of_maker, critic(made).square().mean())
 
 

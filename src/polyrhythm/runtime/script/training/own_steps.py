@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -64,6 +65,8 @@ class OwnSteps:
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains and self._run is None and self._session.stands_with(None):
             self._finish()
+        if not torch.is_grad_enabled():
+            self._finish_last()
         self._reading.forward(trains, inputs)
 
     def used(self) -> None: ...
@@ -94,11 +97,17 @@ class OwnSteps:
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end
             outside &= self._session.ends_early
+        self._finish_last()
         return self._reading.is_open(outside)
 
     def end(self) -> None:
         self._finish()
         self._reading.data.end()
+
+    def _finish_last(self) -> None:
+        """The script evaluates or comes to a collective, perhaps at the end of its epoch."""
+        if self._session.may_have_stepped and self._reading.is_last:
+            self._finish_begun()
 
     def _finish_begun(self) -> None:
         if self._session.finish_step():

@@ -127,6 +127,11 @@ class ScriptSession(Session):
         """Whether this one of several optimizers, or every one, has made its part of the step under way."""
         return self._joint is not None and self._joint.has_made(optimizer)
 
+    @property
+    def may_have_stepped(self) -> bool:
+        """Whether several optimizers seem to be through with their step, where ranks differ until it is complete."""
+        return self._joint is not None and self.ends_early and self._joint.is_usual and not self.computes()
+
     def take_over(
         self,
         run: Pass,
