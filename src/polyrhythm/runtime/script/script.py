@@ -42,7 +42,7 @@ class AdaptedScript(ScriptFacts):
 
     def wrapped(self, lane: Lane) -> None:
         self.lanes.append(lane)
-        lane.called = self.forward
+        lane.called, lane.returned = self.forward, self.returned
         tell("DistributedDataParallel follows the policy")
 
     def made_optimizer(self, optimizer: Optimizer) -> None:
@@ -68,6 +68,10 @@ class AdaptedScript(ScriptFacts):
     def forward(self, trains: bool, inputs: Any) -> None:
         if not self.dormant:
             self._training.forward(trains, inputs)
+
+    def returned(self) -> None:
+        if not self.dormant:
+            self._training.returned()
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if not self.dormant:

@@ -52,11 +52,13 @@ class Lane:
         self.hook: tuple[Any, ...] | None = None
         self.called: Callable[[bool, Any], None] = lambda *_: None
         """Told of every forward pass, whether a step may follow it, and of its inputs."""
+        self.returned: Callable[[], None] = lambda: None
+        """Told of its end."""
         self.inner: Inner | None = None
         self.kept: dict[str, Any] = {}
         """What torch's own has said of itself, as it was made."""
         self.reducing = self.inside = False
-        """Whether passes are exchanged, and whether one is under way."""
+        """Whether passes are exchanged, and whether a forward pass is under way."""
         self.last = True
         """Whether the next backward pass is the last one before a step, as far as the session knows; then the script's
         no_sync() decides.
@@ -109,14 +111,19 @@ class Lane:
         if learns:
             self.evaluates = not trains and wrapper.require_backward_grad_sync
         self.called(trains, (inputs, kwargs))
+        self.inside = True
+        try:
+            made = self._pass(trains, wrapper, inputs, kwargs)
+        finally:
+            self.inside = False
+        self.returned()
+        return made
+
+    def _pass(self, trains: bool, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if trains and self.inner is not None and self.reducing:
-            self.inside = True
-            try:
-                self.follow(wrapper)
-                # Its __call__ would only look for hooks, which are the wrapper's.
-                return self.inner.forward(*inputs, **kwargs)
-            finally:
-                self.inside = False
+            self.follow(wrapper)
+            # Its __call__ would only look for hooks, which are the wrapper's.
+            return self.inner.forward(*inputs, **kwargs)
         return self._alone(inputs, kwargs)
 
     def follow(self, wrapper: "ScriptDDP") -> None:

@@ -139,6 +139,8 @@ class OwnReading:
         """Mini-batches of these that no step has used yet."""
         self._samples = 0
         self._learns = split == 1
+        self.before_end: Callable[[], None] = lambda: None
+        """Called before an epoch ends, in which several optimizers may have a step of the job under way."""
 
     def take_over(self, passes: Iterable[Pass], loaders: Loaders) -> None:
         """From here on these passes are split, and all passes over such loaders.
@@ -225,6 +227,11 @@ class OwnReading:
         if any(self._is_over(each) and not self._unused[number] for number, each in self._passes.items()):
             self._end()
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no mini-batch comes after those of the step under way."""
+        return any(self._is_over(each) and self._unused[number] <= self._parts for number, each in self._passes.items())
+
     def is_open(self, left: bool) -> bool:
         """Whether an epoch is under way; a script that has `left` its loop, or drops what it reads, has ended it."""
         if left or (self._passes and all(each.left for each in self._passes.values())):
@@ -238,6 +245,7 @@ class OwnReading:
 
     def _end(self) -> None:
         """An epoch is over; of the first one the warm-up step may have had all mini-batches of this rank."""
+        self.before_end()
         if self.data.first:
             self.data.pass_epoch()
         self.data.end()

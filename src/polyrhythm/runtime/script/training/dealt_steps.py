@@ -72,7 +72,7 @@ class DealtSteps:
 
     def start_epoch(self, run: Pass) -> None:
         """Begin an epoch of the job, or begin again one that the script has only looked at."""
-        self._session.drop_step()
+        self._session.finish_step()  # of the epoch before, whose loop may count its mini-batches or be left early
         self._loader.renew(run.loader)
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
@@ -99,10 +99,12 @@ class DealtSteps:
         assert self._run is not None, "a session has begun with a pass"
         self._session.check_place(self._run, self._parts, self._loaders.other)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
         if self._run is not None:
             self._run.step()
             self._loader.stepped()
+
+    def returned(self) -> None: ...
 
     def pass_epoch(self) -> None:
         self._loader.pass_epoch()
@@ -115,6 +117,7 @@ class DealtSteps:
             return False
         left = run.left or (outside and run.by_generator)
         if left and run.used and self._session.ends_early:
+            self._session.finish_step()
             self._loader.end_early()
         return run.inside and not left
 

@@ -51,6 +51,8 @@ class JointStep:
         self._states: dict[nn.Parameter, tuple[Optimizer, Any]] = {}
         self._hidden: dict[nn.Parameter, Tensor | None] = {}
         self._stepped: list[Optimizer] = []
+        self._usual: set[frozenset[Optimizer]] = set()
+        """Those that have made a step of the job together."""
 
     def before(self, optimizer: Optimizer) -> None:
         if optimizer in self._stepped:
@@ -71,15 +73,21 @@ class JointStep:
         wanted = parts_of(self._replica.optimizer) if optimizer is None else (optimizer,)
         return all(part in self._stepped for part in wanted)
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the same optimizers have made a whole step before, so that no other one need follow."""
+        return frozenset(self._stepped) in self._usual
+
     def after(self) -> None:
         self._steer(False)
         give(self._hidden)
         self._hidden = {}
 
     def finish(self, samples: int) -> bool:
-        """The script asks for its next mini-batch; whether it has made a step with this one."""
+        """No further step is made with this mini-batch; whether any was."""
         if not self._stepped:
             return False
+        self._usual.add(frozenset(self._stepped))
         own = {p: p.grad for p in self._replica.parameters}
         if self._exchange.reduces:
             self._step_along(self._exchange.attend_rest())

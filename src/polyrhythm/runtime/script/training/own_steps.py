@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -32,6 +33,7 @@ class OwnSteps:
         self._session, self._loaders, self._reading, self._run = session, loaders, reading, run
         self._handed = handed
         self.drawn = not reading.reads
+        reading.before_end = self._finish_begun
 
     def begin(self) -> None:
         """The model is about to compute what a step may follow."""
@@ -68,6 +70,8 @@ class OwnSteps:
     def forward(self, trains: bool, inputs: Any) -> None:
         if trains and self._run is None and self._session.stands_with(None):
             self._finish()
+        if not torch.is_grad_enabled():
+            self._finish_last()
         self._reading.forward(trains, inputs)
 
     def used(self) -> None: ...
@@ -82,9 +86,15 @@ class OwnSteps:
         if not self._session.has_batch:
             self._reading.step()
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
         if not self._session.joint:
             self._reading.stepped()
+        elif not within and self._session.stands_with(None):
+            self.returned()
+
+    def returned(self) -> None:
+        if self._reading.is_last:  # so nothing asks for a mini-batch, with which the step would be complete
+            self._finish_begun()
 
     def pass_epoch(self) -> None:
         self._reading.data.pass_epoch()
@@ -96,11 +106,21 @@ class OwnSteps:
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end
             outside &= self._session.ends_early
+        self._finish_last()
         return self._reading.is_open(outside)
 
     def end(self) -> None:
         self._finish()
         self._reading.data.end()
+
+    def _finish_last(self) -> None:
+        """The script evaluates or comes to a collective, perhaps at the end of its epoch."""
+        if self._session.may_have_stepped and self._reading.is_last:
+            self._finish_begun()
+
+    def _finish_begun(self) -> None:
+        if self._session.finish_step():
+            self._reading.stepped()
 
     def _finish(self) -> None:
         """Several optimizers have made a step of the job."""

@@ -48,7 +48,11 @@ class ScriptSteps(PassListener, Protocol):
 
     def before_step(self, optimizer: Optimizer) -> None: ...
 
-    def after_step(self, optimizer: Optimizer) -> None: ...
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
+        """An optimizer has stepped; whether `within` a wrapper's forward."""
+
+    def returned(self) -> None:
+        """A wrapper's forward is over, within which optimizers have stepped."""
 
     def pass_epoch(self) -> None:
         """Make an epoch without data, in which others make theirs, and get the parameters of its end."""

@@ -118,19 +118,19 @@ class ScriptSession(Session):
             self._accumulation.end()
         return not self.has_batch
 
-    def finish_step(self) -> None:
-        """The script asks for its next mini-batch: of several optimizers, none steps again with this one."""
-        if self._joint is not None and self._joint.finish(self._accumulation.samples):
-            self._accumulation.take()
+    def finish_step(self) -> bool:
+        """Of several optimizers, none steps again with this mini-batch; whether any has."""
+        made = self._joint is not None and self._joint.finish(self._accumulation.samples)
+        return made and self._accumulation.take() > 0
 
     def stands_with(self, optimizer: Optimizer | None) -> bool:
         """Whether this one of several optimizers, or every one, has made its part of the step under way."""
         return self._joint is not None and self._joint.has_made(optimizer)
 
-    def drop_step(self) -> None:
-        """The script has left its loop."""
-        if self._joint is not None:
-            self._joint.drop()
+    @property
+    def may_have_stepped(self) -> bool:
+        """Whether several optimizers seem to be through with their step, where ranks differ until it is complete."""
+        return self._joint is not None and self.ends_early and self._joint.is_usual and not self.computes()
 
     def take_over(
         self,

@@ -41,6 +41,8 @@ class Training:
         self._handed = HandedData(script.trainings)
         self._stepping: Optimizer | None = None
         """Which optimizer is within its step; one that it wraps steps as a part of it."""
+        self._stepped_within = False
+        """Whether one has stepped within a wrapper's forward, as in Lightning's manual optimization."""
 
     # -- whether another one begins ------------------------------------------------------------------------------------
 
@@ -85,6 +87,12 @@ class Training:
         if not trains and self._handed.left(sys._getframe(1)):
             self._steps.leave_data()
         self._steps.forward(trains, inputs)
+
+    def returned(self) -> None:
+        """A wrapper's forward is over."""
+        if self._stepped_within:
+            self._stepped_within = False
+            self._steps.returned()
 
     def backward(self, roots: Iterable[Tensor]) -> None:
         if (session := self.session) is None:
@@ -150,7 +158,9 @@ class Training:
             self._own_values.stepped(self._own_values.followed)
         if self.session is not None and self._script.schedules.follows:
             self._script.schedules.stepped()
-        self._steps.after_step(optimizer)
+        within = any(lane.inside for lane in self._script.lanes)
+        self._stepped_within |= within
+        self._steps.after_step(optimizer, within)
 
     # -- where the workers are -----------------------------------------------------------------------------------------
 

@@ -119,11 +119,11 @@ class WarmUpSteps:
     def calls_again(self, first: bool) -> bool:
         """Whether a model is called for another step whose data come from no loader; `first` is that of all."""
         outside = not self.inside or self.seen.ahead
-        return outside and (first or not self._awaits_step())
+        return outside and ((first and not self.seen.ahead) or not self._awaits_step())
 
     def _awaits_step(self) -> bool:
         others = (each for each in self._script.optimizers if each not in self.optimizers)
-        return self.run is None and self.seen.awaits(others)
+        return (self.run is None or self.seen.ahead) and self.seen.awaits(others)
 
     def before_step(self, optimizer: Optimizer) -> None:
         beside = bool(self._stepped) and optimizer not in self._stepped
@@ -144,12 +144,14 @@ class WarmUpSteps:
                 with suppress(GroupError):  # which `failure` tells the worker
                     lane.reduce_rest()
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, within: bool) -> None:
         if self.run is not None:
             self.run.step()
         self.seen.stepped(optimizer)
         for each in self.passes:
             each.settle()
+
+    def returned(self) -> None: ...
 
     def pass_epoch(self) -> None: ...
 
