@@ -35,9 +35,7 @@ def test_ranks_end_with_one_model(tmp_path: Path, how: str, besides: str, policy
 @pytest.mark.parametrize("besides", ["nothing", "evaluated", "seldom evaluated", "left"])
 def test_a_single_worker_under_asp_is_the_script_by_itself(tmp_path: Path, besides: str) -> None:
     alone = plain(tmp_path / "alone", "manual.py", "alone", *besides.split(), ranks=1, stand_in=False)
-    run = adapted(
-        tmp_path / "run", "manual.py", "alone", *besides.split(), policy="asp", ranks=1, stand_in=False
-    )
+    run = adapted(tmp_path / "run", "manual.py", "alone", *besides.split(), policy="asp", ranks=1, stand_in=False)
     (theirs,), (ours,) = weights(alone), weights(run)
     for mine, other in zip(ours.splitlines(), theirs.splitlines(), strict=True):
         assert torch.allclose(values(mine), values(other), rtol=1e-4, atol=1e-6)
