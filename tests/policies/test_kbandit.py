@@ -52,8 +52,10 @@ def test_without_losses_it_stays_there() -> None:
 def test_the_end_of_an_epoch_restarts_no_more_than_the_window() -> None:
     policy = KBandit(window=1, every=2)
     reports = [Report(worker, 1, 1.0 + worker / 10, step_s=1.0, loss=1.0) for worker in range(3)]
+    first, *others = (Left(worker, 2.0, 1, "finished") for worker in range(3))
+    late = Report(1, 2, 2.5, step_s=1.0, loss=1.0)  # of one that goes on when another has finished
+    events: list[Event] = [*reports, first, late, *others, Joined((0, 1, 2), 3.0)]
     state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
-    events: list[Event] = [*reports, *(Left(worker, 2.0, 1, "finished") for worker in range(3)), Joined((0, 1, 2), 3.0)]
     for event in events:
         state, _ = policy.decide(state, event)
     assert (state.arms[0], state.away, state.window.count) == (KGroup(3), frozenset(), 0)

@@ -140,7 +140,7 @@ class KBandit(Policy[KBanditState]):
         window = LossWindow(window.size) if window.full else window
         policy = arms[match.playing] if arms else state.charge.policy
         charge, decisions = state.charge.follow(policy, state.cluster, report)
-        return KBanditState(state.cluster, charge, window, steps, arms, match), decisions
+        return replace(state, charge=charge, window=window, steps=steps, arms=arms, match=match), decisions
 
 
 def arms_for(steps: WorkerMap[float], live: int) -> tuple[Policy[Any], ...]:

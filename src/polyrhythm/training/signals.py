@@ -26,5 +26,11 @@ def sizes_of(parameters: Sequence[Tensor]) -> Tensor:
     [5.0, 7.0]
     """
     values = [parameter.detach() for parameter in parameters]
-    norms = [norm.double().cpu() for order in (2, 1) for norm in torch._foreach_norm(values, order)]
-    return torch.stack(norms).nan_to_num()
+    norms = [norm.double() for order in (2, 1) for norm in torch._foreach_norm(values, order, dtype=wide(values))]
+    return torch.stack(norms).cpu().nan_to_num()
+
+
+def wide(values: Sequence[Tensor]) -> torch.dtype | None:
+    """Where numbers of half the size are summed up: in their own type a norm hardly tells one from another."""
+    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in values)
+    return torch.float64 if half else None

@@ -102,19 +102,21 @@ class DeathWatch:
     def _run(self) -> None:
         poll, ended, silence = select.poll(), 0, Unanswered(self.silent_s)
         poll.register(self._wake, select.POLLIN)
-        for connection in self._connections:
-            poll.register(connection, select.POLLRDHUP)
+        standing = {connection.fileno(): connection for connection in self._connections}
+        for descriptor in standing:
+            poll.register(descriptor, select.POLLRDHUP)
         while True:
             found = poll.poll(1e3 * self.silent_s / LOOKS)
+            if not found and silence.is_too_long(standing.values(), time.monotonic()):
+                self._health.fail(f"a member was not reached for {self.silent_s:g} s; see --hang-after")
+                return
             if not found:
-                if silence.is_too_long(self._connections, time.monotonic()):
-                    self._health.fail(f"a member was not reached for {self.silent_s:g} s; see --hang-after")
-                    return
                 continue
             for descriptor, _ in found:
                 if descriptor == self._wake:
                     return
                 poll.unregister(descriptor)
+                standing.pop(descriptor, None)
                 ended += 1
             self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
             if self._is_over():

@@ -21,7 +21,7 @@ from polyrhythm.runtime.launch.gathering import changing_hosts
 from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
-from polyrhythm.runtime.script.data.file_calls import patch_files
+from polyrhythm.runtime.script.data.file_calls import remember_files
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, remind_while_waiting
@@ -52,7 +52,7 @@ def install(script: AdaptedScript) -> None:
         patch_group(script)
         return
     if script.rank:
-        patch_files(script.files, lambda: script.distributed or script.dormant)
+        remember_files(script.files, lambda: script.distributed or script.dormant)
     patch_wrapper(script)
     patch_compile()
     patch_loaders(script)

@@ -1,15 +1,17 @@
 # mypy: ignore-errors
 """Calls about files, by a script or, from another folder, by a library, as if on a rank that may not write."""
-# ruff: noqa: PTH103, PTH105, PTH106, PTH107, PTH110, PTH116, PTH208, PTH211
+# ruff: noqa: PTH103, PTH104, PTH105, S301, PTH106, PTH107, PTH110, PTH116, PTH208, PTH211
 
+import copy
 import os
 import pathlib
+import pickle
 import shutil
 import tempfile
 
 import torch
 
-from polyrhythm.runtime.script.data.file_calls import patch_files
+from polyrhythm.runtime.script.data.file_calls import turn_to_own
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 
 
@@ -19,9 +21,7 @@ class Holder:
     open, stat = open, os.stat
 
 
-files = OwnFiles()
-patch_files(files, lambda: False)
-files.begin()
+turn_to_own(OwnFiles())
 Holder.open, Holder.stat = open, os.stat
 with Holder().open("a", "w") as out:
     out.write("a")
@@ -29,6 +29,7 @@ assert Holder().stat("a").st_size == os.stat(b"a").st_size == 1
 assert os.access("a", os.R_OK)
 assert not os.access("never", os.R_OK)
 assert os.lstat("a").st_size == 1
+assert os.listxattr() is not None
 shutil.copy2("a", "b")
 assert pathlib.Path("b").read_text() == "a"
 os.symlink("b", "latest")
@@ -47,8 +48,21 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
     pathlib.Path(folder, "x").unlink()
     pathlib.Path(folder, "y").touch()
 assert not os.path.exists(folder)
-torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), "own.script")
-assert torch.jit.load("own.script")(torch.ones(1)).shape == (1,)
-os.remove("own.script")
+torch.jit.save(m=torch.jit.script(torch.nn.Linear(1, 1)), f="/dev/null")
+for call in (open, os.stat, torch.load):
+    assert copy.deepcopy({"loader": call})["loader"] is pickle.loads(pickle.dumps(call)) is call
+assert shutil.rmtree.avoids_symlink_attacks in (True, False)
+os.makedirs("full/inner")
+with open("full/inner/x", "w") as out:
+    out.write("x")
+os.makedirs("full/other")
+os.removedirs("full/other")
+assert os.path.exists("full/inner/x")
+for number in range(2):
+    half = tempfile.mkdtemp(dir=".")
+    torch.save(number, half + "/model.pt")
+    shutil.rmtree("whole", ignore_errors=True)
+    os.rename(half, "whole")
+    assert torch.load("whole/model.pt") == number
 with open(os.devnull, "w") as out:
     out.write("nothing")

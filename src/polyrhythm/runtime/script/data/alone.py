@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from polyrhythm.runtime.script.data.file_calls import turn_to_own
 from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 from polyrhythm.runtime.script.notices import innermost_caller
@@ -187,7 +188,7 @@ def keep_quiet(rank: int, files: OwnFiles) -> None:
     if rank == 0:
         return
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
-    files.begin()
+    turn_to_own(files)
     if written := sys.modules.get("torch.utils.tensorboard.writer"):
         written.FileWriter.add_event = lambda *_, **__: None
     torch.manual_seed(torch.initial_seed() + rank)

@@ -5,12 +5,14 @@ import bz2
 import functools
 import io
 import os
+import pkgutil
 import re
 import shutil
 import sys
 import sysconfig
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +26,7 @@ from polyrhythm.runtime.script.notices import INSTALLED, callers, is_foreign
 Call = Callable[..., Any]
 
 STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
-UNASKED = tuple(STANDARD + name for name in ("tempfile.py", "multiprocessing/", "importlib/", "concurrent/"))
+UNASKED = tuple(STANDARD + name for name in ("tempfile.py", "multiprocessing/", "importlib/"))
 """Modules of the standard library whose files are their own."""
 WRITERS = re.compile(
     r"/(?:site|dist)-packages/(?:numpy/lib/|pandas/|scipy/io/|PIL/"
@@ -48,18 +50,49 @@ GROUPS: tuple[set[Call], ...] = (
 )
 
 
-def patch_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
-    """Have a script's calls go to the files of this rank, once they are active.
+class StandIn(staticmethod):  # type: ignore[type-arg]
+    """What stands in the place of a module's function: copied and pickled as that is, by its name, and never bound."""
 
-    Args:
-        files: of this rank.
-        knows_ranks: whether the script has shown that it is none for a single process.
-    """
+    def __init__(self, module: ModuleType, name: str, original: Call, made: Call) -> None:
+        super().__init__(functools.wraps(original)(made))
+        self._place, self._original = f"{module.__name__}:{name}", original
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pkgutil.resolve_name, (self._place,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_original"], name)
+
+
+def remember_files(files: OwnFiles, knows_ranks: Callable[[], bool]) -> None:
+    """Note what a script opens for writing before it shows whether it is one for a single process."""
+
+    def make(original: Call) -> Call:
+        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            made = original(file, mode, *args, **kwargs)
+            known = files.active or kwargs.get("opener") is not None or len(args) > 5 or knows_ranks()
+            if not known and writes(mode) and is_path(file) and asked_by_script():
+                files.remember(made, file)
+            return made
+
+        return open_
+
+    for module in (builtins, io):
+        stand_in(module, "open", make)
+
+
+def turn_to_own(files: OwnFiles) -> None:
+    """From now on what the script writes goes into files of this rank, also through what is open."""
+    files.begin()
+    patch_files(files)
+
+
+def patch_files(files: OwnFiles) -> None:
+    """Have a script's calls go to the files of this rank."""
     for module, name in OPENS:
-        stand_in(module, name, open_calls(files, knows_ranks))
-    for module in (torch, torch.jit):
-        stand_in(module, "save", saving(files))
-        stand_in(module, "load", loading(files))
+        stand_in(module, name, open_calls(files))
+    stand_in(torch, "save", saving(files))
+    stand_in(torch, "load", loading(files))
     patch_numpy()
     patch_names(files)
     patch_temporary(files)
@@ -75,8 +108,8 @@ def patch_names(files: OwnFiles) -> None:
         stand_in(os, name, linking(files))
     for name in ("remove", "unlink"):
         stand_in(os, name, removing(files, files.remove))
-    for module, name in ((os, "rmdir"), (shutil, "rmtree")):
-        stand_in(module, name, removing(files, files.remove_tree))
+    stand_in(os, "rmdir", removing(files, files.remove_folder))
+    stand_in(shutil, "rmtree", removing(files, files.remove_tree))
 
 
 def stand_in(module: ModuleType, name: str, make: Callable[[Call], Call]) -> None:
@@ -84,7 +117,7 @@ def stand_in(module: ModuleType, name: str, make: Callable[[Call], Call]) -> Non
     original = getattr(module, name, None)
     if original is None:
         return
-    made = staticmethod(functools.wraps(original)(make(original)))  # a function would be bound in somebody's class
+    made = StandIn(module, name, original, make(original))
     vars(module)[name] = made
     for group in GROUPS:
         if original in group:
@@ -92,8 +125,12 @@ def stand_in(module: ModuleType, name: str, make: Callable[[Call], Call]) -> Non
 
 
 def asked_by_script() -> bool:
-    """Whether the script's own code is the caller, directly or through what opens files in its stead."""
-    return next((not is_foreign(path) for path, _ in callers() if not passes(path)), False)
+    """Whether the script's own code is the caller, directly or through what opens files in its stead.
+
+    In a thread that runs a function of the standard library, nothing else is in sight.
+    """
+    apart = threading.current_thread() is not threading.main_thread()
+    return next((not is_foreign(path) for path, _ in callers() if not passes(path)), apart)
 
 
 def passes(path: str) -> bool:
@@ -107,18 +144,13 @@ def passes(path: str) -> bool:
     return path == os.path.realpath(__file__) or WRITERS.search(path) is not None
 
 
-def open_calls(files: OwnFiles, knows_ranks: Callable[[], bool]) -> Callable[[Call], Call]:
+def open_calls(files: OwnFiles) -> Callable[[Call], Call]:
     def make(original: Call) -> Call:
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("opener") is not None or len(args) > 5 or (knows_ranks() and not files.active):
+            if kwargs.get("opener") is not None or len(args) > 5:
                 return original(file, mode, *args, **kwargs)
             wanted = writes(mode) and is_path(file) and asked_by_script()
-            if files.active:
-                return original(files.place(file, mode if wanted else "r"), mode, *args, **kwargs)
-            made = original(file, mode, *args, **kwargs)
-            if wanted:
-                files.remember(made, file)
-            return made
+            return original(files.place(file, mode if wanted else "r"), mode, *args, **kwargs)
 
         return open_
 
@@ -127,7 +159,7 @@ def open_calls(files: OwnFiles, knows_ranks: Callable[[], bool]) -> Callable[[Ca
 
 def asking(files: OwnFiles) -> Callable[[Call], Call]:
     def make(original: Call) -> Call:
-        def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
+        def ask(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
             resolves = sys._getframe(1).f_globals is vars(os.path)  # as `files.own` does
             place = None if resolves or kwargs.get("dir_fd") is not None else files.own(path)
             return original(path if place is None else place, *args, **kwargs)
@@ -219,7 +251,7 @@ def saving(files: OwnFiles) -> Callable[[Call], Call]:
 
     def make(original: Call) -> Call:
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            original(obj, files.place(f, "wb") if files.active else f, *args, **kwargs)
+            original(obj, files.place(f, "wb"), *args, **kwargs)
 
         return save
 

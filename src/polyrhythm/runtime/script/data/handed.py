@@ -9,6 +9,7 @@ from types import FrameType
 import torch.distributed as dist
 from torch.nn.parallel import distributed
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.step_loop import InnerLoop, standing
 from polyrhythm.runtime.script.script_group import ScriptGroup
 
@@ -70,8 +71,10 @@ def all_told(group: ScriptGroup, keys: list[str]) -> bool:
     """Whether all ranks say so within some time, in which they come from the step's exchange to its end."""
     until_s = time.monotonic() + TOLD_WITHIN_S
     while not group.store.check(keys):
-        if group.failure is not None or time.monotonic() > until_s:
+        if group.failure is not None:
             return False
+        if time.monotonic() > until_s:
+            raise GroupError(f"not all ranks have ended the first step within {TOLD_WITHIN_S:g} s of this one")
         time.sleep(0.002)
     return True
 

@@ -1,5 +1,6 @@
 """Files that a rank of a script for a single process writes in the place of those that only the first rank may."""
 
+import errno
 import fcntl
 import functools
 import os
@@ -76,13 +77,22 @@ class OwnFiles:
         if place is not None:
             Path(place).stat()  # as in a single process, one that is gone is an error
         elif not self.is_shared(source):
-            place = self._fresh()
-            shutil.move(os.fsdecode(source), place)
+            place = self._taken(source, new)
         self._put(new, place)
         if old in self._places:
             self._places[old] = self._fresh()
         for inner in self._within(old):
             self._put(new + inner.removeprefix(old), self._places.pop(inner))
+
+    def _taken(self, source: AnyPath, name: str) -> str | None:
+        """Where a file that `tempfile` has made is moved, or what is in such a folder."""
+        place = self._fresh()
+        shutil.move(os.fsdecode(source), place)
+        if not Path(place).is_dir():
+            return place
+        for file in [file for file in Path(place).rglob("*") if file.is_file()]:
+            self._put(f"{name}/{file.relative_to(place)}", str(file))
+        return None
 
     def link(self, source: AnyPath, target: AnyPath) -> None:
         """Give what this rank has written a second name; links to the first rank's files are not its own to make."""
@@ -92,8 +102,22 @@ class OwnFiles:
         """Remove what this rank has written; the first rank's files are not its own to remove."""
         name = name_of(path)
         if name in self._places:
-            Path(self._places[name]).stat()
+            if not os.path.lexists(name):  # else it may be listed here until the first rank removes its own
+                Path(self._places[name]).stat()
             self._put(name, self._fresh())
+
+    def remove_folder(self, folder: AnyPath) -> None:
+        """The same, of a folder that is empty as far as this rank can tell.
+
+        Raises:
+            OSError: if it is not.
+        """
+        name = name_of(folder)
+        own = any(Path(self._places[inner]).exists() for inner in self._within(name))
+        with suppress(FileNotFoundError):
+            own = own or not all(f"{name}/{entry}" in self._places for entry in os.listdir(name))  # noqa: PTH208
+        if own:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), name)
 
     def remove_tree(self, folder: AnyPath) -> None:
         """Remove what this rank has written into a folder."""
