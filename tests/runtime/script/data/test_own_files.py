@@ -135,7 +135,10 @@ def test_calls_of_a_script_go_there_and_those_of_libraries_do_not(tmp_path: Path
     (tmp_path / "site-packages").mkdir()
     shutil.copy(CALLS, tmp_path / "site-packages" / "library.py")
     shutil.copy(CALLS, tmp_path / "script.py")
-    for place, made in (("script.py", {"kept"}), ("site-packages/library.py", {"a", "b", "c"})):
+    for place, made in (
+        ("script.py", {"kept", "full"}),
+        ("site-packages/library.py", {"a", "b", "c", "full", "whole"}),
+    ):
         folder = tmp_path / f"of {Path(place).stem}"
         folder.mkdir()
         subprocess.run([sys.executable, tmp_path / place], cwd=folder, check=True, timeout=60)
