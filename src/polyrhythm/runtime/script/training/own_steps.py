@@ -114,7 +114,7 @@ class OwnSteps:
         self._reading.data.end()
 
     def _finish_last(self) -> None:
-        """The script evaluates or comes to a collective, perhaps at the end of its epoch."""
+        """The script computes without gradients or comes to a collective, perhaps at the end of its epoch."""
         if self._session.may_have_stepped and self._reading.is_last:
             self._finish_begun()
 
