@@ -88,7 +88,7 @@ class FakeLink:
     ],
 )
 def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
-    link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
+    link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=[torch.zeros(2)])
     follow: Any = None
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
@@ -121,7 +121,7 @@ class BusyLink(FakeLink):
 
 def mode_with(link: FakeLink) -> ParameterServerMode:
     follow: Any = None
-    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None)
+    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=[torch.zeros(2)])
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
     )

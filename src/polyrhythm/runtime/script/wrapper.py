@@ -230,7 +230,7 @@ def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, option
     ddp.__class__ = ScriptDDP
     nn.Module.__init__(ddp)
     shown = {key: value for key, value in inner.__dict__.items() if is_plain(key, value)}
-    ddp.__dict__.update(shown, process_group=group, _lane=lane)
+    ddp.__dict__.update(shown, process_group=group, _lane=lane, _exchanges=True)
     own = {*vars(nn.Module()), *MACHINERY}
     lane.kept = {key: value for key, value in inner.__dict__.items() if key not in own}
     ddp.module = module
