@@ -88,7 +88,8 @@ class FakeLink:
     ],
 )
 def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
-    link, replica = FakeLink(), SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=[torch.zeros(2)])
+    link, numbers = FakeLink(), [torch.zeros(2)]
+    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=numbers)
     follow: Any = None
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
