@@ -214,7 +214,7 @@ def removing(files: OwnFiles, remove: Callable[[Any], None]) -> Callable[[Call],
 def follows(files: OwnFiles, source: Any, target: Any, options: dict[str, Any]) -> bool:
     """Whether a file is moved or removed that is this rank's, or the first rank's."""
     apart = any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
-    if not files.active or apart or not (is_path(source) and is_path(target)):
+    if apart or not (is_path(source) and is_path(target)):
         return False
     shared = files.is_shared(source) or files.is_shared(target)
     return files.is_own(source) or (shared and asked_by_script())
