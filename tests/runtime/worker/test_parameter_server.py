@@ -1,5 +1,10 @@
 """Where servers make the steps, a script that writes into parameters by itself is told so."""
 
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +12,7 @@ from torch import nn
 import polyrhythm
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.worker.parameter_server import LOOK_EVERY, WRITTEN
-from tests.runtime.jobs import Numbered, make_model, make_optimizer, run_job
+from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job
 
 
 def train(rank: int, clipped: int | None, samples: int = 48) -> str:
@@ -45,3 +50,36 @@ def test_a_script_that_does_not_goes_on(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["bsp", "local:2"])
 def test_on_workers_it_may(policy: str) -> None:
     assert run_job(train, 2, 0, policy=policy) == ["", ""]
+
+
+def ask(rank: int, begun: Path, made: Path) -> str:
+    """What rank 1 is told, which asks for the job's state in its first step, while rank 0 makes another."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr=0.1)
+    turns: dict[tuple[int, int], Callable[[], object]] = {
+        (0, 1): begun.read_text,
+        (0, 2): partial(made.write_text, "-"),
+    }
+    try:
+        with polyrhythm.session(model, optimizer) as session:
+            for number, (x, y, _) in enumerate(session.loader(Numbered(48), 4)):
+                turns.get((rank, number), str)()
+                if (rank, number) == (1, 0):
+                    read = flat(model)
+                    begun.write_text("-")
+                    made.read_text()
+                    session.state_dict()
+                    assert not torch.equal(flat(model), read), "the servers have made a step meanwhile"
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_one_that_asks_for_the_state_goes_on(tmp_path: Path) -> None:
+    begun, made = tmp_path / "begun", tmp_path / "made"
+    os.mkfifo(begun)
+    os.mkfifo(made)
+    assert run_job(ask, 2, begun, made, policy="asp") == ["", ""]

@@ -142,8 +142,8 @@ class ParameterServerMode(Granted):
         self._sent = VOID, 0
         """Number and samples of the step whose gradient was sent last."""
         self._read = 0
-        self._sizes: Tensor | None = None
-        """Of the parameters, as they were read for the step under way, if it is looked at."""
+        self._sizes: tuple[int, Tensor] | None = None
+        """Of the parameters, as they were taken over for the step under way, if it is looked at."""
 
     def follow(self, message: ToWorker) -> None:
         if isinstance(message, Cancelled) and message.number == self._sent[0]:
@@ -156,8 +156,7 @@ class ParameterServerMode(Granted):
         Raises:
             UsageError: if the script has written into parameters since they were read.
         """
-        sizes, self._sizes = self._sizes, None
-        if sizes is not None and not torch.equal(sizes, sizes_of(self._context.replica.parameters)):
+        if self._is_written():
             raise UsageError(WRITTEN)
         self._push(samples)
         self._context.replica.hide_gradients()
@@ -212,4 +211,11 @@ class ParameterServerMode(Granted):
         context.tally.transferred_s += self._pulled_s
         self._read += 1
         looks = self._read <= FIRST_LOOKS or self._read % LOOK_EVERY == 0
-        self._sizes = sizes_of(context.replica.parameters) if looks else None
+        self._sizes = (context.replica.taken_over, sizes_of(context.replica.parameters)) if looks else None
+
+    def _is_written(self) -> bool:
+        """Whether parameters have changed and were not taken over again, as they are where a script asks for state."""
+        looked, self._sizes, replica = self._sizes, None, self._context.replica
+        if looked is None or looked[0] != replica.taken_over:
+            return False
+        return not torch.equal(looked[1], sizes_of(replica.parameters))

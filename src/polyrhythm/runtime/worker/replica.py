@@ -51,6 +51,7 @@ class ScriptReplica:
     Attributes:
         unservable: why parameter servers cannot make this optimizer's steps; empty if they can.
         idle: groups whose optimizers make no step now, by their number in the optimizer.
+        taken_over: how often parameters have been.
 
     Raises:
         UsageError: for parameters outside the model, or an optimizer that computes gradients by itself.
@@ -76,6 +77,7 @@ class ScriptReplica:
         self.wire_layout = Layout(tuple(parts))
         self.unservable = why_unservable([pairs[number] for number in self._trained], self.layout.dtype)
         self.idle: frozenset[int] = frozenset()
+        self.taken_over = 0
         self._gradients: list[Tensor | None] = []
         self._types: dict[tuple[Tensor, str], torch.dtype] = {}
         self._weight: float | None = None
@@ -164,6 +166,7 @@ class ScriptReplica:
     def scatter_parameters(self, flat: Tensor) -> None:
         """Take over parameters. Never between a forward and its backward."""
         self.layout.scatter(flat, self.parameters)
+        self.taken_over += 1
 
     def grad_sq_norm(self) -> float:
         """Squared L2 norm of all gradients together; reads the device once."""
