@@ -21,8 +21,11 @@ WITHOUT = Traits()
 VOID = -1
 """A generation, or number of a step, that never is."""
 
-FIRST_LOOKS, LOOK_EVERY = 3, 256
-"""Steps of a phase in which it is looked whether the script writes into parameters: the first, then one in so many."""
+FIRST_LOOKS, LOOK_EVERY = 3, 251
+"""Steps of a phase in which it is looked whether the script writes into parameters: the first, then one in so many.
+
+A prime, so that a script that writes in every fifth or sixth step is seen, too.
+"""
 
 WRITTEN = (
     "the script changes parameters by itself, such as to clip or load them, but those of the job are on servers, which "

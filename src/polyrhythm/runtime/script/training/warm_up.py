@@ -67,11 +67,12 @@ class WarmUpStep:
 
     def backward(self) -> None:
         self.backwards += 1
+        second = self.backwards == 2 and not self._has_read
         self._runs += self._has_read
         self._fresh, self._has_read = True, False
         self._first_at = self._first_at or script_line()
-        if self.stepped_at or self.backwards & (self.backwards - 1):
-            return  # a look at each doubling will do
+        if second or self.stepped_at or self.backwards & (self.backwards - 1):
+            return  # a look at each doubling will do; sharpness-aware ones make two passes, and then take changes back
         if self.backwards > 1 and any(not torch.equal(part(p), before) for p, before in self._before.items()):
             raise refuse(f"parameters have changed {BY_HAND}")
         self._before = {p: part(p).clone() for module in self._called for p in trainable(own_of(module))}
