@@ -89,7 +89,7 @@ class FakeLink:
 )
 def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
     link, numbers = FakeLink(), [torch.zeros(2)]
-    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=numbers)
+    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, taken_over=0, parameters=numbers)
     follow: Any = None
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
@@ -122,7 +122,7 @@ class BusyLink(FakeLink):
 
 def mode_with(link: FakeLink) -> ParameterServerMode:
     follow: Any = None
-    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, parameters=[torch.zeros(2)])
+    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, taken_over=0, parameters=[torch.zeros(2)])
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
     )
