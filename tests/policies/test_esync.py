@@ -14,6 +14,7 @@ from polyrhythm.core import (
     Sync,
     Wake,
 )
+from polyrhythm.core.types import LeftReason
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import ESync, parse_policy
 from polyrhythm.testing import ClusterScript, Fault, ScriptPlayer
@@ -103,6 +104,32 @@ def test_a_newcomer_is_waited_for(drive: Drive) -> None:
     events = [*first_round()[:-1], Joined((2,), 10.02, 1), report(1, 10, 10.05), Report(2, 2, 11.0, step_s=1.0)]
     assert drive(ESync(), 2, *events)[-3:] == [(Proceed((2,), "replicas"),), GO_FAST, ()]
     assert drive(ESync(), 2, *events, report(1, 11, 11.05))[-1] == average(0, 1, 2)
+
+
+def new_epoch(*reasons: LeftReason) -> list[Left | Joined]:
+    """The workers leave at 20 s, and are back at 30 s."""
+    lefts = [Left(worker, 20.0, 1, reason) for worker, reason in enumerate(reasons)]
+    return [*lefts, Joined(tuple(range(len(reasons))), 30.0, 10)]
+
+
+def test_costs_are_known_in_the_next_epoch(drive: Drive) -> None:
+    second = [report(1, 10 + step, 30.0 + step) for step in range(1, 10)]
+    decided = drive(ESync(), 2, *first_round(), *new_epoch("finished", "finished"), *second, report(0, 11, 40.0))
+    assert decided[-10:-2] == [GO_FAST] * 8
+    assert decided[-2:] == [(), average(0, 1)]
+
+
+def test_those_of_the_dead_are_not(drive: Drive) -> None:
+    """Worker 0 is waited for, however long its first step takes."""
+    epochs = [*new_epoch("finished", "finished"), *new_epoch("died", "finished")]
+    steps = [report(1, 10 + step, 30.0 + step) for step in range(1, 13)]
+    assert drive(ESync(), 2, *first_round(), *epochs, *steps)[-12:] == [GO_FAST] * 12
+
+
+def test_without_blocking_they_are_known_too(drive: Drive) -> None:
+    ended = [Left(0, 20.0, 1, "finished"), Left(1, 20.0, 10, "finished")]
+    decided = drive(ESync(blocking=False), 2, *first_round(), *ended, Joined((0, 1), 30.0, 10), report(1, 11, 31.0))
+    assert decided[-1] == GO_FAST
 
 
 def test_without_blocking_everyone_computes_on_until_the_word_has_come(drive: Drive) -> None:
