@@ -126,6 +126,12 @@ def test_one_clear_line(spec: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("value", [None, 3, BSP(), BSP])
+def test_a_spec_is_a_text(value: Any) -> None:
+    with pytest.raises(SpecError, match="a policy is a spec, such as 'ssp:3', or a Policy, but got "):
+        parse_policy(value)
+
+
 def test_errors_of_a_policy_get_its_spec() -> None:
     @dataclass(frozen=True)
     class Strict(Wrapper):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.core.spec import split
 from polyrhythm.errors import SpecError, UsageError
 
@@ -55,9 +56,6 @@ Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it
 
 MOST_SEEDS = 10_000
 """Of one command; more are a slip of the finger."""
-
-MOST_SEED = 2**32 - 1
-"""What the generators of NumPy and torch take, also times a million, as some seeds are made."""
 
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of all that is random.")]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.options import MOST_SEED
 from polyrhythm.cli.outputs import check_apart, check_picture, json_document, write_files
+from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log

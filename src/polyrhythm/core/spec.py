@@ -44,8 +44,10 @@ def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
     """The policy that `spec` names, from a registry of policy classes by name.
 
     Raises:
-        SpecError: for an unknown name or key, a value of the wrong type, or one that the policy refuses.
+        SpecError: for what is no text, an unknown name or key, a value of the wrong type or that the policy refuses.
     """
+    if not isinstance(spec, str):
+        raise SpecError(f"a policy is a spec, such as 'ssp:3', or a Policy, but got {spec!r}")
     name, colon, arguments = split_name(unwrap(spec))
     if name not in registry:
         raise SpecError(f"unknown policy {name!r}: {did_you_mean(name, registry)}")
