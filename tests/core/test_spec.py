@@ -117,7 +117,9 @@ def test_reference_as_a_name() -> None:
         ("wrapper:bsp,x,maybe", "on must be true or false but got 'maybe'"),
         ("wrapper:(bsp", "has unbalanced parentheses"),
         ("wrapper:bsp)", "has unbalanced parentheses"),
-        ("wrapper:(nope:1)", "unknown policy 'nope'"),
+        ("wrapper:(nope:1)", r"^inner of policy 'wrapper:\(nope:1\)': unknown policy 'nope'"),
+        ("wrapper:(local:0)", "^policy '.local:0.': h must be a whole number of at least 1 but got 0$"),
+        ("ssp:-1", "^policy 'ssp:-1': s must be"),
     ],
 )
 def test_one_clear_line(spec: str, message: str) -> None:
