@@ -15,6 +15,7 @@ from polyrhythm.cli.installed import add_installed
 from polyrhythm.cli.jobs import ctl, run, top
 from polyrhythm.cli.learn import learn
 from polyrhythm.cli.options import (
+    FOR_REAL_WORKERS,
     MOST_SEEDS,
     Json,
     Overrides,
@@ -29,6 +30,7 @@ from polyrhythm.cli.options import (
     TrialsOn,
     Ui,
     read_scenario,
+    refuse_given,
     split_policies,
     trials_on,
 )
@@ -121,7 +123,9 @@ def compare(
     show: Show = False,
 ) -> None:
     """Run several policies on a simulated cluster, or on real workers, and rank them by time to target."""
-    loaded = read_scenario(scenario, overrides, timing_only)
+    if on is not RunOn.LOCAL:
+        refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
+    loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
         print_scenario(loaded)
         return
@@ -152,7 +156,7 @@ def simulate(
     show: Show = False,
 ) -> None:
     """Run one policy once on a simulated cluster."""
-    loaded = read_scenario(scenario, overrides, timing_only)
+    loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
         print_scenario(loaded)
         return

@@ -190,6 +190,10 @@ def check_names(config: TrainingConfig) -> None:
         require_known(field, getattr(config, field), known)
     if config.model is not None:
         require_known("model", config.model, TASKS[config.task], f" of task {config.task}")
+    if config.data is not None and config.task == "digits":
+        raise ScenarioError(f"training.data {config.data!r} is not read by task digits; leave it out")
+    if config.tokens != "char" and config.task != "text":
+        raise ScenarioError(f"training.tokens {config.tokens!r} goes with task text, not {config.task}; leave it out")
 
 
 def require_known(field: str, name: str, known: tuple[str, ...], of: str = "") -> None:
