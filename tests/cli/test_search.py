@@ -135,6 +135,8 @@ def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
         (["--policy", "local:{}", "--whole"], "h must be a whole number of at least 1 but got 0\n"),
         (["--time-scale", "2"], "--time-scale is for real workers, as with --on local; leave it out"),
         (["--algorithm-1", "--error-rate", "0.2"], "--error-rate is set by --algorithm-1; leave it out"),
+        (["--policy", "fedavg:{}", "--from", "0.5", "--to", "2"], "at most 1 but got 1.25\n"),
+        (["--target", "0.9", "--baseline", "asp"], "--baseline is of the runs that --target takes the place of"),
         (["--target", "0.9", "--baseline-runs", "2"], "--baseline-runs is of the runs that --target takes the place"),
         (["--runs", "1"], "--runs 1 shows no spread"),
         (["--set", "training=none"], "the scenario has no training table"),

@@ -29,6 +29,7 @@ from polyrhythm.cli.options import (
     TraceDir,
     TrialsOn,
     Ui,
+    given_path,
     read_scenario,
     refuse_given,
     split_policies,
@@ -146,10 +147,11 @@ def simulate(
     report: ReportFile = None,
     trace: TraceDir = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw how the run began: who ran and who waited.")
+        Path | None,
+        typer.Option(metavar="FILE.svg", parser=given_path, help="Draw how the run began: who ran and who waited."),
     ] = None,
     perfetto: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the run for ui.perfetto.dev.")
+        Path | None, typer.Option(metavar="FILE.json", parser=given_path, help="Write the run for ui.perfetto.dev.")
     ] = None,
     overrides: Overrides = None,
     timing_only: TimingOnlyFlag = False,
@@ -166,8 +168,10 @@ def simulate(
 
 @traces.command()
 def export(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, as --trace writes it.")],
-    perfetto: Annotated[Path, typer.Option(metavar="FILE.json", help="Write it for ui.perfetto.dev.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", parser=given_path, help="A trace, as --trace writes it.")],
+    perfetto: Annotated[
+        Path, typer.Option(metavar="FILE.json", parser=given_path, help="Write it for ui.perfetto.dev.")
+    ],
 ) -> None:
     """Convert a trace for another viewer."""
     check_apart({"TRACE": trace, "--perfetto": perfetto})

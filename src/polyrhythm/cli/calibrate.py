@@ -51,7 +51,9 @@ class Findings(NamedTuple):
 def calibrate(
     ctx: typer.Context,
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file; it must train.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Write the calibrated scenario.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", parser=given_path, help="Write the calibrated scenario.")
+    ] = None,
     policies: Annotated[
         str,
         typer.Option(
@@ -70,8 +72,12 @@ def calibrate(
         Path | None,
         typer.Option("--from", metavar="DIR", parser=given_path, help="Measure nothing: read traces of other jobs."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=given_path, help="Write costs, runs and errors.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", parser=given_path, help="Write one self-contained page.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
     ] = None,

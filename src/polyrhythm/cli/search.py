@@ -13,7 +13,7 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED
-from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, read_override, refuse_given
+from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_override, refuse_given
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, SpecError, UsageError
 from polyrhythm.lines import say
@@ -63,8 +63,12 @@ def search(
     on: Annotated[RunOn, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = RunOn.SIM,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time.")] = 1,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
-    store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write trials and answer.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=given_path, help="Where trials are kept; see the guide.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", parser=given_path, help="Write trials and answer.")
+    ] = None,
     ui: Ui = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
@@ -81,7 +85,7 @@ def search(
     if on is not RunOn.LOCAL:
         refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
     if target is not None:
-        refuse_given(ctx, ["baseline_runs"], "is of the runs that --target takes the place of")
+        refuse_given(ctx, ["baseline", "baseline_runs"], "is of the runs that --target takes the place of")
     if algorithm_1:
         others = [name for name, value in PUBLISHED.items() if ctx.params[name] != value]
         refuse_given(ctx, others, "is set by --algorithm-1")
@@ -118,7 +122,7 @@ def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
     try:
         parse_policy(plan.knob.spec(0.5))
     except SpecError as error:
-        remedy = "; --whole tries whole numbers only" if plan.knob.value(0.5) % 1 else ""
+        remedy = "" if plan.knob.whole or "whole number" not in str(error) else "; --whole tries whole numbers only"
         raise SpecError(f"{error}{remedy}") from None
     parse_policy(plan.knob.target_spec)
     if scenario.training is None:

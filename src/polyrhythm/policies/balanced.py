@@ -228,7 +228,7 @@ def guard_of(risk: float, account: str, trusts: bool = False) -> ShareGuard | No
         numbers = []
     if len(numbers) not in (2, 3) or not all(map(math.isfinite, numbers)):
         raise SpecError(f"account must be two or three numbers with / between them but got {account!r}")
-    return ShareGuard.begun(risk, *numbers, trusts=trusts)
+    return ShareGuard.begun(risk, numbers, trusts)
 
 
 def known_times(known: str, batch_size: int) -> WorkerMap[StepTime]:

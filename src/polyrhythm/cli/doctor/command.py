@@ -48,7 +48,7 @@ def doctor(
         typer.Option(metavar="DIR", parser=given_path, help="Keep what was watched, to be read again later."),
     ] = None,
     job: Annotated[str, typer.Option(metavar="JOB", help="Look at this job of polyrhythm run while it runs.")] = "",
-    seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0)] = 20.0,
+    seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0, max=86_400.0)] = 20.0,
     at: At = "",
     token: JobToken = "",
 ) -> None:

@@ -41,7 +41,7 @@ def load_scenario(name_or_path: str | Path, overrides: Mapping[str, str] | None 
         if not path.is_file():
             name = str(name_or_path)
             raise ScenarioError(f"scenario {name!r} is neither a file nor built in: {did_you_mean(name, texts)}")
-        return parse(path.read_text(encoding="utf-8"), path.stem, overrides)
+        return parse(path.read_text(encoding="utf-8"), path.stem, overrides, str(name_or_path))
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot read scenario {str(name_or_path)!r}: {error}") from error
 
@@ -66,11 +66,11 @@ def built_in_texts() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
-def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> Scenario:
+def parse(text: str, name: str, overrides: Mapping[str, str] | None = None, place: str = "") -> Scenario:
     try:
         document = read_toml(text)
     except ValueError as error:
-        raise ScenarioError(f"scenario {name!r} is not TOML: {error}") from error
+        raise ScenarioError(f"scenario {place or name!r} is not TOML: {error}") from error
     document.setdefault("name", name)
     for key, value in (overrides or {}).items():
         override(document, key, value)

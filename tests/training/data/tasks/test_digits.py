@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 import torch
 
@@ -26,5 +27,5 @@ def test_both_models_fit_the_images() -> None:
 @pytest.mark.parametrize(("field", "most"), [("train_samples", 1437), ("test_samples", 360)])
 def test_more_samples_than_there_are_is_one_line(field: str, most: int) -> None:
     with pytest.raises(DataError, match=rf"^training.{field} is {most + 1}, and digits has {most}; leave it out"):
-        build_task(TrainingConfig(**{field: most + 1}))
-    assert build_task(TrainingConfig(**{field: most}))
+        build_task(msgspec.structs.replace(TrainingConfig(), **{field: most + 1}))
+    assert build_task(msgspec.structs.replace(TrainingConfig(), **{field: most}))

@@ -77,13 +77,11 @@ class ShareGuard:
     trusts: bool = False
 
     @classmethod
-    def begun(
-        cls, risk: float, bsp_s: float, ahead_s: float, beyond_s: float | None = None, trusts: bool = False
-    ) -> "ShareGuard | None":
+    def begun(cls, risk: float, account: Sequence[float], trusts: bool = False) -> "ShareGuard | None":
         """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step;
         none without a limit.
         """
-        return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond_s, trusts=trusts)
+        return None if risk == math.inf else cls(risk, *account, trusts=trusts)
 
     @property
     def spare_s(self) -> float:
