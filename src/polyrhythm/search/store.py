@@ -50,7 +50,7 @@ class TrialStore:
                 with connection:
                     yield connection
         except sqlite3.Error as error:
-            raise UsageError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
+            raise UsageError(f"store {str(self.path)!r}: {error}; name another file with --store or POLYRHYTHM_STORE") from error
 
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
@@ -62,7 +62,7 @@ class TrialStore:
             return msgspec.json.decode(data, type=kind)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's own are ValueErrors
             raise UsageError(
-                f"store {str(self.path)!r} has {what} that cannot be read: {error}; name another file with --store"
+                f"store {str(self.path)!r} has {what} that cannot be read: {error}; name another file with --store or POLYRHYTHM_STORE"
             ) from None
 
     def add(self, job: str, outcome: TrialOutcome) -> None:

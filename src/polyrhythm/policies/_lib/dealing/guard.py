@@ -81,7 +81,9 @@ class ShareGuard:
         """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step;
         none without a limit.
         """
-        return None if risk == math.inf else cls(risk, *account, trusts=trusts)
+        bsp_s, ahead_s, *beyond_s = account
+        beyond = beyond_s[0] if beyond_s else None
+        return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond, trusts=trusts)
 
     @property
     def spare_s(self) -> float:
