@@ -73,6 +73,12 @@ def test_the_names_for_type_checkers_are_the_same() -> None:
     assert named == {*polyrhythm.__all__}
 
 
+def test_nothing_else_shows() -> None:
+    assert {name for name in dir(polyrhythm) if not name.startswith("__")} == {*polyrhythm.__all__}
+    helpers = {"Any", "TYPE_CHECKING", "import_module"}
+    assert not helpers & {*vars(polyrhythm)}
+
+
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(AttributeError, match="did you mean session"):
         _ = polyrhythm.sesion

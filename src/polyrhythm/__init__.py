@@ -4,10 +4,10 @@ Every public name is looked up when it is first used, so that ``import polyrhyth
 torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from polyrhythm.core import Alarm as Alarm
     from polyrhythm.core import Bounds as Bounds
     from polyrhythm.core import Cancel as Cancel
@@ -69,9 +69,9 @@ _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_MODULES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name in _MODULES:
-        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        value = globals()[name] = getattr(_importlib.import_module(_MODULES[name]), name)
         return value
     from polyrhythm.errors import did_you_mean
 
@@ -79,4 +79,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    dunders = (name for name in globals() if name.startswith("__"))
+    return sorted({*dunders, *_MODULES})

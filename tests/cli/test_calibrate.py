@@ -92,6 +92,11 @@ def test_traces_of_jobs_elsewhere_are_read(call: Call, tiny: str, tmp_path: Path
         (["--time-scale", "0"], "--time-scale must be a finite number above 0 but got 0"),
         (["--time-scale", "nan"], "--time-scale must be a finite number above 0 but got nan"),
         (["--set", "devices.0.count=100000"], "more than 32 processes for each of"),
+        (["--from", "nothere"], "--from 'nothere' is no folder; give that of run --trace"),
+        (
+            ["--from", ".", "--epochs", "3"],
+            "--epochs is for what is measured here, and --from reads traces",
+        ),
         (["--policies", "apx"], "unknown policy 'apx'"),
         (["--out", "/dev/null/x.toml"], "--out '/dev/null/x.toml' cannot be written"),
     ],

@@ -42,6 +42,7 @@ def test_a_policy_is_learned_and_goes_on(tmp_path: Path) -> None:
         (["--data", "/nope"], "--data '/nope' is no folder; give the one with the data set's parquet files"),
         (["--data", __file__], "is no folder"),
         (["--data", ""], "--data '' is no folder"),
+        (["--data", ".", "--families", "tiny"], "--data '.' is read by none of tiny; leave it out, or see --families"),
         (["--log", __file__], f"--log {__file__!r} cannot be made: File exists"),
         (["--resume"], "leave --resume out"),
     ],

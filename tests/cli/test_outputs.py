@@ -151,6 +151,12 @@ def test_a_picture_is_named_after_what_it_is(
         ("simulate", "uniform", "--json", ""),
         ("simulate", "uniform", "--report", ""),
         ("calibrate", "uniform", "--from", ""),
+        ("simulate", "uniform", "--timeline", ""),
+        ("simulate", "uniform", "--perfetto", ""),
+        *(("calibrate", "uniform", option, "") for option in ("--out", "--json", "--report")),
+        *(("search", "uniform", option, "") for option in ("--store", "--json")),
+        *(("search-cost", "x.csv", option, "") for option in ("--json", "--figure")),
+        ("trace", "export", "x.jsonl", "--perfetto", ""),
         ("doctor", "--keep", "", "--", "torchrun"),
         ("learn", "x.json", "--log", ""),
         ("reproduce", "esync", "--out", ""),
@@ -167,4 +173,5 @@ def test_an_empty_path_is_not_the_current_folder(
 
 
 def test_an_empty_argument_is_not_the_current_folder(call: Callable[..., Result]) -> None:
-    assert "an empty path; give one, or leave it out" in call("doctor", "").stderr
+    for words in (("doctor", ""), ("learn", ""), ("search-cost", ""), ("trace", "export", "", "--perfetto", "x.json")):
+        assert "an empty path; give one, or leave it out" in call(*words).stderr

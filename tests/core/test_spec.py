@@ -117,13 +117,21 @@ def test_reference_as_a_name() -> None:
         ("wrapper:bsp,x,maybe", "on must be true or false but got 'maybe'"),
         ("wrapper:(bsp", "has unbalanced parentheses"),
         ("wrapper:bsp)", "has unbalanced parentheses"),
-        ("wrapper:(nope:1)", "unknown policy 'nope'"),
+        ("wrapper:(nope:1)", r"^inner of policy 'wrapper:\(nope:1\)': unknown policy 'nope'"),
+        ("wrapper:(local:0)", "^policy '.local:0.': h must be a whole number of at least 1 but got 0$"),
+        ("ssp:-1", "^policy 'ssp:-1': s must be"),
     ],
 )
 def test_one_clear_line(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as error:
         parse_spec(spec, REGISTRY)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [None, 3, BSP(), BSP])
+def test_a_spec_is_a_text(value: Any) -> None:
+    with pytest.raises(SpecError, match="a policy is a spec, such as 'ssp:3', or a Policy, but got "):
+        parse_policy(value)
 
 
 def test_errors_of_a_policy_get_its_spec() -> None:

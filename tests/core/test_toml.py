@@ -21,6 +21,10 @@ def test_a_key_of_many_parts_is_refused(form: str, key: str) -> None:
         read_toml(form.format(key))
 
 
+def test_a_mark_of_the_byte_order_is_passed_over() -> None:
+    assert read_toml("\ufeff[a]\nb = 1") == {"a": {"b": 1}}
+
+
 def test_what_only_looks_like_a_long_key_is_read() -> None:
     text = f"a{'.a' * 40} = 1\nnumbers = [{'1.5, ' * 500}]\nword = '{'x' * 200_000}'\npath = \"{'../' * 80}x\"\n"
     assert read_toml(text) == tomllib.loads(text)

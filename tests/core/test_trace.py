@@ -34,7 +34,7 @@ from polyrhythm.core import (
 )
 from polyrhythm.core.trace import DECISIONS, EVENTS
 from polyrhythm.core.types import Synced
-from polyrhythm.errors import TraceError
+from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.policies import ASP, BSP
 from polyrhythm.testing import ClusterScript, ScriptPlayer
 
@@ -168,7 +168,7 @@ GOOD = written(run()).splitlines()
         (1, "{}", "t:1: format must be 1 but got None; is this a trace"),
         (1, GOOD[0].replace('"format":1', '"format":2'), "t:1: format must be 1 but got 2"),
         (1, GOOD[0].replace("workers", "walkers"), "t:1: bad header"),
-        (1, GOOD[0].replace('"workers":2', '"workers":0'), "t:1: bad header: workers must be at least 1"),
+        (1, GOOD[0].replace('"workers":2', '"workers":0'), "t:1: bad header: workers must be a whole number"),
         (1, GOOD[0].replace("cluster", "claster"), "t:1: bad header"),
         (2, "garbage", "t:2: not JSON"),
         (2, '"text"', "t:2: expected an object"),
@@ -216,6 +216,20 @@ def test_unreadable_file(tmp_path: Path) -> None:
 def test_replay() -> None:
     trace = run()
     assert tuple(replay(BSP(), trace)) == trace.entries
+
+
+@pytest.mark.parametrize("value", [None, "bsp", 3, BSP])
+def test_replay_refuses_what_is_no_policy_or_no_trace(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"needs a policy, as in parse_policy\('ssp:3'\), but got "):
+        replay(value, run())
+    with pytest.raises(UsageError, match=r"needs a trace, as in Trace.load\('bsp.jsonl'\), but got "):
+        replay(BSP(), value)
+
+
+def test_a_trace_is_loaded_from_a_path_only() -> None:
+    number: Any = 3
+    with pytest.raises(UsageError, match="path must be a path but got 3"):
+        Trace.load(number)
 
 
 def test_replay_of_another_policy_stops_at_the_first_difference() -> None:

@@ -25,6 +25,7 @@ def syncs(entries: list[Entry]) -> list[tuple[int, ...]]:
         ("switch:bsp@x,asp", "the share of 'bsp' must be a number but got 'x'"),
         ("switch:bsp@0.7,asp@0.5", r"in \[0, 1\] with a sum of at most 1 but got \[0.7, 0.5\]"),
         ("switch:bsp@0.5,asp@0.2", "add up to 0.7; leave that of the last part out"),
+        ("switch:bsp@0.5@0.5,asp", r"^policy 'switch:.*': 'bsp@0.5@0.5' has several shares; give one"),
         ("switch:bsp@0.5,apsp", "unknown policy 'apsp': did you mean asp"),
         ("switch:(esync:blocking=False)@0.5,asp", "must let workers wait for its answers"),
         ("switch:bsp@0.5,asp,late=never", "late must be finish or drop but got 'never'"),

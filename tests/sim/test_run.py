@@ -7,12 +7,13 @@ from typing import Any
 
 import joblib
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from polyrhythm import __version__
 from polyrhythm.core import Policy, Trace, replay
-from polyrhythm.errors import DivergedError, ScenarioError, SpecError
+from polyrhythm.errors import DivergedError, ScenarioError, SpecError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Limits, Scenario, TimingWorkload, compare, load_scenario, simulate, sweep
 from polyrhythm.sim import run as run_module
@@ -226,6 +227,67 @@ def test_compare_is_a_sweep_with_its_results_by_policy() -> None:
 def test_compare_refuses_an_unknown_policy_before_anything_runs() -> None:
     with pytest.raises(SpecError, match="did you mean bsp"):
         compare(cluster(1.0), ["asp", "bps"])
+
+
+def test_compare_runs_once_what_is_named_twice() -> None:
+    asked: list[str | Policy[Any]] = ["ssp:2", "ssp:s=2"]
+    assert {spec: len(runs) for spec, runs in compare(cluster(1.0), asked, range(2), jobs=1).items()} == {"ssp:2": 2}
+
+
+ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"scenario": "uniform"}, r"scenario must be a Scenario but got 'uniform'; write load_scenario\('uniform'\)"),
+    ({"scenario": None}, r"scenario must be a Scenario but got None; write load_scenario\('uniform'\)"),
+    ({"policy": None}, "a policy is a spec, such as 'ssp:3', or a Policy, but got None"),
+    ({"policy": ["bsp"]}, r"a policy is a spec, such as 'ssp:3', or a Policy, but got \['bsp'\]"),
+    ({"seed": -1}, "seed must be a whole number from 0 to 4294967295 but got -1"),
+    ({"seed": 1.5}, "seed must be a whole number from 0 to 4294967295 but got 1.5"),
+    ({"seed": "1"}, "seed must be a whole number from 0 to 4294967295 but got '1'"),
+    ({"seed": 2**70}, "seed must be a whole number from 0 to 4294967295 but got 1180591620717411303424"),
+    ({"target": "0.9"}, "target must be a number from 0 to 1 but got '0.9'"),
+    ({"target": math.nan}, "target must be a number from 0 to 1 but got nan"),
+    ({"trace": 3}, "trace must be a path but got 3"),
+    ({"progress": 3}, "progress must be a function but got 3"),
+]
+SEVERAL: list[tuple[dict[str, Any], str]] = [
+    ({"scenario": "uniform"}, "scenario must be a Scenario but got 'uniform'"),
+    ({"policies": "bsp"}, r"policies must be a list, as in \['bsp', 'ssp:3'\], but got 'bsp'"),
+    ({"policies": parse_policy("bsp")}, r"policies must be a list, as in \['bsp', 'ssp:3'\], but got BSP\(\)"),
+    ({"policies": ["bsp", None]}, "a policy is a spec, such as 'ssp:3', or a Policy, but got None"),
+    ({"seeds": 3}, r"seeds must be a list, as in \[0, 1, 2\], but got 3"),
+    ({"seeds": "12"}, r"seeds must be a list, as in \[0, 1, 2\], but got '12'"),
+    ({"seeds": [-1]}, "each of seeds must be a whole number from 0 to 4294967295 but got -1"),
+    ({"target": 90}, "target must be a number from 0 to 1 but got 90"),
+    ({"jobs": 0}, "jobs must be a whole number of at least 1, or -1 for one a core, but got 0"),
+    ({"jobs": "x"}, "jobs must be a whole number of at least 1, or -1 for one a core, but got 'x'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "line"), ARGUMENTS)
+def test_a_wrong_argument_of_simulate_is_one_line(wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=f"^{line}$"):
+        simulate(**{"scenario": cluster(1.0), "policy": "bsp", **wrong})
+
+
+@pytest.mark.parametrize(("wrong", "line"), SEVERAL)
+def test_a_wrong_argument_of_several_runs_is_one_line(wrong: dict[str, Any], line: str) -> None:
+    for several in (compare, sweep):
+        arguments: dict[str, Any] = {"scenario": cluster(1.0), "policies": ["bsp"], "seeds": [0], **wrong}
+        with pytest.raises(UsageError, match=f"^{line}"):
+            several(**arguments)
+
+
+def test_a_wrong_argument_of_a_sweep_alone_is_one_line() -> None:
+    wrong: Any = 3
+    with pytest.raises(UsageError, match="trace_dir must be a path but got 3"):
+        sweep(cluster(1.0), ["bsp"], [0], trace_dir=wrong)
+    with pytest.raises(UsageError, match="on_result must be a function but got 3"):
+        sweep(cluster(1.0), ["bsp"], [0], on_result=wrong)
+
+
+def test_seeds_may_be_of_numpy_and_run_out() -> None:
+    seeds: Any = iter(np.arange(2))
+    results = compare(cluster(1.0), ["bsp"], seeds, jobs=1)
+    assert [(run.seed, type(run.seed)) for run in results["bsp"]] == [(0, int), (1, int)]
 
 
 def test_sweep_with_training_on_all_cores() -> None:

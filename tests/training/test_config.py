@@ -29,6 +29,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"decay_at": (0.5,)}, "give both or neither"),
     ({"schedule": "step", "decay_at": (0.75, 0.5)}, "must ascend"),
     ({"schedule": "step", "decay_at": (0.5, 1.0)}, "must ascend inside (0, 1)"),
+    ({"optimizer_options": {"lr": 3}}, "training.optimizer_options has lr; give it as training.learning_rate"),
+    ({"data_seed": -1}, "training.data_seed must be from 0 to 4294967295 but got -1"),
+    ({"compression": "topk:9"}, "training.compression: compression topk needs a share"),
+    ({"compensation": "x"}, "training.compensation: unknown compensation 'x'"),
     ({"nesterov": True}, "needs a momentum above 0"),
     ({"compensation": "dc-asdg"}, "did you mean dc-asgd"),
 ]

@@ -15,6 +15,7 @@ from polyrhythm.cli.installed import add_installed
 from polyrhythm.cli.jobs import ctl, run, top
 from polyrhythm.cli.learn import learn
 from polyrhythm.cli.options import (
+    FOR_REAL_WORKERS,
     MOST_SEEDS,
     Json,
     Overrides,
@@ -28,7 +29,9 @@ from polyrhythm.cli.options import (
     TraceDir,
     TrialsOn,
     Ui,
+    given_path,
     read_scenario,
+    refuse_given,
     split_policies,
     trials_on,
 )
@@ -121,7 +124,9 @@ def compare(
     show: Show = False,
 ) -> None:
     """Run several policies on a simulated cluster, or on real workers, and rank them by time to target."""
-    loaded = read_scenario(scenario, overrides, timing_only)
+    if on is not RunOn.LOCAL:
+        refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
+    loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
         print_scenario(loaded)
         return
@@ -142,17 +147,18 @@ def simulate(
     report: ReportFile = None,
     trace: TraceDir = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw how the run began: who ran and who waited.")
+        Path | None,
+        typer.Option(metavar="FILE.svg", parser=given_path, help="Draw how the run began: who ran and who waited."),
     ] = None,
     perfetto: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the run for ui.perfetto.dev.")
+        Path | None, typer.Option(metavar="FILE.json", parser=given_path, help="Write the run for ui.perfetto.dev.")
     ] = None,
     overrides: Overrides = None,
     timing_only: TimingOnlyFlag = False,
     show: Show = False,
 ) -> None:
     """Run one policy once on a simulated cluster."""
-    loaded = read_scenario(scenario, overrides, timing_only)
+    loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
         print_scenario(loaded)
         return
@@ -162,8 +168,10 @@ def simulate(
 
 @traces.command()
 def export(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, as --trace writes it.")],
-    perfetto: Annotated[Path, typer.Option(metavar="FILE.json", help="Write it for ui.perfetto.dev.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", parser=given_path, help="A trace, as --trace writes it.")],
+    perfetto: Annotated[
+        Path, typer.Option(metavar="FILE.json", parser=given_path, help="Write it for ui.perfetto.dev.")
+    ],
 ) -> None:
     """Convert a trace for another viewer."""
     check_apart({"TRACE": trace, "--perfetto": perfetto})

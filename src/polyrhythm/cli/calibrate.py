@@ -12,7 +12,7 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, INTERRUPTED
-from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, split_policies
+from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, refuse_given, split_policies
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
@@ -51,7 +51,9 @@ class Findings(NamedTuple):
 def calibrate(
     ctx: typer.Context,
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="Built-in name or TOML file; it must train.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Write the calibrated scenario.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", parser=given_path, help="Write the calibrated scenario.")
+    ] = None,
     policies: Annotated[
         str,
         typer.Option(
@@ -70,8 +72,12 @@ def calibrate(
         Path | None,
         typer.Option("--from", metavar="DIR", parser=given_path, help="Measure nothing: read traces of other jobs."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write costs, runs and errors.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one self-contained page.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=given_path, help="Write costs, runs and errors.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", parser=given_path, help="Write one self-contained page.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
     ] = None,
@@ -82,12 +88,16 @@ def calibrate(
 
     check_apart({"SCENARIO": Path(scenario), "--out": out, "--json": json, "--report": report})
     loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    if traces is not None:
+        refuse_given(ctx, ["seeds", "epochs", "time_scale"], "is for what is measured here, and --from reads traces")
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
     check_scale(time_scale)
     if traces is None:
         check_playable(loaded)
+    elif not traces.is_dir():
+        raise UsageError(f"--from {str(traces)!r} is no folder; give that of run --trace")
     elif policies:
         raise UsageError("--policies runs real workers here, but --from has costs of others; give one of them")
     check(Experiment(ctx.obj, loaded, wanted.policies, wanted.seeds, None, Outputs(json=json, report=report)))

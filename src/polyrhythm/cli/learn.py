@@ -31,7 +31,10 @@ class LossName(StrEnum):
 
 def learn(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="Where the policy goes; use it as --policy rlp:FILE.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", parser=given_path, help="Where the policy goes; use it as --policy rlp:FILE."),
+    ],
     preset: Annotated[
         PresetName, typer.Option(help="What works, or the RLP paper's algorithm to the letter.")
     ] = PresetName.TUNED,
@@ -72,6 +75,7 @@ def learn(
     from polyrhythm.rl.learn import Study  # imports torch
 
     plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
+    check_read(data, plan)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
     study.resume() if resume else check_unstarted(study.checkpoint)
     try:
@@ -139,6 +143,15 @@ def planned(name: PresetName, families: str | None, pretraining: int | None, epi
     if pretraining is not None:
         plan = replace(plan, pretraining=pretraining)
     return plan if episodes is None else replace(plan, episodes=episodes)
+
+
+def check_read(data: str | None, plan: "Preset") -> None:
+    from polyrhythm.rl.instances import family_named
+
+    if data is not None and all(family_named(name).data == "digits" for name in plan.families):
+        raise UsageError(
+            f"--data {data!r} is read by none of {', '.join(plan.families)}; leave it out, or see --families"
+        )
 
 
 def writer(folder: Path | None) -> Any:

@@ -1,6 +1,7 @@
 """What stands on command lines: options that several commands share, lists of policies, changes of a scenario."""
 
 import re
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.core.spec import split
 from polyrhythm.errors import SpecError, UsageError
 
@@ -55,9 +57,6 @@ Ui = Annotated[bool, typer.Option("--ui", help="Show it as a page, too, while it
 
 MOST_SEEDS = 10_000
 """Of one command; more are a slip of the finger."""
-
-MOST_SEED = 2**32 - 1
-"""What the generators of NumPy and torch take, also times a million, as some seeds are made."""
 
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of all that is random.")]
 
@@ -108,10 +107,29 @@ def specs_like(incomplete: str) -> list[str]:
     return completions(incomplete, BUILT_IN)
 
 
-def read_scenario(name: str, overrides: list[str] | None, timing_only: bool) -> "Scenario":
+FOR_REAL_WORKERS = "is for real workers, as with --on local"
+"""Why an option does nothing in the simulator."""
+
+
+def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options on the command line that would do nothing there."""
+    for name in names:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+
+
+def read_scenario(
+    name: str, overrides: list[str] | None, timing_only: bool = False, target: float | None = None
+) -> "Scenario":
     from polyrhythm.sim import load_scenario
 
     values = dict(map(read_override, overrides or []))
+    if timing_only and target is not None:
+        raise UsageError(f"--target {target:g} needs a model, and --timing-only trains none; leave one of them out")
+    for key in values:
+        if timing_only and key.startswith("training."):
+            raise UsageError(f"--set {key} says how to train, and --timing-only trains nothing; leave one of them out")
     return load_scenario(name, values | {"training": "none"} if timing_only else values)
 
 

@@ -13,9 +13,9 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.group import INTERRUPTED
-from polyrhythm.cli.options import RunOn, Ui, read_override
+from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_override, refuse_given
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
-from polyrhythm.errors import JobError, UsageError
+from polyrhythm.errors import JobError, SpecError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
 
@@ -63,8 +63,12 @@ def search(
     on: Annotated[RunOn, typer.Option(help="Simulate, run real workers here, or simulate on Ray.")] = RunOn.SIM,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time.")] = 1,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on times that real workers play.")] = 1.0,
-    store: Annotated[Path | None, typer.Option(metavar="FILE", help="Where trials are kept; see the guide.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write trials and answer.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=given_path, help="Where trials are kept; see the guide.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", parser=given_path, help="Write trials and answer.")
+    ] = None,
     ui: Ui = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")
@@ -78,7 +82,13 @@ def search(
     from polyrhythm.search.store import TrialStore
     from polyrhythm.sim import load_scenario
 
+    if on is not RunOn.LOCAL:
+        refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
+    if target is not None:
+        refuse_given(ctx, ["baseline", "baseline_runs"], "is of the runs that --target takes the place of")
     if algorithm_1:
+        others = [name for name, value in PUBLISHED.items() if ctx.params[name] != value]
+        refuse_given(ctx, others, "is set by --algorithm-1")
         two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
     plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
@@ -101,11 +111,19 @@ def search(
         raise typer.Exit(INTERRUPTED)
 
 
+PUBLISHED: dict[str, Any] = {"error_rate": 0.5, "early": 0.0, "walk": WalkName.BISECT}
+"""What --algorithm-1 sets that an option could say otherwise."""
+
+
 def check(plan: "SearchPlan", scenario: "Scenario", json: Path | None) -> None:
     from polyrhythm.policies import parse_policy
 
-    for position in (1.0, 0.5):
-        parse_policy(plan.knob.spec(position))
+    parse_policy(plan.knob.spec(1.0))
+    try:
+        parse_policy(plan.knob.spec(0.5))
+    except SpecError as error:
+        remedy = "" if plan.knob.whole or "whole number" not in str(error) else "; --whole tries whole numbers only"
+        raise SpecError(f"{error}{remedy}") from None
     parse_policy(plan.knob.target_spec)
     if scenario.training is None:
         raise UsageError("search compares accuracies, but the scenario has no training table; give it one")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.options import MOST_SEED
+from polyrhythm.cli.options import given_path
 from polyrhythm.cli.outputs import check_apart, check_picture, json_document, write_files
+from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.search.log import EXCLUDED, RunLog, read_log
@@ -35,7 +36,7 @@ HEADS = (
 
 def search_cost(
     ctx: typer.Context,
-    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="RunLog, one run a row.")],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", parser=given_path, help="RunLog, one run a row.")],
     setup: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this setup; may be repeated.")] = None,
     candidates: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="BSP percents of the log to try; 50,25,12.5 ... if not given.")
@@ -50,9 +51,14 @@ def search_cost(
     ] = EXCLUDED,
     draws: Annotated[int, typer.Option(metavar="N", min=100, help="Samples where draws cannot be listed.")] = 100_000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=MOST_SEED, help="Seed of these samples.")] = 0,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", parser=given_path, help="Write the figures.")
+    ] = None,
     figure: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw cost against success, as in the paper's Fig. 16.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg", parser=given_path, help="Draw cost against success, as in the paper's Fig. 16."
+        ),
     ] = None,
 ) -> None:
     """Analyse what searching the switch point costs, and how often it succeeds, from a log of finished runs."""

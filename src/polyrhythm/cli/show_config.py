@@ -46,7 +46,7 @@ def flags_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[
 
 def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:
     """All settings; those that need no flag at the end."""
-    from polyrhythm.runtime.launch.counts import read_count, read_processes
+    from polyrhythm.runtime.launch.counts import read_hosts, read_processes
     from polyrhythm.runtime.launch.nodes import TOKEN
     from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, make_config
 
@@ -56,7 +56,8 @@ def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:
         if name not in INTERNAL:
             yield row(name, config, chosen)
     yield Row("token", *(("set, not shown", TOKEN) if os.environ.get(TOKEN) else ("none", "default")))
-    workers = read_count(config.nnodes) * read_processes(config.nproc_per_node)
+    places = config.label("nnodes"), config.label("nproc_per_node")
+    workers = read_hosts(config.nnodes, places[0])[1] * read_processes(config.nproc_per_node, places[1])
     yield Row("workers", str(workers), "nnodes and nproc-per-node")
 
 

@@ -27,7 +27,7 @@ from polyrhythm.core.types import (
     Sync,
     Wake,
 )
-from polyrhythm.errors import PolicyError
+from polyrhythm.errors import PolicyError, UsageError
 
 RAISED = (Exception, SystemExit)
 """What a policy may raise: the process that asks it must not end for it without a word."""
@@ -113,6 +113,8 @@ class Driver:
         try:
             self.state = policy.init(cluster)
             self.in_force = policy.in_force(self.state)
+        except UsageError as error:
+            raise PolicyError(str(error)) from error
         except RAISED as error:
             raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
         # Most policies contain no other and remark nothing, and need not be asked at every event.
@@ -148,6 +150,8 @@ class Driver:
     def _follow(self, event: Event) -> None:
         try:
             answer = self._decide(self.state, event)
+        except UsageError as error:
+            raise PolicyError(str(error)) from error
         except RAISED as error:
             raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {located(event)}") from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):

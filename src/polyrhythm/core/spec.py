@@ -21,6 +21,10 @@ KEYWORD = re.compile(r"\s*(\w+)\s*=")
 """Start of a value with a name; a nested policy starts with a parenthesis."""
 
 
+SHARED = re.compile(r".*@[-+.\d]*")
+"""A part with its share."""
+
+
 def split(text: str, separator: str = ",") -> list[str]:
     """Parts of `text` between separators that stand outside parentheses.
 
@@ -40,23 +44,28 @@ def split(text: str, separator: str = ",") -> list[str]:
     return [*parts, text[start:]]
 
 
-def parse_spec(spec: str, registry: Registry) -> Policy[Any]:
+def parse_spec(spec: str, registry: Registry, place: str = "") -> Policy[Any]:
     """The policy that `spec` names, from a registry of policy classes by name.
 
+    Args:
+        spec: the text.
+        registry: the classes.
+        place: where it stands, for the line that refuses an unknown name.
+
     Raises:
-        SpecError: for an unknown name or key, a value of the wrong type, or one that the policy refuses.
+        SpecError: for what is no text, an unknown name or key, a value of the wrong type or that the policy refuses.
     """
+    if not isinstance(spec, str):
+        raise SpecError(f"a policy is a spec, such as 'ssp:3', or a Policy, but got {spec!r}")
     name, colon, arguments = split_name(unwrap(spec))
     if name not in registry:
-        raise SpecError(f"unknown policy {name!r}: {did_you_mean(name, registry)}")
+        raise SpecError(f"{place}unknown policy {name!r}: {did_you_mean(name, registry)}")
     if colon and not arguments:
         raise SpecError(f"policy {spec!r} ends in a colon; write {name!r} or give a value, as in 'ssp:3'")
     cls = registry[name]
     values = read_arguments(cls, spec, split(arguments) if arguments else [], registry)
     try:
         return cls(**values)
-    except SpecError:
-        raise
     except ValueError as error:
         raise SpecError(f"policy {spec!r}: {error}") from error
     except (Exception, SystemExit) as error:  # a policy of the user's own may do anything
@@ -122,6 +131,8 @@ def read_part(spec: str, value: str, registry: Registry) -> Part:
     policy, at, share = value.rpartition("@")
     if not at or ")" in share:
         return Part(parse_spec(value, registry))
+    if SHARED.fullmatch(policy):
+        raise SpecError(f"policy {spec!r}: {value!r} has several shares; give one, as in 'bsp@0.5'")
     try:
         return Part(parse_spec(policy, registry), float(share))
     except ValueError as error:
@@ -135,7 +146,7 @@ def convert(spec: str, key: str, kind: Any, value: str, registry: Registry) -> A
     if get_origin(kind) in (Union, UnionType):
         kind = next(choice for choice in get_args(kind) if choice is not NoneType)
     if (isinstance(kind, type) and issubclass(kind, Policy)) or getattr(kind, "__origin__", None) is Policy:
-        return parse_spec(value, registry)
+        return parse_spec(value, registry, f"{key} of policy {spec!r}: ")
     if kind is str:
         return value
     if kind is bool:

@@ -13,6 +13,10 @@ LONG_KEY = re.compile(
 """More parts than that with dots between them, each bare or quoted."""
 
 
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors begin a file with; TOML has no place for it."""
+
+
 def read_toml(text: str) -> dict[str, Any]:
     """The document.
 
@@ -26,6 +30,7 @@ def read_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: if it is none; one line.
     """
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if found := LONG_KEY.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(f"it has a key of more than {MOST_PARTS} parts at line {line}")

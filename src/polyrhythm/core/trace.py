@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
+from polyrhythm.core.arguments import path_of
 from polyrhythm.core.policy import Policy
 from polyrhythm.core.policy_state import decode_state
 from polyrhythm.core.types import (
@@ -33,7 +34,7 @@ from polyrhythm.core.types import (
     Sync,
     Wake,
 )
-from polyrhythm.errors import TraceError
+from polyrhythm.errors import TraceError, UsageError
 
 FORMAT = 1
 """Version of the line format; a reader refuses any other."""
@@ -105,7 +106,7 @@ class Trace:
     def load(cls, path: str | Path) -> "Trace":
         """Read a trace; `TraceError` names the line that is wrong."""
         try:
-            with open(path, encoding="utf-8") as lines:
+            with open(path_of("path", path), encoding="utf-8") as lines:
                 return cls.parse(lines, str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise TraceError(f"cannot read trace {str(path)!r}: {error}") from error
@@ -222,6 +223,7 @@ def replay(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:
     """Show `policy` the events of `trace` again and yield what it decides.
 
     Raises:
+        UsageError: for something else than a policy and a trace, at once.
         TraceError: at the first event where the decisions differ from those in the trace.
 
     >>> from polyrhythm.policies import parse_policy
@@ -229,6 +231,15 @@ def replay(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:
     >>> [len(entry.decisions) for entry in replay(parse_policy("asp"), trace)]
     [1]
     """
+    given: tuple[Any, Any] = policy, trace
+    if not isinstance(given[0], Policy):
+        raise UsageError(f"replay needs a policy, as in parse_policy('ssp:3'), but got {policy!r}")
+    if not isinstance(given[1], Trace):
+        raise UsageError(f"replay needs a trace, as in Trace.load('bsp.jsonl'), but got {trace!r}")
+    return _replayed(policy, trace)
+
+
+def _replayed(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:
     kept = trace.header.about.get("state")
     state = decode_state(kept) if kept else policy.init(trace.header.cluster)
     for number, (event, recorded) in enumerate(trace.entries, 2):

@@ -11,7 +11,7 @@ a tensor, a socket or a random source, so every value can be compared, hashed, p
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from polyrhythm.errors import UsageError
+from polyrhythm.core.arguments import whole_number
 
 Exchange: TypeAlias = Literal["gradients", "replicas"]
 """What a step works on: the global parameters, read when it starts, or the worker's own replica."""
@@ -38,7 +38,7 @@ class Cluster:
             can make nothing of one.
 
     Raises:
-        UsageError: for a number below 1.
+        UsageError: for what is no whole number, or below 1 (of `processed_samples`: 0).
 
     >>> Cluster(workers=4, batch_size=32, workload_samples=6000).workers
     4
@@ -52,10 +52,11 @@ class Cluster:
     least_share: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("workers", "batch_size", "workload_samples", "dataset_samples", "least_share"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} must be at least 1 but got {value}")
+        for name in ("workers", "batch_size", "workload_samples", "least_share"):
+            whole_number(name, getattr(self, name), 1)
+        if self.dataset_samples is not None:
+            whole_number("dataset_samples", self.dataset_samples, 1)
+        whole_number("processed_samples", self.processed_samples, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,15 @@ def parse_policy(spec: str) -> Policy[Any]:
     return parse_spec(spec, KNOWN)
 
 
+def as_policy(policy: str | Policy[Any]) -> Policy[Any]:
+    """A policy as it is, or the one that a spec names.
+
+    >>> as_policy("ssp:3") == as_policy(SSP(3))
+    True
+    """
+    return policy if isinstance(policy, Policy) else parse_policy(policy)
+
+
 def parse_loaded_policy(spec: str) -> Policy[Any]:
     """The same, but no file or module is run for it: for specs that come over a network.
 

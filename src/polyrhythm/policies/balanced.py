@@ -223,9 +223,12 @@ def unequal(workers: tuple[int, ...], shares: tuple[int, ...]) -> WorkerMap[int]
 def guard_of(risk: float, account: str, trusts: bool = False) -> ShareGuard | None:
     """What `Balanced.risk` and `Balanced.account` say."""
     try:
-        return ShareGuard.begun(risk, account, trusts)
-    except (ValueError, TypeError):
-        raise SpecError(f"account must be two or three numbers with / between them but got {account!r}") from None
+        numbers = [float(part) for part in account.split("/")] if account else [0.0, 0.0]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or not all(map(math.isfinite, numbers)):
+        raise SpecError(f"account must be two or three numbers with / between them but got {account!r}")
+    return ShareGuard.begun(risk, numbers, trusts)
 
 
 def known_times(known: str, batch_size: int) -> WorkerMap[StepTime]:

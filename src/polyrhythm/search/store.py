@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS families (name TEXT PRIMARY KEY, agreed TEXT);
 """
 
 
+REMEDY = "name another file with --store or POLYRHYTHM_STORE"
+
+
 class TrialStore:
     """Outcomes and answers by job.
 
@@ -50,7 +53,7 @@ class TrialStore:
                 with connection:
                     yield connection
         except sqlite3.Error as error:
-            raise UsageError(f"store {str(self.path)!r}: {error}; name another file with --store") from error
+            raise UsageError(f"store {str(self.path)!r}: {error}; {REMEDY}") from error
 
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
@@ -61,9 +64,7 @@ class TrialStore:
         try:
             return msgspec.json.decode(data, type=kind)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's own are ValueErrors
-            raise UsageError(
-                f"store {str(self.path)!r} has {what} that cannot be read: {error}; name another file with --store"
-            ) from None
+            raise UsageError(f"store {str(self.path)!r} has {what} that cannot be read: {error}; {REMEDY}") from None
 
     def add(self, job: str, outcome: TrialOutcome) -> None:
         """Keep an outcome; one that is there already stays, as when two searches ran the same trial."""

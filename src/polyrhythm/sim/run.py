@@ -1,7 +1,7 @@
 """Runs of scenarios: one policy and seed, or many on all cores."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import joblib
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import DivergedError, PolyrhythmError
-from polyrhythm.policies import parse_policy
+from polyrhythm.core.arguments import MOST_SEED, check_function, check_share, listed, path_of, whole_number
+from polyrhythm.errors import DivergedError, PolyrhythmError, UsageError
+from polyrhythm.policies import as_policy
 from polyrhythm.sim.cluster.files import checked
 from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
@@ -49,7 +50,10 @@ def simulate(
         0.25
     """
     started = time.perf_counter()
-    scenario, policy = checked(scenario), parse_policy(policy) if isinstance(policy, str) else policy
+    scenario, policy, seed = checked(scenario), as_policy(policy), whole_number("seed", seed, 0, MOST_SEED)
+    check_share("target", target)
+    check_function("progress", progress)
+    trace = None if trace is None else path_of("trace", trace)
     if scenario.training is not None and scenario.training.rollback and trace is None:
         from polyrhythm.sim.rollback import rolled_back
 
@@ -99,8 +103,8 @@ def run(
 
 def sweep(
     scenario: Scenario,
-    policies: Sequence[str | Policy[Any]],
-    seeds: Sequence[int],
+    policies: Iterable[str | Policy[Any]],
+    seeds: Iterable[int],
     *,
     target: float | None = None,
     trace_dir: str | Path | None = None,
@@ -127,6 +131,11 @@ def sweep(
     >>> [(result.policy, result.seed) for result in results]
     [('bsp', 0), ('bsp', 1), ('asp', 0), ('asp', 1)]
     """
+    check_share("target", target)
+    check_function("on_result", on_result)
+    scenario, trace_dir = checked(scenario), None if trace_dir is None else path_of("trace_dir", trace_dir)
+    policies = [each if isinstance(each, str) else as_policy(each) for each in listed("policies", policies, EXAMPLE)]
+    seeds = checked_seeds(seeds)
     alone = len(policies) * len(seeds) == 1
     runs = [
         joblib.delayed(run_one)(index, scenario, policy, seed, target, trace_dir, alone)
@@ -142,8 +151,8 @@ def sweep(
 
 def compare(
     scenario: Scenario,
-    policies: Sequence[str | Policy[Any]],
-    seeds: Sequence[int] = (0,),
+    policies: Iterable[str | Policy[Any]],
+    seeds: Iterable[int] = (0,),
     *,
     target: float | None = None,
     jobs: int = -1,
@@ -154,7 +163,7 @@ def compare(
 
     Args:
         scenario: cluster and job.
-        policies: specs or policies.
+        policies: specs or policies; one that is named twice runs once.
         seeds: of the runs; the same seed gives every policy the same durations and faults.
         target: as in `simulate`.
         jobs: processes; -1 is one a core.
@@ -171,10 +180,19 @@ def compare(
         >>> {policy: round(runs[0].idle_fraction, 2) for policy, runs in results.items()}
         {'bsp': 0.56, 'asp': 0.0}
     """
-    chosen = [parse_policy(policy) if isinstance(policy, str) else policy for policy in policies]
-    results = sweep(scenario, chosen, seeds, target=target, jobs=jobs)
+    chosen = {policy.spec: policy for policy in map(as_policy, listed("policies", policies, EXAMPLE))}
+    seeds = checked_seeds(seeds)
+    results = sweep(scenario, [*chosen.values()], seeds, target=target, jobs=jobs)
     each = len(seeds)
-    return {policy.spec: results[each * i : each * (i + 1)] for i, policy in enumerate(chosen)}
+    return {spec: results[each * i : each * (i + 1)] for i, spec in enumerate(chosen)}
+
+
+EXAMPLE = "['bsp', 'ssp:3']"
+"""Of policies, for messages."""
+
+
+def checked_seeds(seeds: Iterable[int]) -> list[int]:
+    return [whole_number("each of seeds", seed, 0, MOST_SEED) for seed in listed("seeds", seeds, "[0, 1, 2]")]
 
 
 def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:
@@ -193,6 +211,8 @@ def processes_for(runs: Sized, jobs: int) -> int:
     >>> processes_for("ab", 500), processes_for("ab", -1), processes_for("a", -1)
     (2, -1, 1)
     """
+    if not isinstance(jobs, int) or jobs == 0:
+        raise UsageError(f"jobs must be a whole number of at least 1, or -1 for one a core, but got {jobs!r}")
     return 1 if len(runs) < 2 else min(jobs, len(runs))
 
 
@@ -207,7 +227,7 @@ def run_one(
 ) -> tuple[int, RunResult]:
     """One run of a sweep, on one core unless it is the only one; a failure becomes a result."""
     try:
-        policy = parse_policy(policy) if isinstance(policy, str) else policy
+        policy = as_policy(policy)
         trace = None if trace_dir is None else Path(trace_dir) / trace_name(policy, seed)
         with nullcontext() if alone else one_thread(scenario):
             return index, simulate(scenario, policy, seed=seed, target=target, trace=trace)
@@ -219,7 +239,7 @@ def run_one(
 def trace_name(policy: Policy[Any], seed: int) -> str:
     """File name of a trace.
 
-    >>> trace_name(parse_policy("local:h=8"), 1)
+    >>> trace_name(as_policy("local:h=8"), 1)
     'local-8-seed1.jsonl'
     """
     plain = "".join(character if character.isalnum() or character in "._-" else "-" for character in policy.spec)

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
@@ -152,6 +153,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
             require(self, name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "epochs", "delta_rate"):
             require(self, name, "positive and finite", lambda value: 0 < value < math.inf)
+        require(self, "data_seed", f"from 0 to {MOST_SEED}", lambda value: 0 <= value <= MOST_SEED)
         require(self, "divergence", "above 1", lambda value: value > 1)
         for name in ("momentum", "warmup"):
             require(self, name, "in [0, 1)", lambda value: 0 <= value < 1)
@@ -161,9 +163,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
         check_schedule(self)
         if self.nesterov and not self.momentum:
             raise ScenarioError("training.nesterov needs a momentum above 0; give training.momentum too")
-        parse_compensation(self.compensation)
-        parse_partition(self.partition)
-        parse_compression(self.compression)
+        check_specs(self)
         require(self, "injection", "two shares in (0, 1]", lambda pair: all(0 < share <= 1 for share in pair))
 
     def own_batch(self, workers: int) -> int:
@@ -190,12 +190,28 @@ def check_names(config: TrainingConfig) -> None:
         require_known(field, getattr(config, field), known)
     if config.model is not None:
         require_known("model", config.model, TASKS[config.task], f" of task {config.task}")
+    if config.data is not None and config.task == "digits":
+        raise ScenarioError(f"training.data {config.data!r} is not read by task digits; leave it out")
+    if "lr" in config.optimizer_options:
+        raise ScenarioError("training.optimizer_options has lr; give it as training.learning_rate")
+    if config.tokens != "char" and config.task != "text":
+        raise ScenarioError(f"training.tokens {config.tokens!r} goes with task text, not {config.task}; leave it out")
 
 
 def require_known(field: str, name: str, known: tuple[str, ...], of: str = "") -> None:
     """`name` is one of `known`."""
     if name not in known:
         raise ScenarioError(f"training.{field}: unknown {field}{of} {name!r}: {did_you_mean(name, known)}")
+
+
+def check_specs(config: TrainingConfig) -> None:
+    """The fields that are specs; a line names the field."""
+    parse_partition(config.partition)
+    for field, parse in (("compensation", parse_compensation), ("compression", parse_compression)):
+        try:
+            parse(getattr(config, field))
+        except ScenarioError as error:
+            raise ScenarioError(f"training.{field}: {error}") from None
 
 
 def check_schedule(config: TrainingConfig) -> None:

@@ -120,8 +120,9 @@ def test_what_cannot_be_read_is_one_line(call: Call, tmp_path: Path, files: dict
     [
         ([], "doctor needs traces, a job or a command"),
         (["nowhere"], "there is no 'nowhere'; give a folder"),
-        (["here", "--", "torchrun"], "doctor needs traces, a job or a command"),
-        (["here", "--job", "mine"], "doctor needs traces, a job or a command"),
+        (["here", "--", "torchrun"], "got traces 'here' and a command after --; give one of them"),
+        (["run", "--job", "x"], "doctor looks at one thing but got traces 'run' and --job x; give one of them"),
+        (["here", "--seconds", "5"], "--seconds goes with --job; leave it out"),
         (["--job", "no/job"], "JOB"),
         (["nowhere", "--policies", "bps"], "unknown policy 'bps': did you mean bsp?"),
         (["--"], "there is no command after --"),

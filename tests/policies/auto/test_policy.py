@@ -108,7 +108,7 @@ def test_of_who_has_made_no_step_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("auto:everything", "auto allows .* but got 'everything'"),
+        ("auto:everything", "allow must be one of .* but got 'everything'"),
         ("auto:risk=1", "risk must be a share from 0 to below 1 but got 1"),
         ("auto:most=0", "most must be a whole number"),
         ("auto:drop=maybe", "drop must be true or false"),

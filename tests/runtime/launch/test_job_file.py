@@ -67,7 +67,15 @@ WRONG = {
     "policy = {name = 'spp'}": "policy in .*job.toml: unknown policy 'spp': did you mean ssp?",
     "policy = {name = 'ssp', t = 3}": "policy in .*job.toml: ssp has no parameter 't'",
     "policy = {name = 'switch', parts = []}": "policy in .*job.toml: parts of switch is an empty list; name a policy",
-    "policy = {name = 'ssp', s = 'x'}": "s must be a number but got 'x'",
+    "policy = {name = 'ssp', s = 'x'}": "policy in .*job.toml: policy 'ssp:s=x': s must be a number but got 'x'",
+    "policy = 'ssp:x'": "^policy in .*job.toml: policy 'ssp:x': s must be a number but got 'x'$",
+    "compress = 'topk:9'": "^compress in .*job.toml: compression topk needs a share",
+    "compensation = 'x'": "^compensation in .*job.toml: unknown compensation 'x'",
+    "nnodes = 'x'": "^nnodes in .*job.toml must be a number of hosts of at least 1, or MIN:MAX, but got 'x'$",
+    "nproc-per-node = 'x'": "^nproc_per_node in .*job.toml must be a number of at least 1, auto, cpu or gpu but got",
+    "nproc-per-node = 99999": "^nproc_per_node in .*job.toml 99999 is more than ",
+    "node-rank = 3": "^node_rank in .*job.toml must be from 0 to 0 with --nnodes 1, not 3$",
+    "rdzv-backend = 'x'": "^rdzv_backend in .*job.toml x is not known here",
     "on-divergence = 'end'\non_divergence = 'end'": "gives on-divergence twice; leave one out",
     "policy = ": "job file .*job.toml is not TOML: ",
     "when = 2026-99-99": "job file .*job.toml is not TOML: ",
@@ -84,6 +92,10 @@ def test_a_wrong_file_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(PolyrhythmError, match=WRONG[text]) as caught:
         read_command(["--config", file(tmp_path, text), "train.py"])
     assert "\n" not in str(caught.value)
+
+
+def test_a_mark_of_the_byte_order_is_no_mistake(tmp_path: Path) -> None:
+    assert read_job_file(file(tmp_path, "\ufeffpolicy = 'asp'")) == {"policy": "asp"}
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

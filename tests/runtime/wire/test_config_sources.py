@@ -12,6 +12,7 @@ from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
 from polyrhythm.runtime.wire.config_sources import (
     HANDED_ON,
     LOOP_FROM,
+    VARIABLES,
     Completion,
     combined,
     epochs_of_job,
@@ -19,7 +20,7 @@ from polyrhythm.runtime.wire.config_sources import (
     handed_on,
     session_arguments,
 )
-from polyrhythm.runtime.wire.job_config import BY_SCRIPT, Given, JobConfig
+from polyrhythm.runtime.wire.job_config import BY_SCRIPT, Given, JobConfig, make_config
 
 PLACES = ("the script's session", "POLYRHYTHM_{}", "job.toml", "--{}")
 """From the weakest to the strongest."""
@@ -128,6 +129,13 @@ def test_wrong_variables_are_one_line() -> None:
         from_environment({"POLYRHYTHM_SHARDS": "x"})
     with pytest.raises(PolyrhythmError, match=rf"^{HANDED_ON} is not what polyrhythm run has set: .*; unset it$"):
         handed_on({HANDED_ON: "{"})
+
+
+def test_a_spec_that_cannot_be_read_is_said_of_its_variable() -> None:
+    for name, spec in (("policy", "ssp:x"), ("compress", "topk:9"), ("compensation", "x")):
+        variable = VARIABLES[name]
+        with pytest.raises(PolyrhythmError, match=f"^{variable}: .*{spec}"):
+            make_config(from_environment({variable: spec}))
 
 
 def test_torchruns_own_variables_count() -> None:

@@ -1,11 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.errors import ScenarioError
+from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler, simulate
 from polyrhythm.sim.cluster.files import built_in_scenarios, checked, load_scenario, scenario_toml
@@ -154,7 +155,7 @@ def test_unknown_name() -> None:
 
 
 def test_not_toml(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="scenario 'mine' is not TOML"):
+    with pytest.raises(ScenarioError, match=r"scenario '/.*/mine.toml' is not TOML"):
         load_scenario(saved(tmp_path, "devices = ["))
 
 
@@ -166,8 +167,8 @@ def test_not_text(tmp_path: Path) -> None:
 
 
 def test_a_scenario_made_in_python_is_checked_too() -> None:
-    with pytest.raises(ScenarioError, match=r"devices\[0\].count is wrong"):
-        checked(Scenario(devices=[Device(count=-1)]))
+    with pytest.raises(ScenarioError, match=r"devices\[0\].compute_s is wrong"):
+        checked(Scenario(devices=[Device(compute_s=-1)]))
     good = Scenario(devices=[Device()])
     assert checked(good) == good
 
@@ -208,8 +209,8 @@ def innermost(kind: object) -> tuple[type[msgspec.Struct] | None, bool]:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("x = " + "[" * 5000 + "]" * 5000, "scenario 'mine' is not TOML: it is nested too deeply"),
-        ("a." * 50_000 + "a = 1", "scenario 'mine' is not TOML: it has a key of more than 50 parts at line 1"),
+        ("x = " + "[" * 5000 + "]" * 5000, "scenario '/.*/mine.toml' is not TOML: it is nested too deeply"),
+        ("a." * 50_000 + "a = 1", "scenario '/.*/mine.toml' is not TOML: it has a key of more than 50 parts at line 1"),
     ],
     ids=["nested", "long key"],
 )
@@ -229,3 +230,24 @@ def test_a_scenario_made_of_tuples_is_refused_as_one_of_lists_is() -> None:
     scenario = Scenario(devices=(Device(count=2, compute_s=-1),))  # type: ignore[arg-type]
     with pytest.raises(ScenarioError, match=r"devices\[0\].compute_s is wrong: .* but got -1"):
         simulate(scenario, parse_policy("bsp"))
+
+
+@pytest.mark.parametrize("devices", [3, [], [3], Device(), None])
+def test_devices_are_a_list_of_devices(devices: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"devices must be a list, as in \[Device\(count=4\)\], but got "):
+        Scenario(devices=devices)
+
+
+@pytest.mark.parametrize("count", [0, -1, "x", 1.5])
+def test_devices_are_counted(count: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^devices.0.count must be a whole number of at least 1 but got {count!r}$"):
+        Scenario(devices=[Device(count=count)])
+
+
+def test_a_scenario_is_loaded_from_a_name_or_a_path(tmp_path: Path) -> None:
+    assert load_scenario(Path("uniform")) == load_scenario("uniform")
+    wrong: Any = None
+    with pytest.raises(UsageError, match="name_or_path must be a path but got None"):
+        load_scenario(wrong)
+    with pytest.raises(ScenarioError, match=r"^cannot read scenario 'aaa"):
+        load_scenario("a" * 5000)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from polyrhythm.cli.jobs import At, JobToken
-from polyrhythm.cli.options import ReportFile, given_path, split_policies
+from polyrhythm.cli.options import ReportFile, given_path, refuse_given, split_policies
 from polyrhythm.cli.outputs import check_apart, json_document, write_files
 from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
@@ -48,7 +48,7 @@ def doctor(
         typer.Option(metavar="DIR", parser=given_path, help="Keep what was watched, to be read again later."),
     ] = None,
     job: Annotated[str, typer.Option(metavar="JOB", help="Look at this job of polyrhythm run while it runs.")] = "",
-    seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0)] = 20.0,
+    seconds: Annotated[float, typer.Option(help="How long to look at --job.", min=1.0, max=86_400.0)] = 20.0,
     at: At = "",
     token: JobToken = "",
 ) -> None:
@@ -63,10 +63,9 @@ def doctor(
     for spec in specs:
         parse_policy(spec)
     watched: list[str] | None = ctx.meta.get(WATCHED)
-    if (watched is not None) + (traces is not None) + bool(job) != 1:
-        raise UsageError(
-            "doctor needs traces, a job or a command; write doctor DIR, doctor --job JOB, or doctor -- torchrun x.py"
-        )
+    check_one(traces, job, watched)
+    if not job:
+        refuse_given(ctx, ["seconds", "at", "token"], "goes with --job")
     if keep and watched is None:
         raise UsageError(
             f"--keep {str(keep)!r} goes with a command to watch, as in: doctor --keep DIR -- torchrun x.py"
@@ -81,6 +80,21 @@ def doctor(
         answer, code = watch(watched, keep, specs, aside=json)
     tell(ctx.obj, answer, json, report)
     raise typer.Exit(code)
+
+
+def check_one(traces: Path | None, job: str, watched: list[str] | None) -> None:
+    """There is one thing to look at."""
+    given = [
+        *([f"traces {str(traces)!r}"] if traces is not None else []),
+        *([f"--job {job}"] if job else []),
+        *(["a command after --"] if watched is not None else []),
+    ]
+    if len(given) > 1:
+        raise UsageError(f"doctor looks at one thing but got {' and '.join(given)}; give one of them")
+    if not given:
+        raise UsageError(
+            "doctor needs traces, a job or a command; write doctor DIR, doctor --job JOB, or doctor -- torchrun x.py"
+        )
 
 
 def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) -> "tuple[DoctorAnswer, int]":

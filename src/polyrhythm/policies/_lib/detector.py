@@ -105,8 +105,10 @@ class Detector:
         require_at_least(1, window=self.window, patience=self.patience)
         if self.method not in METHODS:
             raise SpecError(f"detector must be robust or sigma but got {self.method!r}")
-        if not self.floor > 0 or not self.deviations >= 0:
-            raise SpecError(f"floor must be above 0 and deviations at least 0 but got {self.floor}, {self.deviations}")
+        if not self.floor > 0:
+            raise SpecError(f"floor must be above 0 but got {self.floor}")
+        if not self.deviations >= 0:
+            raise SpecError(f"deviations must be at least 0 but got {self.deviations}")
 
     def after(self, watch: DetectorState, event: Event, live: int) -> DetectorState:
         """What is known after an event; `live` workers are compared."""

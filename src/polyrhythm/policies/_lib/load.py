@@ -5,6 +5,7 @@ registration: ``./my_policy.py:Mine:k=3`` and ``my_package.rules:Mine:k=3`` are 
 is such a reference, so a module at the top level is written as a file.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -20,6 +21,9 @@ from polyrhythm.core import Policy
 from polyrhythm.errors import SpecError, did_you_mean
 
 GROUP = "polyrhythm.policies"
+
+NO_REFERENCE = re.compile(r"[-+.\de]*|[^:]*@[-+.\de]*")
+"""What has a dot and is a number, or ends in a share."""
 
 
 class Catalogue(Mapping[str, type[Policy[Any]]]):
@@ -37,7 +41,7 @@ class Catalogue(Mapping[str, type[Policy[Any]]]):
     def __getitem__(self, name: str) -> type[Policy[Any]]:
         if name in self._built_in:
             return self._built_in[name]
-        if "." in name:
+        if "." in name and not NO_REFERENCE.fullmatch(name):
             return load_reference(name)
         return load_registered(self._registered[name])
 

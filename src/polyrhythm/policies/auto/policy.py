@@ -58,7 +58,7 @@ class Auto(Supervisor[AutoState]):
 
     def __post_init__(self) -> None:
         if self.allow not in ALLOWED:
-            raise SpecError(f"auto allows {', '.join(ALLOWED)} but got {self.allow!r}")
+            raise SpecError(f"allow must be one of {', '.join(ALLOWED)} but got {self.allow!r}")
         if not 0 <= self.risk < 1:
             raise SpecError(f"risk must be a share from 0 to below 1 but got {self.risk}")
         Balanced(self.most)

@@ -11,16 +11,7 @@ BY_HOST = ("auto", "cpu", "gpu")
 """Values of --nproc-per-node that the host decides, for which torch has to be asked."""
 
 
-def read_count(value: str) -> int:
-    """Hosts of the job when all are there.
-
-    >>> read_count("1:2")
-    2
-    """
-    return read_hosts(value)[1]
-
-
-def read_hosts(value: str) -> tuple[int, int]:
+def read_hosts(value: str, place: str = "--nnodes") -> tuple[int, int]:
     """With how many hosts the job begins, and how many it may have: ``2`` or ``MIN:MAX``.
 
     >>> read_hosts("2"), read_hosts("1:3")
@@ -28,26 +19,27 @@ def read_hosts(value: str) -> tuple[int, int]:
     """
     least, colon, most = value.partition(":")
     if not (least.isdecimal() and (most.isdecimal() or not colon)) or not 1 <= int(least) <= int(most or least):
-        raise UsageError(f"--nnodes must be a number of hosts of at least 1, or MIN:MAX, but got {value!r}")
+        raise UsageError(f"{place} must be a number of hosts of at least 1, or MIN:MAX, but got {value!r}")
     return int(least), int(most or least)
 
 
-def read_processes(value: str) -> int:
+def read_processes(value: str, place: str = "--nproc-per-node") -> int:
+    """Workers of this host; `place` is where their number was given."""
     if value in BY_HOST:
         import torch
 
         gpus = torch.cuda.device_count()
         if value == "gpu" and not gpus:
-            raise UsageError("--nproc-per-node gpu finds no GPU on this host; give a number, or cpu")
+            raise UsageError(f"{place} gpu finds no GPU on this host; give a number, or cpu")
         return gpus if value == "gpu" or (value == "auto" and gpus) else os.cpu_count() or 1
     if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"--nproc-per-node must be a number of at least 1, auto, cpu or gpu but got {value!r}")
+        raise UsageError(f"{place} must be a number of at least 1, auto, cpu or gpu but got {value!r}")
     return int(value)
 
 
-def check_room(processes: int, shards: int) -> None:
+def check_room(processes: int, shards: int, places: tuple[str, str] = ("--nproc-per-node", "--shards")) -> None:
     cores = os.cpu_count() or 1
-    for flag, count in (("--nproc-per-node", processes), ("--shards", shards)):
+    for flag, count in zip(places, (processes, shards), strict=True):
         if count > MOST_A_CORE * cores:
             raise UsageError(
                 f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"

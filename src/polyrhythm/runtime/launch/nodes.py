@@ -8,7 +8,7 @@ from functools import cached_property
 from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.counts import read_hosts
 from polyrhythm.runtime.wire.connection import parse_address
-from polyrhythm.runtime.wire.job_config import JobConfig, TorchrunFlags
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 
 DEFAULT_PORT = 29400
@@ -75,11 +75,13 @@ ALONE = Node()
 
 def read_node(options: JobConfig) -> Node:
     """The place of this host in the job."""
-    least, count = read_hosts(options.nnodes)
+    least, count = read_hosts(options.nnodes, options.label("nnodes"))
     if options.rdzv_backend not in TRANSPORTS:
-        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not known here; leave it out, or give c10d")
+        place = options.label("rdzv_backend")
+        raise UsageError(f"{place} {options.rdzv_backend} is not known here; leave it out, or give c10d")
     if not 0 <= options.node_rank < count:
-        raise UsageError(f"--node-rank must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
+        place = options.label("node_rank")
+        raise UsageError(f"{place} must be from 0 to {count - 1} with --nnodes {count}, not {options.node_rank}")
     if count == 1:
         if options.standby:
             raise UsageError(f"{options.label('standby')} {options.standby} needs several hosts; give --nnodes")
@@ -134,22 +136,22 @@ def is_own(host: str) -> bool:
         return True
 
 
-def read_endpoint(options: TorchrunFlags) -> tuple[str, int]:
+def read_endpoint(options: JobConfig) -> tuple[str, int]:
     """Host and port of the coordinator, from --rdzv-endpoint or, as torchrun's static rendezvous has it,
     --master-addr.
     """
     given = options.rdzv_endpoint
+    place = options.label("rdzv_endpoint") if given else "--rdzv-endpoint"
     if not given and options.master_addr != "127.0.0.1":
         given = f"{options.master_addr}:{options.master_port or DEFAULT_PORT}"
+        place = options.label("master_addr")
     host, colon, port = given.partition(":")
     if not host or (colon and not (port.isdecimal() and 0 < int(port) < 65535)):
-        raise UsageError(
-            f"--rdzv-endpoint must be HOST or HOST:PORT of host 0, the same on every host, but is {given!r}"
-        )
+        raise UsageError(f"{place} must be HOST or HOST:PORT of host 0, the same on every host, but is {given!r}")
     try:
         socket.gethostbyname(host)
     except OSError as error:
-        raise UsageError(f"--rdzv-endpoint names host {host!r}, which cannot be found: {error}") from error
+        raise UsageError(f"{place} names host {host!r}, which cannot be found: {error}") from error
     return host, int(port) if port else DEFAULT_PORT
 
 

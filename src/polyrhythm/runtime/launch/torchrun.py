@@ -135,8 +135,9 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     flags, script = split_at_script(parser, arguments)
     chosen, overruled = from_call(parser, flags, os.environ)
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
-    processes, node = read_processes(config.nproc_per_node), read_node(config)
-    check_room(processes, config.shards)
+    places = config.label("nproc_per_node"), config.label("shards")
+    processes, node = read_processes(config.nproc_per_node, places[0]), read_node(config)
+    check_room(processes, config.shards, places)
     check_groups(config, processes)
     take_up_tls(config, node)
     if config.start_method in FORKED and (config.no_python or not can_fork()):
@@ -145,7 +146,8 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     python = [] if config.no_python else [*ADAPTED, *(["-m"] if config.module else [])]
     placed = msgspec.structs.replace(
         config,
-        job=config.job or (check_job_name(config.rdzv_id, "--rdzv-id") if node.count > 1 else uuid.uuid4().hex[:8]),
+        job=config.job
+        or (check_job_name(config.rdzv_id, config.label("rdzv_id")) if node.count > 1 else uuid.uuid4().hex[:8]),
         token=node.token or make_token(),
         listen=node.listen,
         workers=processes * node.count // config.group_size,

@@ -220,8 +220,8 @@ class JobConfig(TorchrunFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         self._require("delta_rate", "positive and finite", lambda value: 0 < value < math.inf)
         for name in ("ui_port", "metrics_port", "master_port"):
             self._require(name, "from 0 to 65535", lambda value: value is None or 0 <= value <= 65535)
-        runnable(self.policy)
-        parse_compression(self.compress)
+        for name in SPECS:
+            canonical(name, getattr(self, name), self.given.get(name, ""))
         self._check_data()
         compensation = parse_compensation(self.compensation)
         if self.full_duplex and compensation.needs_backup:
@@ -301,15 +301,21 @@ def converted(name: str, value: Any, where: str, *, text: bool = False) -> Any:
         raise UsageError(f"{label(name, where)} must be {kind_words(kind)} but got {value!r}") from None
 
 
-def canonical(name: str, value: Any) -> Any:
+def canonical(name: str, value: Any, where: str = "") -> Any:
     """The value as it is compared and kept: specs in their canonical form.
 
+    Args:
+        name: of the setting.
+        value: of it.
+        where: see `Given`.
+
     Raises:
-        PolyrhythmError: for a spec that cannot be read.
+        PolyrhythmError: for a spec that cannot be read; the line begins with where it was given.
     """
-    if name == "policy":
-        return runnable(value)
-    return parse_compression(value).spec if name == "compress" else value
+    try:
+        return SPECS[name](value) if name in SPECS else value
+    except UsageError as error:
+        raise type(error)(f"{label(name, where)}: {error}" if where else str(error)) from None
 
 
 def runnable(policy: str | Policy[Any]) -> str:
@@ -325,13 +331,26 @@ def runnable(policy: str | Policy[Any]) -> str:
     return parsed.spec
 
 
+def known_compensation(spec: str) -> str:
+    parse_compensation(spec)
+    return spec
+
+
+SPECS: dict[str, Callable[[Any], str]] = {
+    "policy": runnable,
+    "compress": lambda value: parse_compression(value).spec,
+    "compensation": known_compensation,
+}
+"""Settings that are specs, and what makes them canonical."""
+
+
 def make_config(chosen: Mapping[str, Given], **found: Any) -> JobConfig:
     """A config of the values that were chosen, and of what was found out.
 
     Raises:
         PolyrhythmError: as `JobConfig`.
     """
-    values = {name: canonical(name, value) for name, (value, _) in chosen.items()}
+    values = {name: canonical(name, *given) for name, given in chosen.items()}
     where = {name: given.where for name, given in chosen.items()}
     heartbeat_s = min(0.5, values["hang_after"] / 4) if "hang_after" in values else 0.5
     return JobConfig(**{**values, "heartbeat_s": heartbeat_s, "given": where, **found})

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import tomli_w
 
+from polyrhythm.core.arguments import path_of
 from polyrhythm.core.toml import MOST_PARTS, read_toml
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.sim.cluster.scenario import Scenario
@@ -22,7 +23,7 @@ def built_in_scenarios() -> dict[str, str]:
     return {name: parse(text, name).description for name, text in built_in_texts().items()}
 
 
-def load_scenario(name_or_path: str, overrides: Mapping[str, str] | None = None) -> Scenario:
+def load_scenario(name_or_path: str | Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     """A built-in scenario or a TOML file, with some of its fields replaced.
 
     Args:
@@ -33,18 +34,16 @@ def load_scenario(name_or_path: str, overrides: Mapping[str, str] | None = None)
         >>> load_scenario("uniform", {"devices.0.count": "3", "training": "none"}).workers
         3
     """
-    texts = built_in_texts()
-    if name_or_path in texts:
-        return parse(texts[name_or_path], name_or_path, overrides)
-    path = Path(name_or_path)
-    if not path.is_file():
-        raise ScenarioError(
-            f"scenario {name_or_path!r} is neither a file nor built in: {did_you_mean(name_or_path, texts)}"
-        )
+    path, texts = path_of("name_or_path", name_or_path), built_in_texts()
+    if str(name_or_path) in texts:
+        return parse(texts[str(name_or_path)], str(name_or_path), overrides)
     try:
-        return parse(path.read_text(encoding="utf-8"), path.stem, overrides)
+        if not path.is_file():
+            name = str(name_or_path)
+            raise ScenarioError(f"scenario {name!r} is neither a file nor built in: {did_you_mean(name, texts)}")
+        return parse(path.read_text(encoding="utf-8"), path.stem, overrides, str(name_or_path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"cannot read scenario {name_or_path!r}: {error}") from error
+        raise ScenarioError(f"cannot read scenario {str(name_or_path)!r}: {error}") from error
 
 
 def scenario_toml(scenario: Scenario) -> str:
@@ -54,6 +53,10 @@ def scenario_toml(scenario: Scenario) -> str:
 
 def checked(scenario: Scenario) -> Scenario:
     """The scenario, after the checks that reading it from a file would have made."""
+    given: Any = scenario
+    if not isinstance(given, Scenario):
+        remedy = f"load_scenario({given!r})" if isinstance(given, str) else "load_scenario('uniform')"
+        raise ScenarioError(f"scenario must be a Scenario but got {given!r}; write {remedy}")
     return convert(msgspec.to_builtins(scenario))
 
 
@@ -63,11 +66,11 @@ def built_in_texts() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
-def parse(text: str, name: str, overrides: Mapping[str, str] | None = None) -> Scenario:
+def parse(text: str, name: str, overrides: Mapping[str, str] | None = None, place: str = "") -> Scenario:
     try:
         document = read_toml(text)
     except ValueError as error:
-        raise ScenarioError(f"scenario {name!r} is not TOML: {error}") from error
+        raise ScenarioError(f"scenario {place or name!r} is not TOML: {error}") from error
     document.setdefault("name", name)
     for key, value in (overrides or {}).items():
         override(document, key, value)

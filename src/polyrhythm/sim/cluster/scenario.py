@@ -1,10 +1,11 @@
 """Scenarios: a cluster, a job and what goes wrong, as a strict value that a TOML file states."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
+from polyrhythm.core.arguments import whole_number
 from polyrhythm.errors import ScenarioError
 from polyrhythm.sim.cluster.compute import Compute
 from polyrhythm.sim.cluster.faults import Faults
@@ -111,6 +112,7 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """What is trained; none: only time is simulated."""
 
     def __post_init__(self) -> None:
+        check_devices(self.devices)
         if self.workers > MOST_WORKERS:
             raise ScenarioError(
                 f"devices: {self.workers} workers are more than the {MOST_WORKERS} that can be simulated; use fewer"
@@ -141,3 +143,11 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     def batch_size(self) -> int:
         """Samples that a worker draws for one mini-batch."""
         return self.training.own_batch(self.workers) if self.training else self.workload.batch_size
+
+
+def check_devices(devices: Any) -> None:
+    """A scenario that is made in Python is counted before it is checked as a file is."""
+    if not isinstance(devices, list | tuple) or not devices or not all(isinstance(each, Device) for each in devices):
+        raise ScenarioError(f"devices must be a list, as in [Device(count=4)], but got {devices!r}")
+    for number, device in enumerate(devices):
+        whole_number(f"devices.{number}.count", device.count, 1)

@@ -77,11 +77,11 @@ class ShareGuard:
     trusts: bool = False
 
     @classmethod
-    def begun(cls, risk: float, account: str, trusts: bool = False) -> "ShareGuard | None":
-        """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step,
-        as in ``12.5/0.3/0.02``; none without a limit.
+    def begun(cls, risk: float, account: Sequence[float], trusts: bool = False) -> "ShareGuard | None":
+        """From BSP's time so far, what the job is ahead of it, and perhaps what a round takes beyond its slowest step;
+        none without a limit.
         """
-        bsp_s, ahead_s, *beyond_s = map(float, account.split("/")) if account else (0.0, 0.0)
+        bsp_s, ahead_s, *beyond_s = account
         beyond = beyond_s[0] if beyond_s else None
         return None if risk == math.inf else cls(risk, bsp_s, ahead_s, beyond, trusts=trusts)
 
