@@ -36,4 +36,6 @@ def test_hosts_that_do_not_reach_each_other_end_the_job(tmp_path: Path, policy: 
         part(hosts[1], hosts[2])
         said = [job.communicate(timeout=LIMIT_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [1, 1, 1]
+    assert "10.77.0.3 was not reached for 2 s" in said[0] or "10.77.0.2 was not reached for 2 s" in said[0]
+    assert "enforce fail" not in said[0]
     assert "could not form a group in 3 attempts; see that they reach each other's addresses" in said[0]

@@ -183,8 +183,8 @@ class ToldConnection:
 def test_who_is_tried_in_vain_for_long_is_cut_off(tries: dict[str, int]) -> None:
     connection: Any = ToldConnection(60.0, **tries)
     silence = Unanswered(8.0)
-    assert not any(silence.is_too_long([connection], now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
-    assert silence.is_too_long([connection], 10.0)
+    assert not any(silence.find([connection], now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
+    assert silence.find([connection], 10.0) is connection
 
 
 def test_an_answer_and_a_long_step_are_no_silence() -> None:
@@ -193,7 +193,7 @@ def test_an_answer_and_a_long_step_are_no_silence() -> None:
     silence = Unanswered(8.0)
     for now_s in range(0, 40, 2):
         lossy.silent_s = 0.1 if now_s % 6 == 0 else 60.0
-        assert not silence.is_too_long([idle, lossy], float(now_s))
+        assert silence.find([idle, lossy], float(now_s)) is None
 
 
 def test_a_connection_of_the_kernels_has_what_is_looked_at() -> None:

@@ -100,34 +100,41 @@ class DeathWatch:
         self._health.end(goodbye)
 
     def _run(self) -> None:
-        poll, ended, silence = select.poll(), 0, Unanswered(self.silent_s)
+        poll, silence, ended = select.poll(), Unanswered(self.silent_s), 0
         poll.register(self._wake, select.POLLIN)
         standing = {connection.fileno(): connection for connection in self._connections}
         for descriptor in standing:
             poll.register(descriptor, select.POLLRDHUP)
-        while True:
-            found = poll.poll(1e3 * self.silent_s / LOOKS)
-            if not found and silence.is_too_long(standing.values(), time.monotonic()):
-                self._health.fail(f"a member was not reached for {self.silent_s:g} s; see --hang-after")
-                return
+        reason: str | None = ""
+        while reason == "":
+            found = [descriptor for descriptor, _ in poll.poll(1e3 * self.silent_s / LOOKS)]
             if not found:
+                reason = self._unreached(silence.find(standing.values(), time.monotonic()))
                 continue
-            for descriptor, _ in found:
-                if descriptor == self._wake:
-                    return
+            for descriptor in found:
                 poll.unregister(descriptor)
                 standing.pop(descriptor, None)
-                ended += 1
-            self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
-            if self._is_over():
-                return
-            goodbyes = self._count(0)
-            if self._is_over():
-                return
-            self._asking = False
-            if ended > goodbyes:
-                self._health.fail("a member is gone: its connection has ended")
-                return
+            ended += len(found)
+            reason = None if self._wake in found else self._lost(ended)
+        if reason is not None:
+            self._health.fail(reason)
+
+    def _unreached(self, silent: socket.socket | None) -> str:
+        """Why the generation has failed; nothing if it has not."""
+        if silent is None:
+            return ""
+        return f"{silent.getpeername()[0]} was not reached for {self.silent_s:g} s; see --hang-after"
+
+    def _lost(self, ended: int) -> str | None:
+        """The same where so many connections have ended; None if the watch is over."""
+        self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
+        if self._is_over():
+            return None
+        goodbyes = self._count(0)
+        if self._is_over():
+            return None
+        self._asking = False
+        return "a member is gone: its connection has ended" if ended > goodbyes else ""
 
     def _is_over(self) -> bool:
         return self._stopped or self._health.failure is not None
@@ -151,11 +158,11 @@ class Unanswered:
         self._limit_s = limit_s
         self._since: dict[socket.socket, float] = {}
 
-    def is_too_long(self, connections: Iterable[socket.socket], now_s: float) -> bool:
-        """To be asked `LOOKS` times within the limit; whether it is so of one of them."""
+    def find(self, connections: Iterable[socket.socket], now_s: float) -> socket.socket | None:
+        """To be asked `LOOKS` times within the limit; one of which that is so, if there is any."""
         waiting = [each for each in connections if is_tcp(each) and waits(each, self._limit_s / LOOKS)]
         self._since = {each: self._since.get(each, now_s) for each in waiting}
-        return any(now_s - since_s > self._limit_s for since_s in self._since.values())
+        return next((each for each, since_s in self._since.items() if now_s - since_s > self._limit_s), None)
 
 
 def waits(connection: socket.socket, period_s: float) -> bool:

@@ -1,5 +1,6 @@
 """Whether the collectives of a generation still stand, and what ends when they do not."""
 
+import re
 import threading
 from typing import ClassVar, Protocol
 
@@ -55,6 +56,14 @@ class GroupHealth:
             work.end()
 
 
+BESIDE = re.compile(r"\[enforce fail at [^]]*\] .*? vs [^ ]*\. |\[[^]]*\.(cc|cpp|h):\d+\] |\. This is typically .*")
+"""Where in gloo a check has failed, what it compared, and advice."""
+
+
 def first_line(error: BaseException) -> str:
-    """The first line of a message; gloo's go on with advice."""
-    return str(error).partition("\n")[0]
+    """The first line of a message, without what gloo says beside it.
+
+    >>> first_line(RuntimeError("[enforce fail at socket.cc:142] rv != -1. -1 vs -1. connect: No route to host"))
+    'connect: No route to host'
+    """
+    return BESIDE.sub("", str(error).partition("\n")[0])

@@ -214,7 +214,7 @@ class SynchronousMode:
             except GroupError as error:
                 self._failure = self._schedule.step, f"{FAILED}: {error}"
         elif exchange.reduces and exchange.failure is not None:
-            self._failure = self._schedule.step, FAILED
+            self._failure = self._schedule.step, f"{FAILED}: {exchange.failure}"
         return self._failure is None
 
     def _attended(self) -> bool:
@@ -225,7 +225,7 @@ class SynchronousMode:
         except GroupError as error:
             self._failure = self._schedule.step, f"{FAILED}: {error}"
         if self._failure is None and exchange.reduces and exchange.failure is not None:
-            self._failure = self._schedule.step, FAILED
+            self._failure = self._schedule.step, f"{FAILED}: {exchange.failure}"
         return others_step
 
     def _step_with_others(self) -> None:
