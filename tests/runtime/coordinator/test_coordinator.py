@@ -188,6 +188,15 @@ def test_one_that_has_died_comes_back(
     processed_once(job)
 
 
+@pytest.mark.parametrize("policy", ["asp", "ssp:2", "k-sync:1"])
+def test_who_comes_back_alone_makes_the_rest_from_what_the_servers_have(policy: str) -> None:
+    for seed, kill in itertools.product(range(3), range(8, 60, 4)):
+        job = FakeJob(policy, 2, 30, 2, EPOCHS, seed)
+        job.run({kill: "kill 1", kill + 1: "join 1", kill + 2: "kill 0"})
+        assert job.coordinator.job.skipped_samples == 0
+        processed_once(job)
+
+
 @given(
     seed=seeds,
     workers=st.integers(1, 4),
@@ -276,6 +285,17 @@ def test_a_worker_may_die_and_come_back_between_two_epochs(policy: str, alone: b
 def test_the_last_worker_may_die_at_any_moment(tick: int) -> None:
     """Also while it brings the state to the servers."""
     FakeJob("bsp", 1, 60, 3, EPOCHS, seed=3).run({2: "switch asp", tick: "kill 0"})
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_when_all_are_gone_a_switch_is_heard_and_no_record_made(policy: str) -> None:
+    job = FakeJob(policy, 2, 60, 3, EPOCHS, seed=3)
+    job.run({20: "kill 0", 21: "kill 1"})
+    refusals: list[str] = []
+    job.coordinator.choice.propose(parse_policy("ssp:1"), refusals.append)
+    assert refusals == [""]
+    assert not job.coordinator.job.has_position
+    assert job.coordinator.job.skipped_samples == 0
 
 
 def test_a_policy_shows_its_last_state() -> None:

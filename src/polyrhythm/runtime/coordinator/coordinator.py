@@ -1,7 +1,6 @@
 """The coordinator: which worker may do what next, without sockets, tensors or clocks of its own.
 
-Messages go in through `connect`, `receive` and `lost`; what comes out goes through `CoordinatorEffects`. Every call
-runs to its end before the next, so there are no locks.
+Messages go in through `connect`, `receive` and `lost`, and out through `CoordinatorEffects`; no two calls overlap.
 
 **Phases.** A phase is one policy on one set of members, who enter together (`PhaseEntry`). It ends for a switch, a
 checkpoint, a join or a death in synchronous mode: all stop between two steps, positions that were handed out but not
@@ -258,10 +257,11 @@ class Coordinator:
         self.job.finish_epoch()
 
     def _abandon_epoch(self) -> None:
-        """Nobody stands in the epoch any more; what is left of it is skipped."""
+        """Nobody stands in the epoch any more. What scripts leave of it is skipped; what the dead leave others make."""
         self._state.abandon(self._mode, self.policy, self.entry)
         self._mode, self.entry, self._stepping = PhaseKind(self.phase), None, self.job.readmit()
-        self.job.skip_rest()
+        if self._stepping or self._state.is_left or self.job.own_data:
+            self.job.skip_rest()
         if self._stepping:
             self._start_phase()
 

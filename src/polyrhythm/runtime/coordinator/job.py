@@ -193,6 +193,16 @@ class Job:
                 all_alike = member.ready.dataset_samples
                 self.lengths[worker] = all_alike if all_alike == UNKNOWN else max(1, all_alike // self.planned)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a worker is there that has said what it trains on."""
+        return any(member.ready for member in self.members.values())
+
+    @property
+    def has_position(self) -> bool:
+        """Whether a worker stands in the epoch."""
+        return any(member.ready and member.ready.epoch == self.epoch for member in self.members.values())
+
     def cluster(self, epochs: int) -> Cluster:
         ready = [member.ready for member in self.members.values() if member.ready]
         batch_size, samples = max(one.batch_size for one in ready), self.workload.dataset_samples

@@ -91,7 +91,7 @@ class Stages:
         Raises:
             PolicyError: if it cannot.
         """
-        if job.epoch < 0:
+        if job.epoch < 0 or not job.is_known:
             check_cover(self.policy)
             return
         self._check_servers(job)

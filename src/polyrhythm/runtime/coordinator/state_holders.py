@@ -183,6 +183,11 @@ class StateHolders:
             )
         return left
 
+    @property
+    def is_left(self) -> bool:
+        """Whether somebody is there who has left the epoch before its end."""
+        return bool(self._early)
+
     def left_early(self, worker: int) -> None:
         """It has left the epoch, and keeps what it has until it enters another phase."""
         self._early = (*without(worker, self._early), worker)
@@ -200,7 +205,8 @@ class StateHolders:
         if message.epoch < self._job.epoch or worker in self._given or not self._job.samples:
             self._pass(worker, message.epoch)
             return
-        log.info("rank %d has come after the last step of epoch %d, and waits for another", worker, message.epoch)
+        where = "to what is left" if self._job.workload.left else "after the last step"
+        log.info("rank %d has come %s of epoch %d, and waits for the others", worker, where, message.epoch)
         self._job.members[worker].ready = message  # so the next one does not begin without it
         self._waiting.append(worker)
         self._refuse_if_over()
@@ -223,10 +229,15 @@ class StateHolders:
         self._job.effects.send(worker, EpochDone(epoch, self._job.version, served=served))
 
     def takes_waiting(self) -> bool:
-        """Whether nobody is left but newcomers, who get what is on the servers in another phase of the same epoch."""
+        """Whether nobody is left but newcomers, who get what is on the servers in another phase of the same epoch.
+
+        There they make what is left of it, unless each reads data of its own.
+        """
         alone = bool(self._waiting) and len(self._waiting) == len(self._job.members)
         if alone:
             self._waiting.clear()
+            if self._job.own_data:
+                self._job.skip_rest()
         return alone
 
     def _refuse_if_over(self) -> None:

@@ -33,6 +33,7 @@ class NumberedCoordinator:
     def __init__(self) -> None:
         self.now = self.learnings = 0
         self.on_servers = self.entering = False
+        self.job = SimpleNamespace(has_position=True)
 
     def record(self, config: JobConfig, stand: Stand, started_s: float) -> JobRecord:
         return JobRecord(
@@ -185,3 +186,19 @@ def test_workers_hear_of_what_is_kept_and_of_all_of_it(seed: int) -> None:
     assert job.told[-1] == job.coordinator.now
     assert not job.writer._writing
     assert job.writer._held is None
+
+
+def test_nothing_is_written_of_a_job_that_all_have_left() -> None:
+    """The servers are further than where the last worker stood."""
+    job = WrittenJob(0)
+    job.coordinator.on_servers = True
+    job.writer.note("stepping")
+    job.settle()
+    before = job.memory.read()
+    job.coordinator.job.has_position = False
+    job.writer.write_again()
+    after = job.memory.read()
+    assert before is not None
+    assert after is not None
+    assert after.record == before.record
+    assert job.writer.record is not None

@@ -83,7 +83,7 @@ class RecoverableCoordinator(Coordinator):
     @property
     def script_state(self) -> JobState:
         """For a script's own checkpoint within an epoch."""
-        learned, settled = self.learned, self.on_servers and not self.entering
+        learned, settled = self.learned, self.on_servers and not self.entering and self.job.has_position
         left = left_of(self._position.workload) if settled else ()
         told = learned["state"], learned["chosen"], learned["supervised"]
         return JobState(Resumption(left, self.policy.spec, *told), self.job.version if settled else None)

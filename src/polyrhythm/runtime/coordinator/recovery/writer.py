@@ -131,6 +131,8 @@ class RecordWriter:
             self._due = self._writing
             return
         if job.coordinator.on_servers and not job.coordinator.entering:
+            if not job.coordinator.job.has_position:
+                return  # nobody goes on from there
             self.record = job.coordinator.record(job.config, record.stand, job.started_s)
         else:
             self.record = msgspec.structs.replace(record, **job.coordinator.learned)
