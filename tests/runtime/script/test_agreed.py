@@ -1,10 +1,13 @@
 """Scripts whose ranks read streams of different lengths and agree in their loops who has data left."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.runtime.script.runs import Run, adapted, plain
+from polyrhythm.runtime.script.bootstrap import main
+from tests.runtime.jobs import LIMIT_S, job
+from tests.runtime.script.runs import SCRIPTS, Run, adapted, meeting_point, plain, play
 
 HOWS = ["any", "all", "called", "again", "cycled", "empty"]
 
@@ -60,3 +63,15 @@ def test_ranks_may_read_in_different_ways(tmp_path: Path, what: str, said: str, 
     assert weights(ours)
     if policy == "bsp":
         assert weights(ours) == weights(theirs)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local:4"])
+def test_ranks_that_wait_for_each_other_end_with_a_line(tmp_path: Path, policy: str) -> None:
+    """What the job deals out can be read by all ranks only. They may wait within torch, and end without a way back."""
+    store = meeting_point()
+    with job(play, 2, tmp_path, 2, store.port, main, (str(SCRIPTS / "stalled.py"),), policy=policy) as running:
+        outcomes = running.ranks.join(LIMIT_S)
+    assert [outcome.exit_code for outcome in outcomes] == [2, 2]
+    lines = [line for rank in range(2) for line in (tmp_path / f"stderr.{rank}").read_text("utf-8").splitlines()]
+    (line,) = {line for line in lines if "until all" in line}
+    assert re.search(r"stalled.py:\d+: rank 0 waits until all ranks begin .* rank 1 \(.*stalled.py:\d+\)", line)

@@ -306,6 +306,8 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
 
     def launched(work: dist.Work, for_all: bool) -> None:
+        if for_all:
+            script.stalls.launched(work)
         if script.session is None:
             return
         if for_all:

@@ -118,6 +118,7 @@ class AdaptedScript(ScriptFacts):
 
     def close(self, kind: type[BaseException] | None = None, error: BaseException | None = None) -> None:
         session, self.dormant = self._training.leave(), True
+        self.stalls.stop()
         if session is None:
             return
         if error is None:

@@ -269,6 +269,7 @@ class Training:
         self.session = open_session(self._script, self.warm_up, self._called)
         self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
+        self.session.watch(self._script.stalls)
         return self.session
 
     def leave(self) -> ScriptSession | None:
