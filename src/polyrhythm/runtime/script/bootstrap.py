@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
     tie_forks()
     script = AdaptedScript(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
+    script.stalls.ended = end_stalled
     install(script)
     try:
         run_to_end(arguments, script)
@@ -89,6 +90,14 @@ def say_once(error: PolyrhythmError) -> None:
         who = f"rank {os.environ.get('RANK', '0')}"
         named = isinstance(error, RefusalError) or str(error).startswith(f"{who} ")
         say(str(error) if named else f"{who}: {error}")
+
+
+def end_stalled(text: str) -> None:
+    """From another thread than that which waits, perhaps within torch."""
+    say_once(RefusalError(text))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(REFUSED)
 
 
 def first_to_say(text: str) -> bool:

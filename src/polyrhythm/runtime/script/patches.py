@@ -252,6 +252,14 @@ def patch_load(script: AdaptedScript) -> None:
             return original(self, *args, **kwargs)
 
     nn.Module.load_state_dict = load  # type: ignore[method-assign]
+    state_original = nn.Module.state_dict
+
+    @functools.wraps(state_original)
+    def state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        script.asks_state()
+        return state_original(self, *args, **kwargs)
+
+    nn.Module.state_dict = state_dict  # type: ignore[method-assign]
 
 
 def patch_backward(script: AdaptedScript) -> None:
@@ -298,6 +306,8 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     """The script's default group is one whose members can change; the session ends before it does."""
 
     def launched(work: dist.Work, for_all: bool) -> None:
+        if for_all:
+            script.stalls.launched(work)
         if script.session is None:
             return
         if for_all:

@@ -89,6 +89,10 @@ class AdaptedScript(ScriptFacts):
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         return self._training.collective(name, outputs, source)
 
+    def asks_state(self) -> None:
+        if self.session is not None and not asked_by_us():
+            self._training.asks_state()
+
     @property
     def is_handed_data(self) -> bool:
         return self._training.is_handed_data
@@ -114,6 +118,7 @@ class AdaptedScript(ScriptFacts):
 
     def close(self, kind: type[BaseException] | None = None, error: BaseException | None = None) -> None:
         session, self.dormant = self._training.leave(), True
+        self.stalls.stop()
         if session is None:
             return
         if error is None:

@@ -1,6 +1,7 @@
-"""Data that one rank reads and hands on to the others by a collective within the loop, as Accelerate's dispatcher does.
+"""What ranks tell each other of what they read.
 
-Only that rank sees the data end, so none goes by this: all look at each collective whether they have left the loop.
+One rank may read for all, and hand the data on by a collective within the loop, as Accelerate's dispatcher does. Only
+that rank sees the data end, so none goes by this: all look at each collective whether they have left the loop.
 """
 
 import time
@@ -13,7 +14,7 @@ from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.step_loop import InnerLoop, standing
 from polyrhythm.runtime.script.script_group import ScriptGroup
 
-READS, READS_NOT = "reads", "reads not"
+READS_NOT = "reads not"
 
 TOLD_WITHIN_S = 30.0
 
@@ -31,6 +32,8 @@ class HandedData:
         self._source: int | None = None
         self._told = False
         self._agreed: bool | None = None
+        self._words: list[str] | None = None
+        """What each rank has told; nothing if one has not."""
 
     def collective(self, source: int | None, frame: FrameType) -> None:
         """The script has come to one from this frame; all get what `source` has, if that is one rank."""
@@ -38,13 +41,13 @@ class HandedData:
             self._source = source
             self._loop.reads(frame)
 
-    def stepped(self, frame: FrameType, reads: bool) -> None:
-        """A step is made from this frame; whether this rank reads mini-batches."""
+    def stepped(self, frame: FrameType, reads: str) -> None:
+        """A step is made from this frame; what this rank reads for it."""
         if self._source is not None and self._agreed is not False:
             self._loop.stepped(frame)
         if not self._told and isinstance(group := dist.group.WORLD, ScriptGroup):
             self._told = True
-            group.store.set(f"{self._key}{group.rank()}", READS if reads else READS_NOT)
+            group.store.set(f"{self._key}{group.rank()}", reads)
 
     @property
     def agreed(self) -> bool:
@@ -53,18 +56,40 @@ class HandedData:
             self._agreed = self._told and self._loop.found and self._only_source_reads()
         return self._agreed
 
+    @property
+    def differs(self) -> bool:
+        """Whether some ranks read loaders and others none, or the job can deal out what some read only."""
+        return len({each.partition(":")[0] for each in self._all_words()}) > 1
+
+    @property
+    def some_only(self) -> bool:
+        """Whether some ranks read loaders, and others none."""
+        return self.differs and READS_NOT in self._all_words()
+
+    @property
+    def even(self) -> bool:
+        """Whether all read as many mini-batches, as far as their loaders say."""
+        words = self._all_words()
+        return len(set(words)) == 1 and "None" not in words[0]
+
     def left(self, frame: FrameType) -> bool:
         """Whether this frame stands outside of the loop in which the mini-batches are handed on."""
         return bool(self._agreed) and self._loop.left(frame)
 
     def _only_source_reads(self) -> bool:
+        words = self._all_words()
+        return [rank for rank, each in enumerate(words) if each != READS_NOT] == [self._source]
+
+    def _all_words(self) -> list[str]:
+        if self._words is None:
+            self._words = self._ask() if self._told else []
+        return self._words
+
+    def _ask(self) -> list[str]:
         group = dist.group.WORLD
         assert isinstance(group, ScriptGroup), "this rank has told the others in it"
         keys = [f"{self._key}{rank}" for rank in range(group.size())]
-        if not all_told(group, keys):
-            return False
-        told = [group.store.get(each).decode() for each in keys]
-        return [rank for rank, each in enumerate(told) if each == READS] == [self._source]
+        return [group.store.get(each).decode() for each in keys] if all_told(group, keys) else []
 
 
 def all_told(group: ScriptGroup, keys: list[str]) -> bool:

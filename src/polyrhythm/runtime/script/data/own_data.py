@@ -31,6 +31,7 @@ LOOKED_UP = (
     "the loop looks something up by the number of its mini-batch, so no worker takes more of them than its loader has"
 )
 HANDED = "one rank reads the mini-batches and hands them on, as under torchrun; without it the others have no data"
+SOME_READ = "some ranks read loaders, and others none: each has its own data, as under torchrun"
 DRAWN = (
     "the script draws its data itself: each worker others, or all the same if it draws nothing at random; the job "
     "counts samples and does not know which"
@@ -122,13 +123,14 @@ class OwnReading:
 
     Args:
         data: counts them.
+        outlives: whether the script may go on with its loop when this pass is over.
         parts: mini-batches of a step.
         rank: of this worker.
         split: workers among whom the mini-batches of one process are split; 1 if each has a loader for itself.
     """
 
-    def __init__(self, data: OwnData, *, parts: int, rank: int, split: int) -> None:
-        self.data = data
+    def __init__(self, data: OwnData, outlives: Callable[[Pass], bool], *, parts: int, rank: int, split: int) -> None:
+        self.data, self._outlives = data, outlives
         self._parts, self._rank, self._split = parts, rank, split
         self._loaders = TrainingLoaders(Loaders(), ())
         self._passes: dict[int, Pass] = {}
@@ -139,6 +141,10 @@ class OwnReading:
         """Mini-batches of these that no step has used yet."""
         self._samples = 0
         self._learns = split == 1
+        self._aside: dict[int, tuple[Pass, int]] = {}
+        """Of each loader whose pass is under way, another one, with its mini-batches: the script may only look."""
+        self._over = False
+        """Whether a pass is over whose end does not say that the script has left its loop."""
         self.before_end: Callable[[], None] = lambda: None
         """Called before an epoch ends, in which several optimizers may have a step of the job under way."""
 
@@ -170,14 +176,35 @@ class OwnReading:
         """Whether the script is in a loop over data of its own."""
         return any(each.inside for each in self._passes.values())
 
+    def before_batch(self, run: Pass) -> None:
+        """A mini-batch is asked for; with the first of a pass, the pass before is over or left."""
+        if run.batches or (number := self._loaders.number(run.loader)) is None:
+            return
+        if (before := self._passes[number]) is not run and not before.inside:
+            self._replace(number, run)
+            if not (run.goes_on and self._outlives(run)):
+                self._end()
+
     def given(self, run: Pass) -> None:
         if (number := self._loaders.number(run.loader)) is None:
             return
-        if (before := self._passes[number]) is not run:
-            self._passes[number], self._unused[number], run.repeated = run, 0, before.repeated
-            if not before.inside:
-                self._end()
-        self._unused[number] += 1
+        if self._passes[number] is run:
+            self._aside.pop(number, None)
+            self._unused[number] += 1
+        else:
+            known, read = self._aside.get(number, (run, 0))
+            self._aside[number] = run, 1 + read * (known is run)
+
+    def _replace(self, number: int, run: Pass, unused: int = 0) -> None:
+        run.repeated = self._passes[number].repeated
+        self._passes[number], self._unused[number] = run, unused
+        self._over = False
+
+    def _take_aside(self) -> None:
+        """The script trains on what it has read beside a pass under way."""
+        for number, (run, read) in self._aside.items():
+            self._replace(number, run, read)
+        self._aside.clear()
 
     def read(self, loader: DataLoader[Any], original: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
         """What the script gets from a loader that it begins to read."""
@@ -189,7 +216,7 @@ class OwnReading:
     def forward(self, trains: bool, inputs: Any) -> None:
         """The model is called; whether a step may follow it."""
         if not trains:
-            if any(not each.inside for each in self._passes.values()):
+            if not self._over and any(not each.inside for each in self._passes.values()):
                 self._end()
             return
         self._samples += rows(inputs)
@@ -197,11 +224,13 @@ class OwnReading:
 
     def begin(self) -> None:
         """The model is about to compute what a step may follow."""
+        self._take_aside()
         if not self.data.open:
             self.data.begin(*self._plan())
 
     def step(self) -> None:
         samples, self._samples = self._samples, 0
+        self._take_aside()
         if not self.data.open:
             self.data.begin(None)
         self.data.step(samples)
@@ -224,13 +253,16 @@ class OwnReading:
 
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
-        if any(self._is_over(each) and not self._unused[number] for number, each in self._passes.items()):
+        over = [each for number, each in self._passes.items() if self._is_over(each) and not self._unused[number]]
+        self._over |= bool(over)
+        if not all(map(self._outlives, over)):
             self._end()
 
     @property
     def is_last(self) -> bool:
         """Whether no mini-batch comes after those of the step under way."""
-        return any(self._is_over(each) and self._unused[number] <= self._parts for number, each in self._passes.items())
+        over = (each for number, each in self._passes.items() if self._unused[number] <= self._parts)
+        return any(self._is_over(each) and not self._outlives(each) for each in over)
 
     def is_open(self, left: bool) -> bool:
         """Whether an epoch is under way; a script that has `left` its loop, or drops what it reads, has ended it."""
@@ -243,9 +275,15 @@ class OwnReading:
         if self.data.open:
             self._end()
 
+    def leave_loop(self) -> None:
+        """The script has left its loop; where the end of a pass does not say so, its epoch is over now."""
+        if any(map(self._outlives, self._passes.values())):
+            self.leave()
+
     def _end(self) -> None:
         """An epoch is over; of the first one the warm-up step may have had all mini-batches of this rank."""
         self.before_end()
+        self._over = False
         if self.data.first:
             self.data.pass_epoch()
         self.data.end()
@@ -266,10 +304,10 @@ class OwnReading:
         return min(known, key=lambda steps: steps[0] - steps[1], default=(None, 0))
 
 
-def promise_of(run: Pass | None, split: int, handed: bool) -> str:
+def promise_of(run: Pass | None, split: int, handed: bool, some_only: bool) -> str:
     """What is said of data that are read in so many parts, by a loader or none, or `handed` on by one rank."""
-    if handed:
-        return HANDED
+    if handed or some_only:
+        return HANDED if handed else SOME_READ
     if run is None:
         return DRAWN
     return AS_TORCHRUN if split == 1 else EVERY_NTH.format(split)

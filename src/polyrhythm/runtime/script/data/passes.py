@@ -56,6 +56,8 @@ class Pass:
         """Whether the script calls `next` itself, and may not ask for the end, and whether a generator reads it."""
         self.repeated = False
         """Whether ``itertools.cycle`` reads it, which gives the same mini-batches again once they are over."""
+        self.goes_on = False
+        """Whether it was begun within the loop around the steps, or by a generator that reads the loader in rounds."""
         self.looked_up = ""
         """Where the script looks something up by the number of a mini-batch, if it does."""
 

@@ -77,7 +77,12 @@ class InnerLoop(StepLoop):
 
     @property
     def found(self) -> bool:
-        return self._around_step() is not None
+        return self.around is not None
+
+    @property
+    def around(self) -> tuple[CodeType, range] | None:
+        """The loop's function and its lines."""
+        return self._around_step()
 
     def _around_step(self) -> tuple[CodeType, range] | None:
         for code, line in self._stepped_at:

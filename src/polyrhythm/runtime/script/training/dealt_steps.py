@@ -111,6 +111,8 @@ class DealtSteps:
 
     def leave_data(self) -> None: ...
 
+    def leave_loop(self) -> None: ...
+
     def is_open(self, outside: bool) -> bool:
         run = self._run
         if run is None:

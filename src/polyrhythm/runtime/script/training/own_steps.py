@@ -60,6 +60,7 @@ class OwnSteps:
     def before_batch(self, run: Pass) -> None:
         if not self._handed:  # else no other rank comes here
             self._finish()
+            self._reading.before_batch(run)
 
     def given(self, run: Pass) -> None:
         self._reading.given(run)
@@ -102,6 +103,10 @@ class OwnSteps:
     def leave_data(self) -> None:
         self._finish()
         self._reading.leave()
+
+    def leave_loop(self) -> None:
+        self._finish()
+        self._reading.leave_loop()
 
     def is_open(self, outside: bool) -> bool:
         if self.drawn:  # all ranks with the same parameters have made the same steps, and need no end

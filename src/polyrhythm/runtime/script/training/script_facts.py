@@ -9,6 +9,7 @@ from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 from polyrhythm.runtime.script.schedulers import Schedules
+from polyrhythm.runtime.script.stalls import Stalls
 from polyrhythm.runtime.script.wrapper import Lane
 
 
@@ -27,6 +28,7 @@ class ScriptFacts:
         loads: whether it has loaded parameters outside of a session, as of a snapshot.
         lanes: the exchanges of its wrappers.
         trainings: that are over.
+        stalls: looks whether ranks wait for each other.
         files: that this rank writes in the place of the first one's.
     """
 
@@ -35,7 +37,7 @@ class ScriptFacts:
         self.dormant = self.follows = self.distributed = self.loads = False
         self.lanes: list[Lane] = []
         self.trainings = 0
-        self.schedules = schedules
+        self.schedules, self.stalls = schedules, Stalls(rank)
         self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.loaders = Loaders()
         self.files = OwnFiles()

@@ -60,6 +60,9 @@ class ScriptSteps(PassListener, Protocol):
     def leave_data(self) -> None:
         """The script has left the loop in which one rank hands mini-batches on to the others."""
 
+    def leave_loop(self) -> None:
+        """The script has left the innermost loop around its steps and what it reads for them."""
+
     def is_open(self, outside: bool) -> bool:
         """Whether the script is in its loop over an epoch; a script `outside` of it has left it."""
 

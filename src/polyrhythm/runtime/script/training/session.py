@@ -19,6 +19,7 @@ from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 from polyrhythm.runtime.script.notices import callers, refuse, tell
 from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
+from polyrhythm.runtime.script.stalls import Stalls
 from polyrhythm.runtime.script.training.deferred_step import DeferredStep
 from polyrhythm.runtime.script.training.epoch_number import UNNUMBERED, place_beside_others, tell_unplaced
 from polyrhythm.runtime.script.training.joint_step import JointStep, trained_by
@@ -322,6 +323,9 @@ class ScriptSession(Session):
     def awaited(self) -> bool:
         """Whether ranks that have yet to come to that collective begin another epoch."""
         return self._worker.awaited
+
+    def watch(self, stalls: Stalls) -> None:
+        stalls.watch(self._worker, lambda: self.aligned)
 
     def explain(self, error: RuntimeError) -> None:
         """Refuse a backward pass that has failed because a policy has written the parameters since the forward pass."""

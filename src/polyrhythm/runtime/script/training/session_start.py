@@ -156,19 +156,27 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
 
 
 def begin_own(
-    open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, run: Pass | None, handed: HandedData
+    open_: OpenSession,
+    script: ScriptFacts,
+    warm_up: WarmUpSteps,
+    run: Pass | None,
+    handed: HandedData,
+    outlives: Callable[[Pass], bool],
 ) -> OwnSteps:
-    """The script goes on to read its data itself, after `run` if its steps are made from a loader of each rank."""
+    """The script goes on to read its data itself, after `run` if its steps are made from a loader of each rank.
+
+    The loop may outlive such a pass.
+    """
     place = warm_up.seen.stepped_at if run is None else script.loaders.place(run.loader)
     script.dealing.check_own(place)
     session = open_()
     split = 1 if script.distributed or run is None else script.workers
     check_counts(session, run, place)
-    tell(promise_of(run, split, handed.agreed), place)
+    tell(promise_of(run, split, handed.agreed, handed.some_only), place)
     if run is not None and run.looked_up and split == 1:
         tell(LOOKED_UP, run.looked_up)
     data = counted(session, warm_up, run, {"workers": script.workers, "stretch": split})
-    reading = OwnReading(data, parts=warm_up.parts, rank=script.rank, split=split)
+    reading = OwnReading(data, outlives, parts=warm_up.parts, rank=script.rank, split=split)
     if run is not None:
         for each in warm_up.passes:
             each.steps = run.steps

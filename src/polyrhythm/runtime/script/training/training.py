@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -9,10 +10,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.handed import HandedData
+from polyrhythm.runtime.script.data.pass_ends import PassEnds
 from polyrhythm.runtime.script.data.passes import Pass, PassListener
 from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.script_group import OwnValues
+from polyrhythm.runtime.script.training.own_steps import OwnSteps
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
@@ -37,6 +40,7 @@ class Training:
         self.warm_up.seen.again = self._called_again
         self._steps: ScriptSteps = self.warm_up
         self._step_loop = StepLoop()
+        self._pass_ends = PassEnds()
         self._own_values = OwnValues()
         self._handed = HandedData(script.trainings)
         self._stepping: Optimizer | None = None
@@ -61,7 +65,11 @@ class Training:
     def read(self, loader: DataLoader[Any]) -> Iterator[Any]:
         if not self._steps.trains_on(loader):
             return self._script.loaders.pass_over(loader)
-        return Pass(self._listener, loader, self._steps.read(loader)).iterator()
+        frame = sys._getframe(1)
+        self._leave_loop(frame)
+        run = Pass(self._listener, loader, self._steps.read(loader))
+        run.goes_on = self._pass_ends.repeats(frame)
+        return run.iterator()
 
     def before_batch(self, run: Pass) -> None:
         self._stepping = None
@@ -70,6 +78,7 @@ class Training:
     def given(self, run: Pass) -> None:
         if self._steps.own or run.by_generator:
             self._step_loop.reads(sys._getframe(1))
+        self._pass_ends.reads(sys._getframe(1))
         self._steps.given(run)
 
     def finished(self, run: Pass) -> None:
@@ -86,6 +95,8 @@ class Training:
             self._step_loop.computes |= trains
         if not trains and self._handed.left(sys._getframe(1)):
             self._steps.leave_data()
+        if not trains:
+            self._leave_loop(sys._getframe(1))
         self._steps.forward(trains, inputs)
 
     def returned(self) -> None:
@@ -119,6 +130,7 @@ class Training:
             return None
         self._step_loop.stepped(sys._getframe(1))
         self._handed.stepped(sys._getframe(1), self.warm_up.reads)
+        self._pass_ends.stepped(sys._getframe(1))
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         if self._steps.awaits_use:
@@ -166,13 +178,37 @@ class Training:
 
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
+        self._leave_loop(sys._getframe(1))
         is_open = self.session is not None and self._is_open()
         self._handed.collective(source, sys._getframe(1))
+        self._pass_ends.collective(sys._getframe(1))
         if self.session is None or not is_open or self.session.aligned:
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
+
+    def asks_state(self) -> None:
+        """The script asks for a model's parameters, perhaps those of the end of its epoch."""
+        self._leave_loop(sys._getframe(1))
+
+    def _leave_loop(self, frame: FrameType) -> None:
+        if self._steps.own and self._pass_ends.left(frame):
+            self._steps.leave_loop()
+
+    def _outlives(self, run: Pass) -> bool:
+        """Whether the script may go on with its loop when a pass is over: all ranks come to the loop's end together.
+
+        Otherwise who has no data left waits at once, so that all have equal parameters wherever the script uses them.
+        """
+        session = self.session
+        if session is None or not session.aligned or not (run.counted or run.by_generator):
+            return False
+        if not self._script.distributed or self._handed.even:
+            return False
+        if self._pass_ends.meets or run.goes_on:
+            return True
+        return not (session.differs or session.joint or session.counts_shares)
 
     @property
     def is_handed_data(self) -> bool:
@@ -214,23 +250,26 @@ class Training:
 
     def _begin_drawn(self) -> None:
         self.warm_up.parts = self.warm_up.seen.parts
-        run = None if self._handed.agreed else self.warm_up.run
-        self._steps = steps = begin_own(self._open, self._script, self.warm_up, run, self._handed)
+        self._steps = steps = self._begin_own(self.warm_up.run)
         steps.begin()
 
     def _begin(self, run: Pass, batches: int) -> None:
         """The session takes over, `batches` of every worker after the start of the epoch."""
-        if self._handed.agreed:
-            self._steps = begin_own(self._open, self._script, self.warm_up, None, self._handed)
-        elif self.warm_up.deals:
+        if self.warm_up.deals and not (self._handed.agreed or self._handed.differs):
             self._steps = begin_dealt(self._open, self._script, self.warm_up, run, batches)
         else:
-            self._steps = begin_own(self._open, self._script, self.warm_up, run, self._handed)
+            self._steps = self._begin_own(run)
+
+    def _begin_own(self, run: Pass | None) -> OwnSteps:
+        """The script reads its data itself, after this pass; if only some ranks read, an epoch ends with the loop."""
+        read = None if self._handed.agreed or self._handed.some_only else run
+        return begin_own(self._open, self._script, self.warm_up, read, self._handed, self._outlives)
 
     def _open(self) -> ScriptSession:
         self.session = open_session(self._script, self.warm_up, self._called)
         self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
+        self.session.watch(self._script.stalls)
         return self.session
 
     def leave(self) -> ScriptSession | None:

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from polyrhythm.errors import GroupError
+from polyrhythm.runtime.script.data.handed import READS_NOT
+from polyrhythm.runtime.script.data.loaders import length_of
 from polyrhythm.runtime.script.data.order import deals_out
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
@@ -47,9 +49,12 @@ class WarmUpSteps:
         return self.run is not None and self.run.inside
 
     @property
-    def reads(self) -> bool:
-        """Whether the step has mini-batches of a loader of this rank."""
-        return self.run is not None and not self.run.looking
+    def reads(self) -> str:
+        """What this rank reads: whether the job can deal it out, and how many mini-batches its loaders have."""
+        if self.run is None or self.run.looking:
+            return READS_NOT
+        deals = deals_out(self.run.loader, self._script.distributed)
+        return f"{'is dealt' if deals else 'reads'}: {[length_of(each.loader) for each in self.passes]}"
 
     def read(self, loader: DataLoader[Any]) -> Iterator[Any] | None:
         return self._script.dealing.warm_up_batches(loader, self._script.distributed, self._script.loaders.read)
@@ -156,6 +161,8 @@ class WarmUpSteps:
     def pass_epoch(self) -> None: ...
 
     def leave_data(self) -> None: ...
+
+    def leave_loop(self) -> None: ...
 
     def is_open(self, outside: bool) -> bool:
         return False
