@@ -257,10 +257,10 @@ class Coordinator:
         self.job.finish_epoch()
 
     def _abandon_epoch(self) -> None:
-        """Nobody stands in the epoch any more. What scripts leave of it is skipped; what the dead leave others make."""
+        """Nobody stands in the epoch any more. What the dead leave newcomers make; what scripts leave is skipped."""
         self._state.abandon(self._mode, self.policy, self.entry)
         self._mode, self.entry, self._stepping = PhaseKind(self.phase), None, self.job.readmit()
-        if self._stepping or self._state.is_left or self.job.own_data:
+        if self._stepping or self.job.own_data or not self._state.only_newcomers:
             self.job.skip_rest()
         if self._stepping:
             self._start_phase()

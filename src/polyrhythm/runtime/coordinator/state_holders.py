@@ -184,9 +184,9 @@ class StateHolders:
         return left
 
     @property
-    def is_left(self) -> bool:
-        """Whether somebody is there who has left the epoch before its end."""
-        return bool(self._early)
+    def only_newcomers(self) -> bool:
+        """Whether somebody is there, and nobody who has had the state."""
+        return bool(self._job.members) and self._given.isdisjoint(self._job.members)
 
     def left_early(self, worker: int) -> None:
         """It has left the epoch, and keeps what it has until it enters another phase."""

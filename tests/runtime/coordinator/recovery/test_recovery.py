@@ -117,6 +117,21 @@ def record_of(policy: str) -> bytes:
     return noted[0]
 
 
+def test_those_who_come_when_all_have_died_make_what_is_left() -> None:
+    """The servers have the parameters."""
+    job = FakeJob("asp", workers=2, samples=60, batch_size=3, epochs=2, seed=1)
+    following = RecoverableCoordinator(parse_policy("asp"), 2, job, lambda: 0.0, 2)
+    recovery = Recovery(following, msgspec.msgpack.decode(record_of("asp"), type=JobRecord))
+    for worker in (0, 1):
+        recovery.lost(worker)
+    recovery.go_on(newcomers=(0, 1))
+    for worker in (0, 1):
+        following.receive(worker, Ready(0, 60, 3))
+    assert following.stepping
+    assert following.job.skipped_samples == 0
+    assert following.job.workload.left == 60
+
+
 @pytest.fixture
 def memory() -> Iterator[RecoveryMemory]:
     memory = RecoveryMemory.create()

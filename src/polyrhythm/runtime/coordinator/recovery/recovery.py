@@ -51,8 +51,8 @@ class Recovery:
         self.awaited.discard(worker)
         self._returned.pop(worker, None)
 
-    def go_on(self) -> None:
-        """All have come back who will."""
+    def go_on(self, newcomers: Iterable[int] = ()) -> None:
+        """All have come back who will; beside them these have come."""
         coordinator, record = self._coordinator, self._record
         self._require_hosts()
         self._require_newest()
@@ -64,6 +64,8 @@ class Recovery:
         for worker, told in sorted(self._returned.items()):
             if worker not in early:
                 coordinator.put_back(worker, told)
+        for worker in newcomers:
+            coordinator.job.connect(worker)
         coordinator.go_on(self._state)
         if not coordinator.stepping:
             self._end_epoch()

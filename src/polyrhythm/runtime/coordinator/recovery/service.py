@@ -284,13 +284,11 @@ class JobRecovery:
         def act() -> None:
             self._tell()
             try:
-                recovery.go_on()
+                recovery.go_on(self._new)
             except UsageError as error:
                 self._server.give_up(f"the job cannot go on after its coordinator has died: {error}")
                 return
             held, self._held = self._held, []
-            for worker in self._new:
-                self._server.coordinator.job.connect(worker)
             self._new.clear()
             for worker, message in held:
                 try:
