@@ -202,10 +202,11 @@ class StateHolders:
         """
         if self._abandoned and self.ends_if_lost():
             return
-        if message.epoch < self._job.epoch or worker in self._given or not self._job.samples:
+        left, needs = self._job.workload.left, worker not in self._given and bool(self._job.samples)
+        if message.epoch < self._job.epoch or not (left or needs):
             self._pass(worker, message.epoch)
             return
-        where = "to what is left" if self._job.workload.left else "after the last step"
+        where = "to what is left" if left else "after the last step"
         log.info("rank %d has come %s of epoch %d, and waits for the others", worker, where, message.epoch)
         self._job.members[worker].ready = message  # so the next one does not begin without it
         self._waiting.append(worker)
