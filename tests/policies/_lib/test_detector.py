@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polyrhythm.core import Left, LeftReason, Report
+from polyrhythm.core import Joined, Left, LeftReason, Report
 from polyrhythm.policies._lib.detector import METHODS, Detector, DetectorState
 
 
@@ -72,6 +72,26 @@ def test_an_epochs_end_clears_nobody(reason: LeftReason, known: list[int]) -> No
         watch = detector.after(watch, Left(worker, 7.0, 6, reason), live=3 - worker)
     assert list(watch.stragglers) == known
     assert list(named(detector, 6, 1.0, watch).stragglers) == []
+
+
+def test_who_does_not_come_back_with_the_others_is_compared_with_nobody() -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 4.0, DetectorState())
+    for worker in range(4):
+        watch = detector.after(watch, Left(worker, 7.0, 6, "finished"), live=4 - worker)
+    watch = detector.after(watch, Joined((0, 1, 2), 8.0, 6), live=0)
+    assert (list(watch.means), list(watch.stragglers)) == ([0, 1, 2], [])
+
+
+def test_windows_go_on_in_the_next_epoch() -> None:
+    """Otherwise nobody is judged where an epoch is shorter than a window."""
+    detector, watch = Detector(window=4, patience=1), DetectorState()
+    for epoch in range(3):
+        watch = named(detector, 3, 4.0, watch)
+        for worker in range(4):
+            watch = detector.after(watch, Left(worker, 4.0, 3 * epoch, "finished"), live=4 - worker)
+        watch = detector.after(watch, Joined((0, 1, 2, 3), 5.0, 3 * epoch), live=0)
+    assert list(watch.stragglers) == [3]
 
 
 def test_smaller_mini_batches_count_where_all_are_smaller() -> None:

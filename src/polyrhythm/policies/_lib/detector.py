@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median_low, pstdev
 
-from polyrhythm.core import Event, Left, Report
+from polyrhythm.core import Event, Joined, Left, Report
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.epochs import gone
 
 ROBUST_SIGMA = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
@@ -121,10 +122,10 @@ class Detector:
                 kept = window[1:] if self.sliding else ()
                 watch = replace(watch, windows=watch.windows.set(worker, kept), samples=samples)
                 return self.judge(watch, worker, sum(window) / self.window, live)
-            case Left(worker=worker, reason="finished"):  # it is back with the next epoch, as slow as it was
-                return replace(watch, windows=watch.windows.remove(worker))
-            case Left(worker=worker):
-                return watch.forget(worker)
+            case Joined() | Left():
+                for other in gone(watch.streaks, event):
+                    watch = watch.forget(other)
+                return watch
             case _:
                 return watch
 

@@ -4,7 +4,7 @@ There each of them leaves as "finished". With the next epoch they come back, all
 them still holds. Who does not come back with the others is gone: nobody tells, because it was not live.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polyrhythm.core import Joined, Left
 from polyrhythm.core.worker_map import WorkerMap
@@ -21,9 +21,14 @@ def still_known(known: WorkerMap[Item], event: Joined | Left) -> WorkerMap[Item]
     >>> list(still_known(known, Joined((0, 2), 2.0))), list(still_known(known, Joined((2,), 2.0)))
     ([0], [0, 1])
     """
-    if isinstance(event, Left):
-        return known if event.reason == "finished" else known.remove(event.worker)
-    if any(worker in known for worker in event.workers):
-        for worker in set(known).difference(event.workers):
-            known = known.remove(worker)
+    for worker in gone(known, event):
+        known = known.remove(worker)
     return known
+
+
+def gone(known: WorkerMap[Any], event: Joined | Left) -> list[int]:
+    """Whom this event shows to be gone; `known` has all of whom anything is known."""
+    if isinstance(event, Left):
+        return [] if event.reason == "finished" else [event.worker]
+    back = any(worker in known for worker in event.workers)
+    return sorted(set(known).difference(event.workers)) if back else []
