@@ -94,10 +94,32 @@ def test_windows_go_on_in_the_next_epoch() -> None:
     assert list(watch.stragglers) == [3]
 
 
+def sizes(watch: DetectorState) -> list[int]:
+    return [size for _, size in watch.sizes.items()]
+
+
 def test_smaller_mini_batches_count_where_all_are_smaller() -> None:
     detector = Detector(window=2, patience=2)
     watch = named(detector, 6, 4.0, DetectorState())
     watch = detector.after(watch, Report(0, 7, 7.0, 3, 0.1), live=4)  # the last one of an epoch
-    assert (watch.samples, list(watch.stragglers)) == (8, [3])
+    assert (sizes(watch), list(watch.stragglers)) == ([8] * 4, [3])
     watch = named(detector, 8, 1.0, watch, samples=4)
-    assert (watch.samples, list(watch.stragglers)) == (4, [])
+    assert (sizes(watch), list(watch.stragglers)) == ([4] * 4, [])
+
+
+@pytest.mark.parametrize(("slow_s", "stragglers"), [(1.0, []), (3.0, [3])])
+def test_who_has_a_smaller_share_is_judged_by_when_it_arrives(slow_s: float, stragglers: list[int]) -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 1.0, DetectorState())
+    for clock in range(7, 17):
+        for worker, (samples, step_s) in enumerate([(10, 1.0)] * 3 + [(2, slow_s)]):
+            watch = detector.after(watch, Report(worker, clock, float(clock), samples, step_s), live=4)
+    assert list(watch.stragglers) == stragglers
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_the_last_mini_batches_of_an_epoch_clear_nobody(window: int) -> None:
+    detector = Detector(window=window, patience=1)
+    watch = named(detector, 6, 4.0, DetectorState())
+    watch = detector.after(watch, Report(3, 7, 7.0, 2, 1.0), live=4)
+    assert list(named(detector, 1, 4.0, watch).stragglers) == [3]
