@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import torch
 
@@ -193,7 +194,7 @@ def test_a_round_has_the_samples_of_bsp_also_where_an_epoch_ends(tmp_path: Path)
 @pytest.mark.parametrize(("straggler", "out"), [({"slowdown": 4.0}, False), ({"extra_latency_s": 2.0}, True)])
 def test_elastic_leaves_out_whom_no_share_makes_fast_enough(straggler: dict[str, float], out: bool) -> None:
     """The slow computer arrives with the others, in a smaller share; behind a slow link even one sample is late."""
-    slow = Straggler(workers=[3], start_s=20.0, duration_s=80.0, **straggler)
+    slow = msgspec.convert({"workers": [3], "start_s": 20.0, "duration_s": 80.0, **straggler}, Straggler)
     scenario = Scenario(
         devices=[Device(count=4, compute_s=1.0)],
         workload=TimingWorkload(batch_size=16, samples=16 * 4 * 100),
