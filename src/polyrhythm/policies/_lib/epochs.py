@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from polyrhythm.core import Joined, Left
 from polyrhythm.core.worker_map import WorkerMap
 
-Item = TypeVar("Item")
+Known = TypeVar("Known")
 
 
-def still_known(known: WorkerMap[Item], event: Joined | Left) -> WorkerMap[Item]:
+def still_known(known: WorkerMap[Known], event: Joined | Left) -> WorkerMap[Known]:
     """What holds of what is known of live workers, and of those that have finished, after one of these events.
 
     >>> known = WorkerMap().set(0, "a").set(1, "b")
