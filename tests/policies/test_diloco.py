@@ -1,9 +1,10 @@
 import pytest
 
-from polyrhythm.core import Bounds, Cluster, Outer, Sync
+from polyrhythm.core import Alarm, Bounds, Cluster, Left, Outer, Proceed, Report, Sync, Wake
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import DiLoCo, parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
+from tests.policies.conftest import Drive
 
 
 def syncs(policy: DiLoCo, steps: int) -> list[tuple[int, Sync]]:
@@ -103,3 +104,12 @@ def test_a_quorum_of_all_has_the_rounds_of_diloco() -> None:
 def test_a_quorum_that_cannot_be_is_one_line(spec: str, reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         parse_policy(spec)
+
+
+def test_time_for_the_others_begins_anew_when_a_quorum_has_gone(drive: Drive) -> None:
+    """Worker 1 dies while it waits; when there is a quorum again, the last one gets its two seconds."""
+    policy = DiLoCo(h=1, quorum=2, grace=0.5)
+    before = [Report(0, 1, 2.0), Report(1, 1, 2.0), Left(1, 2.5, 1), Alarm(3.0)]
+    decided = drive(policy, 4, *before, Report(2, 1, 4.0), Alarm(6.0))
+    assert decided == [(), (Wake(3.0),), (), (), (Wake(6.0),), decided[-1]]
+    assert [type(decision) for decision in decided[-1]] == [Sync, Proceed]

@@ -1,6 +1,6 @@
 import pytest
 
-from polyrhythm.core import Bounds, Cluster, Event, Left, Proceed, Report, Sync
+from polyrhythm.core import Bounds, Cluster, Event, Joined, Left, LeftReason, Proceed, Report, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import DSSP
 from polyrhythm.policies.dssp import PushPace, best_grant, wait_after
@@ -101,3 +101,17 @@ def test_bounds() -> None:
 def test_impossible_range() -> None:
     with pytest.raises(SpecError, match="s_high must be at least s_low=4 but got 3"):
         DSSP(4, 3)
+
+
+@pytest.mark.parametrize(("reason", "granted"), [("finished", True), ("died", False)])
+def test_paces_outlast_an_epoch_and_its_grants_do_not(drive: Drive, reason: LeftReason, granted: bool) -> None:
+    """Steps of 2.5 and 7 s; the next epoch begins at 100 s. Worker 0 is three ahead at 107.5, 6.5 s before the other
+    is expected, and after two steps more 1.5 s.
+    """
+    pushes = (0, 1, 2.5), (0, 2, 5.0), (1, 1, 7.0), (0, 3, 7.5), (0, 4, 10.0), (1, 2, 14.0)
+    first: list[Event] = [Report(*push) for push in pushes]
+    end = [Left(worker, 15.0, clock, reason) for worker, clock in ((0, 4), (1, 2))]
+    again = [Joined((0, 1), 100.0, 4), *(Report(0, 4 + step, 100.0 + 2.5 * step) for step in (1, 2, 3))]
+    decided = drive(DSSP(2, 5), 2, *first, *end, *again)
+    assert decided[-3:-1] == [GOES_ON] * 2
+    assert decided[-1] == (GOES_ON if granted else PARKED)

@@ -4,8 +4,10 @@ from polyrhythm.core import (
     Alarm,
     Bounds,
     Cluster,
+    Decisions,
     Joined,
     Left,
+    LeftReason,
     Outer,
     Proceed,
     Report,
@@ -14,9 +16,9 @@ from polyrhythm.core import (
     Sync,
     Wake,
 )
-from polyrhythm.core.types import LeftReason
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import ESync, parse_policy
+from polyrhythm.policies.esync import DevicePace, ESyncState
 from polyrhythm.testing import ClusterScript, Fault, ScriptPlayer
 from tests.policies.conftest import Drive
 
@@ -106,32 +108,6 @@ def test_a_newcomer_is_waited_for(drive: Drive) -> None:
     assert drive(ESync(), 2, *events, report(1, 11, 11.05))[-1] == average(0, 1, 2)
 
 
-def new_epoch(*reasons: LeftReason) -> list[Left | Joined]:
-    """The workers leave at 20 s, and are back at 30 s."""
-    lefts = [Left(worker, 20.0, 1, reason) for worker, reason in enumerate(reasons)]
-    return [*lefts, Joined(tuple(range(len(reasons))), 30.0, 10)]
-
-
-def test_costs_are_known_in_the_next_epoch(drive: Drive) -> None:
-    second = [report(1, 10 + step, 30.0 + step) for step in range(1, 10)]
-    decided = drive(ESync(), 2, *first_round(), *new_epoch("finished", "finished"), *second, report(0, 11, 40.0))
-    assert decided[-10:-2] == [GO_FAST] * 8
-    assert decided[-2:] == [(), average(0, 1)]
-
-
-def test_those_of_the_dead_are_not(drive: Drive) -> None:
-    """Worker 0 is waited for, however long its first step takes."""
-    epochs = [*new_epoch("finished", "finished"), *new_epoch("died", "finished")]
-    steps = [report(1, 10 + step, 30.0 + step) for step in range(1, 13)]
-    assert drive(ESync(), 2, *first_round(), *epochs, *steps)[-12:] == [GO_FAST] * 12
-
-
-def test_without_blocking_they_are_known_too(drive: Drive) -> None:
-    ended = [Left(0, 20.0, 1, "finished"), Left(1, 20.0, 10, "finished")]
-    decided = drive(ESync(blocking=False), 2, *first_round(), *ended, Joined((0, 1), 30.0, 10), report(1, 11, 31.0))
-    assert decided[-1] == GO_FAST
-
-
 def test_without_blocking_everyone_computes_on_until_the_word_has_come(drive: Drive) -> None:
     """What is reported after READY counts too; all meet when all have stopped."""
     later = [report(1, 11, 11.0), Stopped(11.2, 0), report(1, 12, 12.0), Stopped(12.1, 1)]
@@ -205,3 +181,43 @@ def test_bounds() -> None:
 def test_impossible_parameters(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_policy(spec)
+
+
+def paused(policy: ESync, reason: LeftReason, *back: int) -> tuple[ESyncState, Decisions]:
+    """Two rounds of an epoch, in which worker 1 makes ten and nine steps; all leave, and some join at 100 s."""
+    second = [report(1, 10 + step, 10.05 + step, transfer_s=0.1) for step in range(1, 10)]
+    end = [Left(worker, 21.0, 2 + 17 * worker, reason) for worker in (0, 1)]
+    state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
+    for event in (*first_round(), *second, report(0, 2, 20.05, transfer_s=0.1), *end):
+        state, _ = policy.decide(state, event)
+    return policy.decide(state, Joined(back, 100.0, 19))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_the_end_of_an_epoch_costs_no_new_calibration(blocking: bool) -> None:
+    """The third round begins at 100 s, and a step of worker 1 that ends at 109 s is its last."""
+    policy = ESync(blocking=blocking)
+    state, decisions = paused(policy, "finished", 0, 1)
+    assert decisions == (Proceed((0, 1), "replicas"),)
+    assert (state.unknown, state.slowest) == (0, 0)
+    for step in range(1, 9):
+        state, decisions = policy.decide(state, report(1, 19 + step, 100.0 + step))
+        assert decisions == GO_FAST
+    state, decisions = policy.decide(state, report(1, 28, 109.0))
+    assert (decisions, state.ready) == (() if blocking else GO_FAST, 1)
+
+
+def test_costs_outlast_an_epoch_and_its_steps_do_not() -> None:
+    """A transfer of 0.1 s that holds an exchange is one, and of later ones those of queries are known."""
+    state, _ = paused(ESync(smoothing=1.0), "finished", 0, 1)
+    assert state.devices.get(0) == DevicePace(100.0, False, SLOW, query_s=0.0, exchange_s=0.1)
+    assert state.devices.get(1) == DevicePace(100.0, False, FAST + 0.1, query_s=0.1, exchange_s=0.1)
+
+
+def test_who_has_died_or_does_not_come_back_is_not_known() -> None:
+    """Nobody is READY before a newcomer's cost is known."""
+    assert paused(ESync(), "died", 0, 1)[0].unknown == 2
+    state, _ = paused(ESync(), "finished", 0, 2)
+    assert (state.unknown, state.slowest) == (1, 0)
+    state, _ = ESync().decide(state, Joined((1,), 101.0, 19))
+    assert (state.unknown, state.slowest) == (2, 0)

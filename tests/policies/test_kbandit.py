@@ -58,9 +58,18 @@ def test_the_end_of_an_epoch_restarts_no_more_than_the_window() -> None:
     state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
     for event in events:
         state, _ = policy.decide(state, event)
-    assert (state.arms[0], state.away, state.window.count) == (KGroup(3), frozenset(), 0)
+    assert (state.arms[0], len(state.charge.roll.away), state.window.count) == (KGroup(3), 0, 0)
     state, _ = policy.decide(state, Joined((3,), 4.0))
     assert state.arms == ()
+
+
+def test_who_does_not_come_back_with_the_others_restarts_it_all() -> None:
+    policy = KBandit(window=1, every=2)
+    events: list[Event] = [Report(worker, 1, 1.0 + worker / 10, step_s=1.0, loss=1.0) for worker in range(3)]
+    state, _ = policy.decide(policy.init(Cluster(3)), Joined((0, 1, 2), 0.0))
+    for event in (*events, *(Left(worker, 2.0, 1, "finished") for worker in range(3)), Joined((0, 1), 3.0)):
+        state, _ = policy.decide(state, event)
+    assert (state.arms, state.window.size) == ((), 2)
 
 
 def test_a_better_value_takes_over() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core import Cluster, Joined, Left, LeftReason, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Event, Joined, Left, LeftReason, Proceed, Report, Sync
 from polyrhythm.errors import PolyrhythmError, SpecError
 from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.policies.selsync import Signal, relative_change
@@ -106,6 +106,15 @@ def test_an_epochs_end_is_no_change_of_the_gradient(drive: Drive, reason: LeftRe
     again = [Left(0, 4.0, 3, reason), Joined((0,), 5.0), Report(0, 4, 6.0, grad_sq_norm=4.0)]
     decisions = drive(SelSync(0.3), 1, *before, *again)[-1]
     assert any(isinstance(decision, Sync) for decision in decisions) == fires
+
+
+def test_who_does_not_come_back_with_the_others_is_forgotten() -> None:
+    policy = SelSync(0.3)
+    state, _ = policy.decide(policy.init(Cluster(2)), Joined((0, 1), 0.0))
+    events: list[Event] = [Report(worker, 1, 1.0, grad_sq_norm=4.0) for worker in (0, 1)]
+    for event in (*events, *(Left(worker, 2.0, 1, "finished") for worker in (0, 1)), Joined((0,), 3.0)):
+        state, _ = policy.decide(state, event)
+    assert list(state.signals) == [0]
 
 
 def test_the_factor_is_a_hundredth_of_the_workers() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core import Cancel, Cluster, Entry, Joined, Proceed, Report, Settings, Sync
+from polyrhythm.core import Cancel, Cluster, Entry, Event, Joined, Left, Proceed, Report, Settings, Sync
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
@@ -130,3 +130,14 @@ def test_a_newcomer_is_given_the_settings_too() -> None:
     state, _ = policy.decide(policy.init(Cluster(2)), Joined((0,), 0.0))
     _, (go,) = policy.decide(state, Joined((1,), 5.0))
     assert go == Proceed((1,), settings=Settings(momentum=0.0))
+
+
+def test_who_has_finished_its_epoch_counts_among_the_workers_of_the_next_part() -> None:
+    """Worker 1 makes the last step of the epoch, and of the first part, when worker 0 has found none."""
+    policy = parse_policy("switch:asp@0.5,bsp,momentum=1/n")
+    state, _ = policy.decide(policy.init(Cluster(2, workload_samples=8)), Joined((0, 1), 0.0))
+    events: list[Event] = [Report(0, clock, float(clock)) for clock in (1, 2, 3)]
+    for event in (*events, Left(0, 3.0, 3, "finished")):
+        state, _ = policy.decide(state, event)
+    _, decisions = policy.decide(state, Report(1, 1, 4.0))
+    assert decisions[-1] == Proceed((1,), settings=Settings(momentum=0.5))

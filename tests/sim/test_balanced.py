@@ -3,17 +3,19 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import torch
 
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Proceed, Report, Sync, Trace, Traits
 from polyrhythm.errors import ScenarioError
-from polyrhythm.policies import BSP, Balanced
+from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.sim import Compute, Device, Faults, Join, Leave, Network, Scenario, Straggler, TimingWorkload, simulate
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.gradients import TrainedNumerics
 from polyrhythm.sim.job import build_job
 from polyrhythm.telemetry import Meter
+from tests.sim.clusters import Recorder
 from tests.sim.test_parity import ADAM, BATCH, ETA, MOMENTUM, SEED, SGD, assert_same, bare, config, toy, trained
 
 FAST, SLOW = 1.0, 3.5
@@ -187,3 +189,26 @@ def rounds_of(policy: str, path: Path) -> list[int]:
 def test_a_round_has_the_samples_of_bsp_also_where_an_epoch_ends(tmp_path: Path) -> None:
     """Otherwise two runs of equal gradients part at the first end of an epoch, and chance decides which is faster."""
     assert rounds_of("balanced", tmp_path / "ours")[:39] == rounds_of("bsp", tmp_path / "theirs")[:39]
+
+
+@pytest.mark.parametrize(("straggler", "out"), [({"slowdown": 4.0}, False), ({"extra_latency_s": 2.0}, True)])
+def test_elastic_leaves_out_whom_no_share_makes_fast_enough(straggler: dict[str, float], out: bool) -> None:
+    """The slow computer arrives with the others, in a smaller share; behind a slow link even one sample is late."""
+    slow = msgspec.convert({"workers": [3], "start_s": 20.0, "duration_s": 80.0, **straggler}, Straggler)
+    scenario = Scenario(
+        devices=[Device(count=4, compute_s=1.0)],
+        workload=TimingWorkload(batch_size=16, samples=16 * 4 * 100),
+        faults=Faults(stragglers=[slow]),
+    )
+    log: list[tuple[Event, Decisions]] = []
+    elastic = simulate(scenario, Recorder(parse_policy("elastic:(balanced)"), log))
+    members = [len(d.workers) for _, decisions in log for d in decisions if isinstance(d, Sync)]
+    bsp_s, balanced_s = (simulate(scenario, parse_policy(spec)).duration_s for spec in ("bsp", "balanced"))
+    assert elastic.samples == 16 * 4 * 100
+    if out:
+        assert min(members) == 3
+        assert members[-8:].count(4) > 4, "it is back"
+        assert elastic.duration_s < min(bsp_s, balanced_s)
+    else:
+        assert min(members) == 4
+        assert elastic.duration_s == balanced_s

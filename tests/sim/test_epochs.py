@@ -1,11 +1,13 @@
 """Epochs that end for all workers at once, as on real ones."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core import Decisions, Event, Joined, Left, Report
+from polyrhythm.core import Decisions, Event, Joined, Left, Report, Sync
 from polyrhythm.core.epoch_plan import EpochPlan
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import ScenarioError
@@ -108,3 +110,33 @@ def test_an_epoch_in_lockstep_has_the_steps_of_real_workers(samples: int, member
         plan = EpochPlan((SampleRange(0, 0, samples),), members, batch_size)
         assert taken == [[plan.size(step, member) for member in range(members)] for step in range(plan.steps)]
     assert sum(map(sum, taken)) == samples
+
+
+def rounds_of(spec: str, samples: int, epoch_end_s: float | None = 0.5, latency_s: float = 0.0) -> list[dict[int, int]]:
+    """Local steps of each worker in each exchange of all three; epochs of 52 samples."""
+    scenario = Scenario(
+        devices=[Device(compute_s=compute_s) for compute_s in (1.0, 4.1, 0.5)],
+        network=Network(latency_s=latency_s),
+        workload=TimingWorkload(batch_size=1, samples=samples, dataset_samples=52 if epoch_end_s else samples),
+        epoch_end_s=epoch_end_s,
+    )
+    log: list[tuple[Event, Decisions]] = []
+    simulate(scenario, Recorder(parse_policy(spec), log))
+    made, rounds = Counter[int](), []
+    for event, decisions in log:
+        if isinstance(event, Report):
+            made[event.worker] += 1
+        elif isinstance(event, Left):
+            del made[event.worker]
+        whole = [d for d in decisions if isinstance(d, Sync) and len(d.workers) == 3]
+        rounds += [{worker: made.pop(worker) for worker in decision.workers} for decision in whole]
+    return rounds
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.05])
+@pytest.mark.parametrize("spec", ["esync", "esync:blocking=false"])
+def test_esync_calibrates_once_and_not_in_every_epoch(spec: str, latency_s: float) -> None:
+    epochs, one = rounds_of(spec, 156, latency_s=latency_s), rounds_of(spec, 156, None, latency_s)
+    assert epochs[0] == one[0]
+    assert all(each == one[1] for each in (*epochs[1:], *one[1:]))
+    assert len(epochs) >= 9

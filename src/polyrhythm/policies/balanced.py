@@ -24,6 +24,7 @@ from polyrhythm.policies._lib.barrier import Barrier
 from polyrhythm.policies._lib.dealing.guard import GuardedStep, ShareGuard
 from polyrhythm.policies._lib.dealing.shares import better_shares
 from polyrhythm.policies._lib.dealing.step_time import SPREAD, StepTime, known_step_time
+from polyrhythm.policies._lib.epochs import still_known
 
 LEARNED = 2.5
 """Steps after which a worker's time is known, as their weights count them: three."""
@@ -152,8 +153,8 @@ class Balanced(Policy[BalancedState]):
                 return self._release_if_complete(measured(state, event), event.time_s)
             case Joined(workers=workers, time_s=time_s):
                 return self._welcome(state, workers, time_s)
-            case Left(worker=worker, reason=reason):
-                times = state.times if reason == "finished" else state.times.remove(worker)
+            case Left(worker=worker):
+                times = still_known(state.times, event)
                 barrier, samples = state.barrier.leave(worker), state.samples.remove(worker)
                 steps, begun = state.steps.remove(worker), state.begun.remove(worker)
                 left = replace(state, barrier=barrier, times=times, samples=samples, begun=begun, steps=steps)

@@ -1,6 +1,6 @@
 """Dynamic stale synchronous parallel: the fastest worker may run ahead if the wait that follows is shorter."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import ClassVar, NamedTuple
 
@@ -9,6 +9,7 @@ from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies._lib.clocks import ClockGroups
+from polyrhythm.policies._lib.epochs import still_known
 
 
 class PushPace(NamedTuple):
@@ -22,7 +23,7 @@ class PushPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DSSPState:
-    """Clocks of the live workers, those of them that are parked, and the pace of each."""
+    """Clocks of the live workers, those of them that are parked, and the pace of each, also of who has finished."""
 
     clocks: ClockGroups = field(default_factory=ClockGroups)
     parked: ClockGroups = field(default_factory=ClockGroups)
@@ -46,7 +47,7 @@ class DSSP(Policy[DSSPState]):
     worker that is parked once after every push seems as slow as the slowest and is never granted a step again. And
     where a worker has used its grant but is still a fastest one beyond s_low, the next grant is limited to what is left
     up to s_high; without that limit grants add up and s_high is no bound. Of several slowest workers the one with the
-    smallest number is asked.
+    smallest number is asked. Paces outlast the end of an epoch: its start stands for a push.
 
     Example:
         >>> wait_after(1, last_s=10.0, interval_s=2.0, slowest_last_s=6.0, slowest_interval_s=7.0)
@@ -75,10 +76,10 @@ class DSSP(Policy[DSSPState]):
         match event:
             case Report(worker=worker, clock=clock, time_s=time_s):
                 return self.after_report(state, worker, clock, time_s)
-            case Joined(workers=workers, clock=clock):
-                return replace(state, clocks=state.clocks.add(clock, workers)), (Proceed(workers),)
-            case Left(worker=worker, clock=clock, time_s=time_s):
-                return self.after_left(state, worker, clock, time_s)
+            case Joined(workers=workers):
+                return self.after_joined(state, event), (Proceed(workers),)
+            case Left():
+                return self.after_left(state, event)
             case Alarm():
                 return state, ()
 
@@ -94,10 +95,19 @@ class DSSP(Policy[DSSPState]):
         after, released = self.release(DSSPState(clocks, state.parked, paces), time_s)
         return after, (Sync((worker,)), Proceed(tuple(sorted((worker, *released)))))
 
-    def after_left(self, state: DSSPState, worker: int, clock: int, time_s: float) -> tuple[DSSPState, Decisions]:
-        """Forget the worker; if it was the last of the slowest, others may go on."""
+    def after_joined(self, state: DSSPState, joined: Joined) -> DSSPState:
+        """Who is back for the next epoch is as fast as it was; that it starts stands for its last push."""
+        paces, time_s = still_known(state.paces, joined), joined.time_s
+        for worker in joined.workers:
+            if pace := paces.get(worker):
+                paces = paces.set(worker, PushPace(time_s, pace.interval_s, time_s))
+        return DSSPState(state.clocks.add(joined.clock, joined.workers), state.parked, paces)
+
+    def after_left(self, state: DSSPState, left: Left) -> tuple[DSSPState, Decisions]:
+        """Without the worker; if it was the last of the slowest, others may go on."""
+        worker, clock, paces = left.worker, left.clock, still_known(state.paces, left)
         clocks, parked = state.clocks.remove(clock, worker), state.parked.remove(clock, worker)
-        after, released = self.release(DSSPState(clocks, parked, state.paces.remove(worker)), time_s)
+        after, released = self.release(DSSPState(clocks, parked, paces), left.time_s)
         return after, (Proceed(tuple(sorted(released))),) if released else ()
 
     def grant(self, clocks: ClockGroups, paces: WorkerMap[PushPace], clock: int, pace: PushPace) -> tuple[bool, int]:

@@ -64,7 +64,8 @@ class Elastic(Policy[ElasticState]):
         policy: a sequence such as `Switch`; of another policy the whole workload is meant.
         detector: robust or sigma, the paper's method.
         window, patience, floor, sliding: see `Detector`; the paper's windows slide.
-        probes: apply or drop; where replicas are exchanged they are always dropped. Only with ``back="recovered"``.
+        probes: apply or drop; where replicas are exchanged or shares dealt they are always dropped. Only with
+            ``back="recovered"``.
         back: recovered or served; served needs a sequence, in which the last part brings everyone back.
 
     Source: Sync-Switch (Li et al. 2021), section IV-B2; to the letter it is
@@ -210,8 +211,9 @@ class Turn:
 
     @property
     def _takes_late(self) -> bool:
-        """Whether the gradient of a probe step is used."""
-        return self.policy.probes == "apply" and self.policy.policy.traits.exchanges == {"gradients"}
+        """Whether the gradient of a probe step is used; in an update with weights it has none."""
+        traits = self.policy.policy.traits
+        return self.policy.probes == "apply" and traits.exchanges == {"gradients"} and not traits.shares
 
     def readmit(self, only_waiting: bool) -> None:
         """Bring back who keeps up again, or everyone when leaving out has no sense any more; let the others probe.
@@ -259,8 +261,8 @@ class Turn:
         most = (len(self.state.roll.live_workers) + 1) // 2
         late = late[: max(0, len(self.state.roll.live_workers) - len(self.state.out) - most)]
         ready = tuple(worker for worker in decision.workers if worker not in late)
-        if ready:
-            self._do(replace(decision, workers=ready))
+        if ready:  # shares are for all who were named
+            self._do(replace(decision, workers=ready, shares=None) if late else decision)
         for worker in late:
             self._leave_out(worker)
 

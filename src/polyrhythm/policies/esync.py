@@ -25,6 +25,7 @@ from polyrhythm.core import (
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.epochs import still_known
 
 WEIGHTS = ("uniform", "samples", "inverse", "normalised")
 LEAST_SLACK_S = 0.001
@@ -67,7 +68,7 @@ class ESyncState(NamedTuple):
         hold_s: until when the first of these may be held back.
         ending: without blocking, workers that have been told to stop and still go on; None while the round lasts.
         newcomers: who has joined since then, and starts with the next round.
-        finished: records of workers that have finished an epoch, which may be back with the next one.
+        known: records of those that have finished an epoch, from when they did.
     """
 
     devices: WorkerMap[DevicePace] = WorkerMap()
@@ -78,7 +79,7 @@ class ESyncState(NamedTuple):
     hold_s: float = math.inf
     ending: WorkerMap[bool] | None = None
     newcomers: tuple[int, ...] = ()
-    finished: WorkerMap[DevicePace] = WorkerMap()
+    known: WorkerMap[DevicePace] = WorkerMap()
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,10 @@ class ESync(Policy[ESyncState]):
 
     Differs from the paper. Costs are durations and all times the coordinator's. Costs are unknown at first: then nobody
     is READY before every worker has reported a step; an answer is held back for epsilon of a step meanwhile, so that
-    equal workers are READY together. What is known of a worker holds for all epochs. No event tells when a pull has
-    ended: the transfer time in the first report of a round, less that of a query, is taken for the exchange, and the
-    next pull of this worker should take as long. READY in the non-blocking mode is sent to all workers at once, when
-    the last of them has become READY; sooner would only add waiting. A worker that leaves leaves the round.
+    equal workers are READY together. No event tells when a pull has ended: the transfer time in the first report of a
+    round, less that of a query, is taken for the exchange, and the next pull of this worker should take as long. READY
+    in the non-blocking mode is sent to all workers at once, when the last of them has become READY; sooner would only
+    add waiting. A worker that leaves leaves the round; costs outlast the end of an epoch.
 
     Example:
         >>> policy = ESync()
@@ -168,6 +169,7 @@ class ESync(Policy[ESyncState]):
             case Report(worker=worker, time_s=time_s):
                 return self.answer(self.after_report(state, event), time_s, worker)
             case Joined(workers=workers, time_s=time_s):
+                state = state._replace(known=still_known(state.known, event))
                 return started(state, workers, time_s), (Proceed(workers, "replicas"),)
             case Left(time_s=time_s):
                 return self.answer(without(state, event), time_s)
@@ -302,7 +304,7 @@ class ESync(Policy[ESyncState]):
     ) -> tuple[ESyncState, Decisions]:
         if ending:
             return state._replace(ending=ending), ()
-        after, decisions = self.exchange(state, now_s) if state.devices else (ESyncState(finished=state.finished), ())
+        after, decisions = self.exchange(state, now_s) if state.devices else (ESyncState(known=state.known), ())
         if not state.newcomers:
             return after, decisions
         return started(after, state.newcomers, now_s), (*decisions, Proceed(state.newcomers, "replicas"))
@@ -312,7 +314,7 @@ class ESync(Policy[ESyncState]):
         workers = tuple(state.devices)
         weights, outer = self.weighting([device for _, device in state.devices.items()])
         devices = state.devices.map(lambda device: started_again(device, now_s))
-        after = ESyncState(devices, slowest=state.slowest, finished=state.finished)
+        after = ESyncState(devices, slowest=state.slowest, known=state.known)
         return after, (Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
 
     def weighting(self, devices: list[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
@@ -335,18 +337,13 @@ def device_of(state: ESyncState, worker: int) -> DevicePace:
 
 
 def started(state: ESyncState, workers: tuple[int, ...], time_s: float) -> ESyncState:
-    """With workers that are back after an epoch, or of which nothing is known yet."""
-    devices, finished, unknown = state.devices, state.finished, state.unknown
+    """With workers that are known from an epoch before, and others of which nothing is known yet."""
+    devices, unknown = state.devices, state.unknown
     for worker in workers:
-        known = finished.get(worker) or DevicePace(time_s)
-        device = DevicePace(time_s, False, known.cost_s, known.query_s, known.exchange_s)
-        devices, finished, unknown = (
-            devices.set(worker, device),
-            finished.remove(worker),
-            unknown + (known.cost_s is None),
-        )
-    slowest = slowest_of(devices) if state.finished else state.slowest
-    return state._replace(devices=devices, unknown=unknown, slowest=slowest, finished=finished)
+        known = state.known.get(worker) or DevicePace(time_s)
+        devices = devices.set(worker, DevicePace(time_s, False, known.cost_s, known.query_s, known.exchange_s))
+        unknown += known.cost_s is None
+    return state._replace(devices=devices, unknown=unknown, slowest=slowest_of(devices))
 
 
 def started_again(device: DevicePace, now_s: float) -> DevicePace:
@@ -370,13 +367,16 @@ def slowest_of(devices: WorkerMap[DevicePace]) -> int | None:
 
 
 def without(state: ESyncState, left: Left) -> ESyncState:
-    worker, device = left.worker, device_of(state, left.worker)
-    devices = state.devices.remove(worker)
-    return state._replace(
-        devices=devices,
+    worker, known = left.worker, still_known(state.known, left)
+    device, devices = device_of(state, worker), state.devices.remove(worker)
+    return ESyncState(
+        devices,
         unknown=state.unknown - (device.cost_s is None),
         ready=state.ready - device.ready,
         slowest=slowest_of(devices) if worker == state.slowest else state.slowest,
         queries=state.queries.remove(worker),
-        finished=state.finished.set(worker, device) if left.reason == "finished" else state.finished,
+        hold_s=state.hold_s,
+        ending=state.ending,
+        newcomers=state.newcomers,
+        known=known.set(worker, device) if left.reason == "finished" else known,
     )

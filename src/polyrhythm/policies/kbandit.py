@@ -17,10 +17,7 @@ GROUP = KGroup(1)
 
 @dataclass(frozen=True, slots=True)
 class KBanditState:
-    """The policy in charge, the window that is filling, each worker's latest step, and the arms once they are known.
-
-    `away` are workers that have finished their epoch, and come back with the next one.
-    """
+    """The policy in charge, the window that is filling, each worker's latest step, and the arms once they are known."""
 
     cluster: Cluster
     charge: Charge
@@ -28,7 +25,6 @@ class KBanditState:
     steps: WorkerMap[float] = field(default_factory=WorkerMap)
     arms: tuple[Policy[Any], ...] = ()
     match: Match = field(default_factory=lambda: Match.of(0))
-    away: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,19 +106,15 @@ class KBandit(Policy[KBanditState]):
         match event:
             case Report():
                 return self.after_report(state, event)
-            case Left(worker=worker, reason="finished"):
+            case Left(reason="finished") | Alarm():
                 charge, decisions = state.charge.decide(event)
-                return replace(state, charge=charge, away=state.away | {worker}), decisions
-            case Joined(workers=workers) if state.away.issuperset(workers):
+                return replace(state, charge=charge), decisions
+            case Joined(workers=workers) if set(workers) == set(state.charge.roll.away):
                 charge, decisions = state.charge.decide(event)
-                away, window = state.away.difference(workers), LossWindow(state.window.size)
-                return replace(state, charge=charge, away=away, window=window), decisions
+                return replace(state, charge=charge, window=LossWindow(state.window.size)), decisions
             case Joined() | Left():
                 charge, decisions = state.charge.decide(event)
                 return self.fresh(state.cluster, charge), decisions
-            case Alarm():
-                charge, decisions = state.charge.decide(event)
-                return replace(state, charge=charge), decisions
 
     def after_report(self, state: KBanditState, report: Report) -> tuple[KBanditState, Decisions]:
         """Measure; at the end of a window see who is in charge of the next."""

@@ -23,6 +23,7 @@ from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError, UsageError
 from polyrhythm.policies._lib.barrier import Barrier
 from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.epochs import still_known
 from polyrhythm.policies._lib.quantile import Quantile
 
 AGGREGATES = ("parameters", "gradients")
@@ -190,11 +191,11 @@ class SelSync(Policy[SelSyncState]):
             case Report():
                 return self.end_step(self.after_report(state, event))
             case Joined(workers=workers):
-                return replace(state, barrier=state.barrier.join(len(workers))), (Proceed(workers, "replicas"),)
-            case Left(worker=worker, reason=reason):
-                # At an epoch's end it comes back, with the gradients that it had before.
-                signals = state.signals if reason == "finished" else state.signals.remove(worker)
-                return self.end_step(replace(state, barrier=state.barrier.leave(worker), signals=signals))
+                barrier, signals = state.barrier.join(len(workers)), still_known(state.signals, event)
+                return replace(state, barrier=barrier, signals=signals), (Proceed(workers, "replicas"),)
+            case Left(worker=worker):
+                barrier, signals = state.barrier.leave(worker), still_known(state.signals, event)
+                return self.end_step(replace(state, barrier=barrier, signals=signals))
             case Alarm():
                 return state, ()
 

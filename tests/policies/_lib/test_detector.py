@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polyrhythm.core import Left, LeftReason, Report
+from polyrhythm.core import Joined, Left, LeftReason, Report
 from polyrhythm.policies._lib.detector import METHODS, Detector, DetectorState
 
 
@@ -74,10 +74,52 @@ def test_an_epochs_end_clears_nobody(reason: LeftReason, known: list[int]) -> No
     assert list(named(detector, 6, 1.0, watch).stragglers) == []
 
 
+def test_who_does_not_come_back_with_the_others_is_compared_with_nobody() -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 4.0, DetectorState())
+    for worker in range(4):
+        watch = detector.after(watch, Left(worker, 7.0, 6, "finished"), live=4 - worker)
+    watch = detector.after(watch, Joined((0, 1, 2), 8.0, 6), live=0)
+    assert (list(watch.means), list(watch.stragglers)) == ([0, 1, 2], [])
+
+
+def test_windows_go_on_in_the_next_epoch() -> None:
+    """Otherwise nobody is judged where an epoch is shorter than a window."""
+    detector, watch = Detector(window=4, patience=1), DetectorState()
+    for epoch in range(3):
+        watch = named(detector, 3, 4.0, watch)
+        for worker in range(4):
+            watch = detector.after(watch, Left(worker, 4.0, 3 * epoch, "finished"), live=4 - worker)
+        watch = detector.after(watch, Joined((0, 1, 2, 3), 5.0, 3 * epoch), live=0)
+    assert list(watch.stragglers) == [3]
+
+
+def sizes(watch: DetectorState) -> list[int]:
+    return [size for _, size in watch.sizes.items()]
+
+
 def test_smaller_mini_batches_count_where_all_are_smaller() -> None:
     detector = Detector(window=2, patience=2)
     watch = named(detector, 6, 4.0, DetectorState())
     watch = detector.after(watch, Report(0, 7, 7.0, 3, 0.1), live=4)  # the last one of an epoch
-    assert (watch.samples, list(watch.stragglers)) == (8, [3])
+    assert (sizes(watch), list(watch.stragglers)) == ([8] * 4, [3])
     watch = named(detector, 8, 1.0, watch, samples=4)
-    assert (watch.samples, list(watch.stragglers)) == (4, [])
+    assert (sizes(watch), list(watch.stragglers)) == ([4] * 4, [])
+
+
+@pytest.mark.parametrize(("slow_s", "stragglers"), [(1.0, []), (3.0, [3])])
+def test_who_has_a_smaller_share_is_judged_by_when_it_arrives(slow_s: float, stragglers: list[int]) -> None:
+    detector = Detector(window=2, patience=2)
+    watch = named(detector, 6, 1.0, DetectorState())
+    for clock in range(7, 17):
+        for worker, (samples, step_s) in enumerate([(10, 1.0)] * 3 + [(2, slow_s)]):
+            watch = detector.after(watch, Report(worker, clock, float(clock), samples, step_s), live=4)
+    assert list(watch.stragglers) == stragglers
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_the_last_mini_batches_of_an_epoch_clear_nobody(window: int) -> None:
+    detector = Detector(window=window, patience=1)
+    watch = named(detector, 6, 4.0, DetectorState())
+    watch = detector.after(watch, Report(3, 7, 7.0, 2, 1.0), live=4)
+    assert list(named(detector, 1, 4.0, watch).stragglers) == [3]

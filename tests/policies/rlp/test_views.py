@@ -1,4 +1,5 @@
 from math import log
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,14 @@ def test_no_choice_is_due_inside_a_window() -> None:
     view = PhaseView()
     assert view.observe(view.init(), None)[1] is None
     assert set(VIEWS) == {"paper", "phase"}
+
+
+def test_the_end_of_an_epoch_hides_nobody_who_is_slow() -> None:
+    view: PhaseView = PhaseView()
+    before: Any = heard(view)
+    signals = before
+    for worker in range(4):
+        signals = view.hear(signals, Left(worker, 5.0, 1, "finished"))
+    back = view.hear(signals, Joined((0, 1, 2, 3), 6.0, 1))
+    assert view.cluster_part(back) == view.cluster_part(before)
+    assert view.cluster_part(view.hear(signals, Joined((0, 1, 3), 6.0, 1)))[1] == 2 / 3

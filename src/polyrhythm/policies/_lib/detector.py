@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median_low, pstdev
 
-from polyrhythm.core import Event, Left, Report
+from polyrhythm.core import Event, Joined, Left, Report
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.checks import require_at_least
+from polyrhythm.policies._lib.epochs import gone
 
 ROBUST_SIGMA = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
@@ -31,6 +32,10 @@ class WindowLimits:
     due: int = 0
 
 
+NO_VERDICT = WindowLimits(healthy_s=0.0)
+"""Until everyone has a window again: nobody becomes a straggler, and nobody ceases to be one."""
+
+
 @dataclass(frozen=True, slots=True)
 class DetectorState:
     """What a detector knows.
@@ -41,8 +46,9 @@ class DetectorState:
         streaks: windows in a row that speak for a change of the verdict.
         stragglers: who is one.
         limits: what windows are judged by.
-        samples: size of the mini-batches that count; smaller ones, as at the end of an epoch, do not.
-        smaller: reports in a row of smaller ones.
+        sizes: of each worker's mini-batches that count; a smaller one, as at the end of an epoch, does not unless it is
+            late all the same.
+        smaller: reports of smaller ones since then.
     """
 
     windows: WorkerMap[tuple[float, ...]] = field(default_factory=WorkerMap)
@@ -50,8 +56,8 @@ class DetectorState:
     streaks: WorkerMap[int] = field(default_factory=WorkerMap)
     stragglers: WorkerMap[bool] = field(default_factory=WorkerMap)
     limits: WindowLimits = field(default_factory=WindowLimits)
-    samples: int = 0
-    smaller: int = 0
+    sizes: WorkerMap[int] = field(default_factory=WorkerMap)
+    smaller: WorkerMap[int] = field(default_factory=WorkerMap)
 
     def forget(self, worker: int) -> "DetectorState":
         return replace(
@@ -60,6 +66,8 @@ class DetectorState:
             means=self.means.remove(worker),
             streaks=self.streaks.remove(worker),
             stragglers=self.stragglers.remove(worker),
+            sizes=self.sizes.remove(worker),
+            smaller=self.smaller.remove(worker),
         )
 
 
@@ -114,29 +122,38 @@ class Detector:
         """What is known after an event; `live` workers are compared."""
         match event:
             case Report(worker=worker, samples=samples):
-                watch = self.sized(watch, samples, live)
-                if samples < watch.samples:
-                    return watch
-                window = (*(watch.windows.get(worker) or ()), event.step_s + event.transfer_s)
+                step_s = event.step_s + event.transfer_s
+                if step_s <= watch.limits.slow_s:  # who is late with less work is late
+                    watch = self.sized(watch, worker, samples)
+                    if worker in watch.smaller:
+                        return watch
+                window = (*(watch.windows.get(worker) or ()), step_s)
                 if len(window) < self.window:
-                    return replace(watch, windows=watch.windows.set(worker, window), samples=samples)
+                    return replace(watch, windows=watch.windows.set(worker, window))
                 kept = window[1:] if self.sliding else ()
-                watch = replace(watch, windows=watch.windows.set(worker, kept), samples=samples)
+                watch = replace(watch, windows=watch.windows.set(worker, kept))
                 return self.judge(watch, worker, sum(window) / self.window, live)
-            case Left(worker=worker, reason="finished"):  # it is back with the next epoch, as slow as it was
-                return replace(watch, windows=watch.windows.remove(worker))
-            case Left(worker=worker):
-                return watch.forget(worker)
+            case Joined() | Left():
+                for other in gone(watch.streaks, event):
+                    watch = watch.forget(other)
+                return watch
             case _:
                 return watch
 
-    def sized(self, watch: DetectorState, samples: int, live: int) -> DetectorState:
-        """Where all mini-batches are smaller from now on, as in another part of a sequence, these count."""
-        if samples >= watch.samples:
-            return replace(watch, smaller=0) if watch.smaller else watch
-        if watch.smaller + 1 < self.window * live:
-            return replace(watch, smaller=watch.smaller + 1)
-        return replace(watch, windows=WorkerMap(), means=WorkerMap(), samples=samples, smaller=0)
+    def sized(self, watch: DetectorState, worker: int, samples: int) -> DetectorState:
+        """Smaller mini-batches count from the second window of them on, as in a smaller share or another part of a
+        sequence: what matters is when they arrive.
+        """
+        size, row = watch.sizes.get(worker) or 0, (watch.smaller.get(worker) or 0) + 1
+        if samples == size and row == 1:
+            return watch
+        if samples < size and row <= self.window:
+            return replace(watch, smaller=watch.smaller.set(worker, row))
+        sizes, smaller = watch.sizes.set(worker, samples), watch.smaller.remove(worker)
+        if samples >= size:
+            return replace(watch, sizes=sizes, smaller=smaller)
+        windows, means = watch.windows.remove(worker), watch.means.remove(worker)
+        return replace(watch, windows=windows, means=means, limits=NO_VERDICT, sizes=sizes, smaller=smaller)
 
     def judge(self, watch: DetectorState, worker: int, mean_s: float, live: int) -> DetectorState:
         means = watch.means.set(worker, mean_s)
@@ -146,7 +163,7 @@ class Detector:
         suspect, streak = self.verdict(worker in watch.stragglers, watch.streaks.get(worker) or 0, mean_s, limits)
         stragglers = watch.stragglers.set(worker, True) if suspect else watch.stragglers.remove(worker)
         streaks = watch.streaks.set(worker, streak)
-        return DetectorState(watch.windows, means, streaks, stragglers, limits, watch.samples, watch.smaller)
+        return DetectorState(watch.windows, means, streaks, stragglers, limits, watch.sizes, watch.smaller)
 
     def verdict(self, suspect: bool, streak: int, mean_s: float, limits: WindowLimits) -> tuple[bool, int]:
         """Whether a worker is a straggler after a window, and the windows in a row that speak against that."""

@@ -73,7 +73,7 @@ class Quorum:
         """Exchange if all wait, or a quorum does and the others have had their time."""
         live, waiting = len(state.made), len(state.waiting)
         if not waiting or waiting < min(self.size, live):
-            return state, ()
+            return replace(state, due_s=None), ()
         due_s = time_s + self.grace * (time_s - state.begun_s) if state.due_s is None else state.due_s
         if waiting == live or time_s >= due_s:
             return self.exchange(state, time_s)

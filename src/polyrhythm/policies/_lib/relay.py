@@ -80,7 +80,8 @@ class Relay:
             return self, decisions
         settled = (*held_updates(self.roll), *closing_average(self.roll))
         roll, policy = self.roll.carry_out(settled), self.following
-        cluster = replace(self.cluster, workers=max(1, len(roll.live_workers)), processed_samples=roll.processed)
+        workers = max(1, len(roll.live_workers) + len(roll.away))
+        cluster = replace(self.cluster, workers=workers, processed_samples=roll.processed)
         inner = policy.init(cluster)
         start: Decisions = ()
         if roll.live_workers:

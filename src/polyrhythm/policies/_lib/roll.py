@@ -33,6 +33,8 @@ class LiveWorker:
 class Roll:
     """All live workers, and `processed`, the samples whose gradients have been applied, to a replica or for all.
 
+    `away` has those that have finished their epoch, and come back with the next one.
+
     >>> roll = Roll().after(Joined((0, 1), 0.0)).carry_out((Proceed((0, 1)),))
     >>> roll = roll.after(Report(1, clock=1, time_s=1.0, samples=8))
     >>> roll.running, roll.processed, roll.carry_out((Sync((1,)),)).processed
@@ -42,6 +44,7 @@ class Roll:
     live_workers: WorkerMap[LiveWorker] = field(default_factory=WorkerMap)
     processed: int = 0
     running: int = 0
+    away: WorkerMap[bool] = field(default_factory=WorkerMap)
 
     def live_worker(self, worker: int) -> LiveWorker:
         found = self.live_workers.get(worker)
@@ -60,7 +63,8 @@ class Roll:
     def after(self, event: Event) -> "Roll":
         match event:
             case Joined(workers=workers, clock=clock):
-                return replace(self, live_workers=self.live_workers.set_all(workers, LiveWorker(clock)))
+                away = WorkerMap() if any(worker in self.away for worker in workers) else self.away
+                return replace(self, live_workers=self.live_workers.set_all(workers, LiveWorker(clock)), away=away)
             case Report():
                 return self._reported(event)
             case Left():
@@ -91,7 +95,8 @@ class Roll:
         return roll
 
     def _with(self, worker: int, live_worker: LiveWorker, started: int = 0, processed: int = 0) -> "Roll":
-        return Roll(self.live_workers.set(worker, live_worker), self.processed + processed, self.running + started)
+        live_workers = self.live_workers.set(worker, live_worker)
+        return Roll(live_workers, self.processed + processed, self.running + started, self.away)
 
     def _reported(self, report: Report) -> "Roll":
         live_worker, samples = self.live_worker(report.worker), report.samples
@@ -106,9 +111,11 @@ class Roll:
     def _left(self, left: Left) -> "Roll":
         """Who has finished has had all that was pending applied; who is gone has lost what only it had."""
         live_worker = self.live_worker(left.worker)
-        change = sum(live_worker.gradients) if left.reason == "finished" else -live_worker.local
+        finished = left.reason == "finished"
+        change = sum(live_worker.gradients) if finished else -live_worker.local
         running = self.running - (live_worker.running is not None)
-        return Roll(self.live_workers.remove(left.worker), self.processed + change, running)
+        away = self.away.set(left.worker, True) if finished else self.away
+        return Roll(self.live_workers.remove(left.worker), self.processed + change, running, away)
 
     def _combined(self, sync: Sync) -> "Roll":
         roll = self

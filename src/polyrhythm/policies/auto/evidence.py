@@ -6,6 +6,7 @@ from statistics import fmean, median
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.policies._lib.dealing.step_time import StepTime
+from polyrhythm.policies._lib.epochs import still_known
 from polyrhythm.policies.auto.outlook import StepView
 
 ROWS = 24
@@ -44,7 +45,7 @@ class JobTimes:
 
     Args:
         batch_size: B.
-        workers: who is live.
+        workers: who is live, or has finished its epoch.
         processed: samples of all reports.
         slowest_s: longest step since the last exchange of all.
         round_s: when that was; None if nothing follows from it.
@@ -78,14 +79,12 @@ class JobTimes:
             case Report():
                 return self._reported(event, alone)
             case Joined(workers=workers):
-                known = [self.workers.get(worker) or WorkerTimes() for worker in workers]
-                joined = self.workers
-                for worker, seen in zip(workers, known, strict=True):
-                    joined = joined.set(worker, replace(seen, begun=0, since_s=None))
+                joined = still_known(self.workers, event)
+                for worker in workers:
+                    joined = joined.set(worker, replace(joined.get(worker) or WorkerTimes(), begun=0, since_s=None))
                 return replace(self, workers=joined, round_s=None)
-            case Left(worker=worker, reason=reason):
-                left = replace(self, round_s=None)
-                return left if reason == "finished" else replace(left, workers=self.workers.remove(worker))
+            case Left():
+                return replace(self, workers=still_known(self.workers, event), round_s=None)
             case _:
                 return self
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from polyrhythm.core import Alarm, Cluster, Decisions, Event, Joined, Left, Policy, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.policies._lib.epochs import still_known
 from polyrhythm.policies._lib.progress import LossWindow, healthy
 from polyrhythm.policies.k_group import KGroup
 
@@ -158,7 +159,7 @@ class PhaseSignals:
     """What a phase is described by.
 
     Args:
-        steps: duration of each live worker's latest step; live: who is live.
+        steps: duration of each worker's latest step, also of who has finished its epoch; live: how many are live.
         staleness: sum over the window; reports: their number.
         past: the windows before.
     """
@@ -171,7 +172,7 @@ class PhaseSignals:
 
     @property
     def durations(self) -> list[float]:
-        """Of all live workers' latest steps; infinite where none has ended yet."""
+        """Latest steps of all who are live or have finished their epoch; infinite where none has ended yet."""
         known = [duration for _, duration in self.steps.items()]
         return known + [float("inf")] * (self.live - len(known))
 
@@ -199,9 +200,9 @@ class PhaseView(View[PhaseSignals]):
                 staleness, reports = signals.staleness + event.staleness, signals.reports + 1
                 return PhaseSignals(steps, signals.live, staleness, reports, signals.past)
             case Joined(workers=workers):
-                return replace(signals, live=signals.live + len(workers))
-            case Left(worker=worker):
-                return replace(signals, live=signals.live - 1, steps=signals.steps.remove(worker))
+                return replace(signals, live=signals.live + len(workers), steps=still_known(signals.steps, event))
+            case Left():
+                return replace(signals, live=signals.live - 1, steps=still_known(signals.steps, event))
         return signals
 
     def observe(self, signals: PhaseSignals, closed: LossWindow | None) -> tuple[PhaseSignals, Observation | None]:
@@ -217,7 +218,8 @@ class PhaseView(View[PhaseSignals]):
 
     def cluster_part(self, signals: PhaseSignals) -> Observation:
         """Workers, healthy share, slowness of the others, staleness and K per worker."""
-        n, durations = signals.live, signals.durations
+        durations = signals.durations
+        n = len(durations)
         h, middle = healthy(durations), median_low(durations)
         slow = [duration / middle for duration in durations if 1.5 * middle < duration < float("inf")]
         return (

@@ -91,8 +91,10 @@ class LocalStepMode(Granted):
             super().follow(message)
 
     def end_epoch(self, version: int) -> None:
-        # The replicas have met and are equal.
+        # The replicas have met and are equal. Neither that nor what comes until the next epoch is part of a step.
         self._context.version = version
+        self._context.tally.transferred_s += self._exchange_s
+        self._asked_s, self._exchange_s = None, 0.0
 
     # -- details ---------------------------------------------------------------------------------------------------
 
