@@ -187,6 +187,15 @@ def test_the_same_members_do_not_try_for_ever(office: Office, caplog: pytest.Log
     assert coordinator.phase == ATTEMPTS
 
 
+def test_what_all_have_found_is_logged_once(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        coordinator = started(office, 4)
+        for rank, reason in enumerate(("no way to host 2", "no way to host 2", "given up: rank 0: no way to host 2", "?")):
+            coordinator.receive(rank, CollectiveFailed(1, 0, reason))
+    failed = [message for message in caplog.messages if "exchange failed" in message]
+    assert [message.partition(":")[0] for message in failed] == ["rank 0", "rank 3"]
+
+
 def test_a_loss_is_no_attempt(office: Office) -> None:
     coordinator = started(office, ATTEMPTS + 3)
     for attempt in range(1, ATTEMPTS + 2):

@@ -19,11 +19,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.errors import GroupError, PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
-from polyrhythm.runtime.collectives.gloo_connections import build_gloo, destroy, leave_devices
+from polyrhythm.runtime.collectives.gloo_connections import build_gloo, destroy, find_devices, leave_devices
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
 from polyrhythm.runtime.collectives.hosts.hierarchy import form_exchanges
+from polyrhythm.runtime.collectives.hosts.reach import check_reach
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
 from polyrhythm.runtime.collectives.shared.exchanges import Offer, SharedExchanges
+from polyrhythm.runtime.wire.connection import ADDRESS
 
 Backend: TypeAlias = "dist.ProcessGroupGloo | dist.ProcessGroupNCCL"
 
@@ -141,12 +143,20 @@ class Generation:
 
     def _meet(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
         try:
+            self._check_reach(connect_timeout)
             return self._build_gloo(connect_timeout)
-        except RuntimeError as error:
+        except GroupError:
+            raise
+        except (RuntimeError, OSError) as error:
             raise GroupError(
                 f"generation {self.prefix!r}: worker {self.worker} could not meet all of {self.members} within "
                 f"{connect_timeout.total_seconds():g} s; leave out the workers that are gone ({first_line(error)})"
             ) from None
+
+    def _check_reach(self, connect_timeout: timedelta) -> None:
+        if self.size > 1 and os.environ.get(ADDRESS):
+            host = min(listener.partition(" ")[0] for listener in find_devices().listeners)
+            check_reach(self._store, self.rank, self.members, host, connect_timeout)
 
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
         group, sockets = build_gloo(self._store, self.rank, self.size, connect_timeout, self._timeout)

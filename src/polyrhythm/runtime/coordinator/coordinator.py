@@ -288,7 +288,7 @@ class Coordinator:
     def _collective_failed(self, worker: int, message: CollectiveFailed) -> None:
         if message.broken:
             self.job.policy_failed(PolicyError(message.detail))
-        else:
+        elif self.entry is None or not self.entry.knows(message.detail):
             log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
         if self.entry is not None:
             self._heed(self.entry.fail(worker, message.detail), self.entry)

@@ -68,6 +68,10 @@ class PhaseEntry:
         self._failed.add(worker)
         return self._note(f"rank {worker}: {reason}")
 
+    def knows(self, reason: str) -> bool:
+        """Whether this is no news: all say what one has found, or what they were let go for."""
+        return bool(self.trouble) and (self.trouble in reason or reason in self.trouble)
+
     def lose(self, worker: int) -> bool:
         """A worker is gone; whether this is the first that went wrong."""
         if worker not in self.awaited | self._failed | self.inside:
