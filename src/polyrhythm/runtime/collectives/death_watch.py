@@ -17,13 +17,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_ended
 from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.wire.connection import keep_alive
 
 GOODBYES = "goodbyes"
 
@@ -100,34 +101,27 @@ class DeathWatch:
         self._health.end(goodbye)
 
     def _run(self) -> None:
-        poll, ended, silence = select.poll(), 0, Unanswered(self.silent_s)
-        poll.register(self._wake, select.POLLIN)
-        standing = {connection.fileno(): connection for connection in self._connections}
-        for descriptor in standing:
-            poll.register(descriptor, select.POLLRDHUP)
-        while True:
-            found = poll.poll(1e3 * self.silent_s / LOOKS)
-            if not found and silence.is_too_long(standing.values(), time.monotonic()):
-                self._health.fail(f"a member was not reached for {self.silent_s:g} s; see --hang-after")
+        standing, silence, ended = Standing(self._wake, self._connections), Unanswered(self.silent_s), 0
+        trouble: str | None = ""
+        while trouble == "":
+            found = standing.await_ends(self.silent_s / LOOKS)
+            if self._wake in found:
                 return
-            if not found:
-                continue
-            for descriptor, _ in found:
-                if descriptor == self._wake:
-                    return
-                poll.unregister(descriptor)
-                standing.pop(descriptor, None)
-                ended += 1
-            self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
-            if self._is_over():
-                return
-            goodbyes = self._count(0)
-            if self._is_over():
-                return
-            self._asking = False
-            if ended > goodbyes:
-                self._health.fail("a member is gone: its connection has ended")
-                return
+            ended += len(found)
+            trouble = self._missing(ended) if found else silence.trouble(standing.connections)
+        if trouble is not None:
+            self._health.fail(trouble)
+
+    def _missing(self, ended: int) -> str | None:
+        """Whether more connections have ended than members have said goodbye; None if all is over here."""
+        self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
+        if self._is_over():
+            return None
+        goodbyes = self._count(0)
+        if self._is_over():
+            return None
+        self._asking = False
+        return "a member is gone: its connection has ended" if ended > goodbyes else ""
 
     def _is_over(self) -> bool:
         return self._stopped or self._health.failure is not None
@@ -140,6 +134,34 @@ class DeathWatch:
             return 0
 
 
+class Standing:
+    """The connections that have not ended.
+
+    Args:
+        wake: descriptor that is read when nothing need be awaited any more.
+        connections: all.
+    """
+
+    def __init__(self, wake: int, connections: Iterable[socket.socket]) -> None:
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+        self._by_descriptor = {connection.fileno(): connection for connection in connections}
+        for descriptor in self._by_descriptor:
+            self._poll.register(descriptor, select.POLLRDHUP)
+
+    @property
+    def connections(self) -> Collection[socket.socket]:
+        return self._by_descriptor.values()
+
+    def await_ends(self, limit_s: float) -> set[int]:
+        """Descriptors of those that have ended since, and `wake`; none if the time is over."""
+        found = {descriptor for descriptor, _ in self._poll.poll(1e3 * limit_s)}
+        for descriptor in found & self._by_descriptor.keys():
+            self._poll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        return found
+
+
 class Unanswered:
     """Since when connections have tried in vain to send something.
 
@@ -150,6 +172,11 @@ class Unanswered:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._since: dict[socket.socket, float] = {}
+
+    def trouble(self, connections: Iterable[socket.socket]) -> str:
+        """What to say of it if it is too long."""
+        too_long = self.is_too_long(connections, time.monotonic())
+        return f"a member was not reached for {self._limit_s:g} s; see --hang-after" if too_long else ""
 
     def is_too_long(self, connections: Iterable[socket.socket], now_s: float) -> bool:
         """To be asked `LOOKS` times within the limit; whether it is so of one of them."""
@@ -169,10 +196,7 @@ def try_when_idle(connections: Iterable[socket.socket], limit_s: float) -> None:
     """Have the kernel end idle connections whose other end does not answer it for so long."""
     period_s = min(max(1, round(limit_s / LOOKS)), 3600)
     for connection in filter(is_tcp, connections):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 2 * period_s), (socket.TCP_KEEPINTVL, period_s)):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        keep_alive(connection, 2 * period_s, period_s, 2)
 
 
 def is_tcp(connection: socket.socket) -> bool:
