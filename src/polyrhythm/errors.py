@@ -25,9 +25,14 @@ BROKEN = 4
 class PolyrhythmError(Exception):
     """Anything that Polyrhythm raises on purpose; always one of its two kinds.
 
+    Attributes:
+        reason: what another process has said of it, without what this one adds; empty if none has.
+
     >>> issubclass(UsageError, PolyrhythmError) and issubclass(ClusterError, PolyrhythmError)
     True
     """
+
+    reason = ""
 
 
 class UsageError(PolyrhythmError, ValueError):

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from threading import Event
 from unittest.mock import Mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.checkpoint.folder import make_partial, partial_of
 from polyrhythm.runtime.checkpoint.keeper import CheckpointKeeper
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position, Saved
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
@@ -42,6 +44,21 @@ def test_a_worker_may_have_written_before_all_stand_at_a_checkpoint(
         assert not keeper.busy
     keeper.close()
     assert names(tmp_path) == ["checkpoint-000001", "checkpoint-000002"]
+
+
+def test_a_folder_that_is_removed_while_the_job_runs_is_made_again(
+    keeper: CheckpointKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rmtree(tmp_path)
+    make_partial(partial_of(tmp_path, 1))  # as a worker does first
+    for number in (1, 2):
+        keeper.keep(snapshot(number))
+        keeper.saved(0, Saved(number))
+    keeper.close()
+    assert names(tmp_path) == ["checkpoint-000001", "checkpoint-000002"]
+    assert [text for text in caplog.messages if "removed" in text] == [
+        f"{tmp_path} was removed while the job runs; it is made again, without what it had"
+    ]
 
 
 @pytest.mark.parametrize("first", ["failed", "all stand"])

@@ -190,8 +190,9 @@ def test_the_same_members_do_not_try_for_ever(office: Office, caplog: pytest.Log
 def test_what_all_have_found_is_logged_once(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         coordinator = started(office, 4)
-        reasons = "no way to host 2", "no way to host 2", "given up: rank 0: no way to host 2", "?"
-        for rank, reason in enumerate(reasons):
+        for rank, reason in enumerate(
+            ("no way to host 2", "no way to host 2", "given up: rank 0: no way to host 2", "?")
+        ):
             coordinator.receive(rank, CollectiveFailed(1, 0, reason))
     failed = [message for message in caplog.messages if "exchange failed" in message]
     assert [message.partition(":")[0] for message in failed] == ["rank 0", "rank 3"]

@@ -10,11 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
+from polyrhythm.errors import BROKEN, REFUSED
 from polyrhythm.runtime.launch import process_watch, torchrun
 from polyrhythm.runtime.launch.forked import RunningProcess
+from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import run_workers
+from polyrhythm.training.divergence import DIVERGED
 from tests.runtime.launch.test_hosts import first_line, free_port, outcome
 from tests.runtime.places import Place
 
@@ -108,3 +111,12 @@ def test_a_silent_coordinator_does_not_keep_the_launcher() -> None:
     assert codes == {0: 1, 1: 1}
     assert sorted(said[:2], key=len)[0].endswith("failed with exit code 1"), said
     assert said[2:] == ["the coordinator has not ended within 0.1 s of the last worker; it is ended"]
+
+
+@pytest.mark.parametrize("status", [REFUSED, DIVERGED, LEFT, BROKEN])
+def test_an_exit_status_of_the_script_is_not_the_jobs(place: Place, status: int) -> None:
+    """What has a meaning of ours has it where we have ended the worker."""
+    done = place.run(f"sys.exit({status})", "--nproc-per-node", "2")
+    assert done.returncode == 1, done.stderr
+    assert f"polyrhythm: rank 0 failed with exit code {status}" in done.stderr
+    assert "was asked to end" not in done.stderr

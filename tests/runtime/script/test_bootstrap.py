@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.errors import UsageError
-from polyrhythm.runtime.script.bootstrap import check_module, execute, within_launcher
+from polyrhythm.errors import JobError, UsageError
+from polyrhythm.lines import SAID
+from polyrhythm.runtime.coordinator.connections import log_end
+from polyrhythm.runtime.script.bootstrap import check_module, execute, say_once, within_launcher
 from tests.runtime.script.runs import SCRIPTS, adapted, try_adapted
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -77,3 +79,20 @@ def test_ctrl_c_in_code_that_torch_calls_is_ctrl_c_all_the_same(tmp_path: Path) 
 def test_a_folder_is_no_script(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is a folder without a __main__\.py; name a script"):
         execute([str(tmp_path)])
+
+
+def test_what_the_coordinator_has_said_no_worker_of_its_host_says_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a second worker of another host, whose line has another rank in it."""
+    (tmp_path / "said").touch()
+    monkeypatch.setenv(SAID, str(tmp_path / "said"))
+    log_end("all hosts are apart")
+    for rank, reason in enumerate(("all hosts are apart", "a host is apart", "a host is apart", "")):
+        error = JobError(f"server 0 refused rank {rank}: {reason}")
+        error.reason = reason
+        say_once(error)
+    assert capsys.readouterr().err.splitlines() == [
+        "polyrhythm: rank 0: server 0 refused rank 1: a host is apart",
+        "polyrhythm: rank 0: server 0 refused rank 3: ",
+    ]

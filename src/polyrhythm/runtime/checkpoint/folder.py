@@ -19,6 +19,7 @@ from polyrhythm.runtime.checkpoint.manifest import Manifest, decode_manifest, en
 from polyrhythm.runtime.checkpoint.tensor_file import mark_of
 
 MANIFEST = "manifest"
+LOCK = ".lock"
 NAME = re.compile(r"checkpoint-(\d{6,})")
 PARTIAL = re.compile(r"\.checkpoint-(\d{6,})\.partial")
 
@@ -57,6 +58,15 @@ class CheckpointFolder:
         """Where a checkpoint stands once it is whole."""
         return self.path / f"checkpoint-{number:06d}"
 
+    def hold(self) -> bool:
+        """Whether somebody has removed the folder since it was held; then it is there again, and held."""
+        if (self.path / LOCK).exists():
+            return False
+        anew = lock(self.path)
+        self._lock.close()
+        self._lock = anew
+        return True
+
     def commit(self, manifest: Manifest) -> Path:
         """The tensors of a checkpoint are there: make it whole, and drop the oldest.
 
@@ -65,7 +75,7 @@ class CheckpointFolder:
         """
         number = manifest.snapshot.number
         partial, place = partial_of(self.path, number), self.place(number)
-        partial.mkdir(exist_ok=True)  # the tensors of a script are its own business
+        make_partial(partial)  # the tensors of a script are its own business
         with (partial / MANIFEST).open("wb") as stream:
             stream.write(encode_manifest(manifest))
             stream.flush()
@@ -96,6 +106,19 @@ class CheckpointFolder:
             shutil.rmtree(self.place(number), ignore_errors=True)
 
 
+def make_partial(partial: Path) -> None:
+    """The folder of a checkpoint that is begun; and the job's own again, if that was removed while the job runs.
+
+    Raises:
+        OSError: if there can be none.
+    """
+    try:
+        partial.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        partial.parent.mkdir(exist_ok=True)
+        partial.mkdir(exist_ok=True)
+
+
 def partial_of(folder: Path, number: int) -> Path:
     return folder / f".checkpoint-{number:06d}.partial"
 
@@ -119,7 +142,7 @@ def lock(path: Path) -> IO[bytes]:
     """Hold the folder until the file is closed, or this process ends however it does."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        held = (path / ".lock").open("ab")
+        held = (path / LOCK).open("ab")
     except OSError as error:
         raise UsageError(f"checkpoints cannot be kept in {path}: {error.strerror}; give another --checkpoint") from None
     try:

@@ -155,9 +155,13 @@ class CheckpointKeeper:
     def _commit(self, manifest: Manifest) -> None:
         number = manifest.snapshot.number
         try:
+            if self._folder.hold():
+                log.warning(
+                    "%s was removed while the job runs; it is made again, without what it had", self._folder.path
+                )
             path = self._folder.commit(manifest)
-        except OSError as error:
-            self._fail(number, error.strerror or str(error))
+        except (OSError, UsageError) as error:
+            self._fail(number, getattr(error, "strerror", None) or str(error))
             return
         self._newest_number, self._said = number, ""
         log.info("checkpoint %s: %s, policy %s", path, manifest.where, manifest.snapshot.in_force)

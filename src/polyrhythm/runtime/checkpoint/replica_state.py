@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.checkpoint.folder import make_partial
 from polyrhythm.runtime.checkpoint.tensor_file import FileMark, mark_of, read_tensors, write_tensors
 from polyrhythm.training.optimizer import number_keys, placed
 
@@ -49,7 +50,7 @@ class ReplicaState(NamedTuple):
         Raises:
             OSError: if one cannot be written, as on a full disk.
         """
-        folder.mkdir(exist_ok=True)
+        make_partial(folder)
         marks = {name: write_tensors(folder / name, tensors) for name, tensors in self._tensors()}
         with (folder / NUMBERS).open("w", encoding="utf-8") as stream:
             json.dump(self.numbers, stream)

@@ -17,13 +17,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_ended
 from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.wire.connection import keep_alive
 
 GOODBYES = "goodbyes"
 
@@ -100,33 +101,19 @@ class DeathWatch:
         self._health.end(goodbye)
 
     def _run(self) -> None:
-        poll, silence, ended = select.poll(), Unanswered(self.silent_s), 0
-        poll.register(self._wake, select.POLLIN)
-        standing = {connection.fileno(): connection for connection in self._connections}
-        for descriptor in standing:
-            poll.register(descriptor, select.POLLRDHUP)
-        reason: str | None = ""
-        while reason == "":
-            found = [descriptor for descriptor, _ in poll.poll(1e3 * self.silent_s / LOOKS)]
-            if not found:
-                reason = self._unreached(silence.find(standing.values(), time.monotonic()))
-                continue
-            for descriptor in found:
-                poll.unregister(descriptor)
-                standing.pop(descriptor, None)
+        standing, silence, ended = Standing(self._wake, self._connections), Unanswered(self.silent_s), 0
+        trouble: str | None = ""
+        while trouble == "":
+            found = standing.await_ends(self.silent_s / LOOKS)
+            if self._wake in found:
+                return
             ended += len(found)
-            reason = None if self._wake in found else self._lost(ended)
-        if reason is not None:
-            self._health.fail(reason)
+            trouble = self._missing(ended) if found else silence.trouble(standing.connections)
+        if trouble is not None:
+            self._health.fail(trouble)
 
-    def _unreached(self, silent: socket.socket | None) -> str:
-        """Why the generation has failed; nothing if it has not."""
-        if silent is None:
-            return ""
-        return f"{silent.getpeername()[0]} was not reached for {self.silent_s:g} s; see --hang-after"
-
-    def _lost(self, ended: int) -> str | None:
-        """The same where so many connections have ended; None if the watch is over."""
+    def _missing(self, ended: int) -> str | None:
+        """Whether more connections have ended than members have said goodbye; None if all is over here."""
         self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
         if self._is_over():
             return None
@@ -147,6 +134,34 @@ class DeathWatch:
             return 0
 
 
+class Standing:
+    """The connections that have not ended.
+
+    Args:
+        wake: descriptor that is read when nothing need be awaited any more.
+        connections: all.
+    """
+
+    def __init__(self, wake: int, connections: Iterable[socket.socket]) -> None:
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+        self._by_descriptor = {connection.fileno(): connection for connection in connections}
+        for descriptor in self._by_descriptor:
+            self._poll.register(descriptor, select.POLLRDHUP)
+
+    @property
+    def connections(self) -> Collection[socket.socket]:
+        return self._by_descriptor.values()
+
+    def await_ends(self, limit_s: float) -> set[int]:
+        """Descriptors of those that have ended since, and `wake`; none if the time is over."""
+        found = {descriptor for descriptor, _ in self._poll.poll(1e3 * limit_s)}
+        for descriptor in found & self._by_descriptor.keys():
+            self._poll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        return found
+
+
 class Unanswered:
     """Since when connections have tried in vain to send something.
 
@@ -157,6 +172,11 @@ class Unanswered:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._since: dict[socket.socket, float] = {}
+
+    def trouble(self, connections: Iterable[socket.socket]) -> str:
+        """What to say of it if it is too long."""
+        silent = self.find(connections, time.monotonic())
+        return f"{silent.getpeername()[0]} was not reached for {self._limit_s:g} s; see --hang-after" if silent else ""
 
     def find(self, connections: Iterable[socket.socket], now_s: float) -> socket.socket | None:
         """To be asked `LOOKS` times within the limit; one of which that is so, if there is any."""
@@ -176,10 +196,7 @@ def try_when_idle(connections: Iterable[socket.socket], limit_s: float) -> None:
     """Have the kernel end idle connections whose other end does not answer it for so long."""
     period_s = min(max(1, round(limit_s / LOOKS)), 3600)
     for connection in filter(is_tcp, connections):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 2 * period_s), (socket.TCP_KEEPINTVL, period_s)):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        keep_alive(connection, 2 * period_s, period_s, 2)
 
 
 def is_tcp(connection: socket.socket) -> bool:

@@ -9,6 +9,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from polyrhythm.core import LeftReason
 from polyrhythm.errors import FrameError, UsageError
+from polyrhythm.lines import first_to_say
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.heartbeats import Heartbeats
@@ -200,3 +201,9 @@ def open_store(addresses: Sequence[str]) -> TCPStore:
     port = listener.getsockname()[1]
     own = LOOPBACK if host == "0.0.0.0" else host
     return TCPStore(own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def log_end(reason: str) -> None:
+    """Why the job ends for everyone: workers of this host need not say it again."""
+    first_to_say(reason)
+    log.error("%s", reason)

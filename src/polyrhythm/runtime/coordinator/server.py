@@ -21,7 +21,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, open_store
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, log_end, open_store
 from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
@@ -355,7 +355,7 @@ class CoordinatorServer:
             self._fail(Broken(reason))
 
     def _fail(self, message: Broken | Rejected) -> None:
-        log.error("%s", message.reason)
+        log_end(message.reason)
         self._ended = message.reason
         self.again.clear()
         for channel in self.channels.values():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from polyrhythm.errors import BROKEN, REFUSED, PolyrhythmError, UnreachableError
+from polyrhythm.errors import PolyrhythmError, UnreachableError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.forked import RunningProcess, end
@@ -86,13 +86,14 @@ class ProcessWatch:
         while len(codes) < len(self._workers):
             pid, status = os.wait()
             if pid in ranks:
-                rank, code = ranks[pid], os.waitstatus_to_exitcode(status)
-                self._workers[rank].returncode = code
+                rank, shown = ranks[pid], os.waitstatus_to_exitcode(status)
+                code = self._restarts.meaning(self._local(rank), rank, shown)
+                self._workers[rank].returncode = shown
                 if self._start_again(rank, code, len(self._workers) - len(codes) - 1):
                     ranks[self._workers[rank].pid] = rank
                     continue
                 codes[rank] = self._restarts.first_code(rank, code)
-                self._tell(rank, code, self._left(codes))
+                self._tell(rank, code, shown, self._left(codes))
                 if not self._end_group(rank, code, codes):
                     self._excuse(rank // self._group_size)
             elif self._coordinator is not None and pid == self._coordinator.pid:
@@ -220,14 +221,20 @@ class ProcessWatch:
                 return
         self._excuse(rank)
 
-    def _tell(self, rank: int, code: int, left: int) -> None:
+    def _local(self, rank: int) -> int:
+        return rank - min(self._workers)
+
+    def _tell(self, rank: int, code: int, shown: int, left: int) -> None:
+        """`shown` is its exit status, and `code` what that means."""
         if code == LEFT:
             say(f"{self._name(rank)} was asked to end, and has left{going_on(rank, left)}")
-        elif (
-            code and code not in (BROKEN, REFUSED) and rank not in self._late | self._ended
-        ):  # of which the coordinator or the worker has said why
+        elif code and not self._has_said(rank, code):
             whole = ", and its group ends with it" if self._group_size > 1 else ""
-            say(f"{self._name(rank)} {ending(code)}{whole}{going_on(rank, left)}")
+            say(f"{self._name(rank)} {ending(shown)}{whole}{going_on(rank, left)}")
+
+    def _has_said(self, rank: int, code: int) -> bool:
+        """Whether the coordinator or the worker has said why it has ended, or this launcher."""
+        return rank in self._late | self._ended or self._restarts.is_ours(self._local(rank), rank, code)
 
     def _name(self, rank: int) -> str:
         worker, place = divmod(rank, self._group_size)

@@ -34,9 +34,6 @@ from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
 from polyrhythm.runtime.wire.tls.wrapping import called
 
-SAID = "POLYRHYTHM_SAID"
-"""Environment variable of a worker with a file of what workers of this host have said, so that one says it for all."""
-
 RUN = "POLYRHYTHM_RUN"
 """Environment variable of a worker, on all hosts the same, that tells this run of a job from others of its name."""
 

@@ -12,8 +12,14 @@ from polyrhythm.training.divergence import DIVERGED
 ENDS = (0, LEFT, BROKEN, REFUSED, DIVERGED)
 """Exit statuses after which a new process would do no better."""
 
+FAILED = 1
+"""Exit status of a worker that has failed by itself, and of a job that has."""
+
 JOINED = "POLYRHYTHM_JOINED"
 """Environment variable of a worker with a file of those that have joined their job."""
+
+STATUSES = "POLYRHYTHM_STATUSES"
+"""Environment variable of a worker with a file of exit statuses that have our meaning; others are the script's own."""
 
 COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
@@ -63,6 +69,14 @@ class Restarts:
         """What counts for the job: of one that was started again and failed, how it had ended first."""
         return self._codes.get(rank, code) if code not in (0, LEFT) else code
 
+    def is_ours(self, local_rank: int, rank: int, code: int) -> bool:
+        """Whether a worker has ended so because we have it so; it has said why."""
+        return (local_rank, self._newest.get(rank, 0), code) in read_statuses()
+
+    def meaning(self, local_rank: int, rank: int, code: int) -> int:
+        """The exit status of a worker; that of a script that has ended itself with one of ours is only a failure."""
+        return FAILED if code in ENDS[1:] and not self.is_ours(local_rank, rank, code) else code
+
 
 def tell_joined(rank: int) -> None:
     """This worker is part of its job from now on."""
@@ -75,6 +89,22 @@ def read_joined() -> set[tuple[int, int]]:
     try:
         with open(os.environ[JOINED], encoding="ascii") as joined:
             return {(int(rank), int(count)) for rank, count in map(str.split, joined)}
+    except KeyError:
+        return set()
+
+
+def tell_status(code: int) -> int:
+    """This worker is about to end with an exit status that has our meaning, which is returned."""
+    with suppress(KeyError, OSError), open(os.environ[STATUSES], "a", encoding="ascii") as statuses:
+        statuses.write(f"{os.environ['LOCAL_RANK']} {os.environ.get(COUNT, '0')} {code}\n")
+    return code
+
+
+def read_statuses() -> set[tuple[int, int, int]]:
+    """Local ranks, how often a worker had been started again, and the exit status that it has announced."""
+    try:
+        with open(os.environ[STATUSES], encoding="ascii") as statuses:
+            return {(int(local), int(count), int(code)) for local, count, code in map(str.split, statuses)}
     except KeyError:
         return set()
 

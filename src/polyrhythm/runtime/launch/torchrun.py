@@ -10,6 +10,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from polyrhythm.errors import REFUSED, PolicyError, UnreachableError, UsageError
-from polyrhythm.lines import say
+from polyrhythm.lines import SAID, say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.counts import check_room, read_processes
@@ -32,12 +33,11 @@ from polyrhythm.runtime.launch.process_watch import ProcessWatch
 from polyrhythm.runtime.launch.rendezvous import (
     COORDINATOR,
     RUN,
-    SAID,
     CoordinatorStart,
     answers,
     wait_for_coordinator,
 )
-from polyrhythm.runtime.launch.restarts import COUNT, JOINED, MOST, Restarts
+from polyrhythm.runtime.launch.restarts import COUNT, JOINED, MOST, STATUSES, Restarts
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
 from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
@@ -189,7 +189,9 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     if not plan.node.rank:
         check_outputs(shown)
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
-    with ports as kept, file_in_memory(SAID), file_in_memory(JOINED), file_in_memory(ENDING):
+    with ports as kept, ExitStack() as files:
+        for variable in (SAID, JOINED, STATUSES, ENDING):
+            files.enter_context(file_in_memory(variable))
         codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))
 

@@ -1,6 +1,5 @@
 """Runs a script in this process as ``python script`` would, after everything is in place."""
 
-import fcntl
 import os
 import runpy
 import signal
@@ -21,8 +20,9 @@ from polyrhythm.errors import (
     RefusalError,
     UsageError,
 )
-from polyrhythm.lines import say
-from polyrhythm.runtime.launch.rendezvous import SAID, read_number
+from polyrhythm.lines import first_to_say, say
+from polyrhythm.runtime.launch.rendezvous import read_number
+from polyrhythm.runtime.launch.restarts import tell_status
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.wire.parent_death import tie_forks
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str]) -> int:
         run_to_end(arguments, script)
     except BrokenPolicyError as error:
         script.close(type(error), error)
-        return BROKEN
+        return tell_status(BROKEN)
     except PolyrhythmError as error:
         say_once(error)
         script.close(type(error), error)
-        return status_of(error)
+        return tell_status(status_of(error))
     except BaseException as error:
         if is_interrupt(error):  # the launcher says so for all ranks
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,8 +85,8 @@ def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
 
 
 def say_once(error: PolyrhythmError) -> None:
-    """Print an error, unless another worker of this host has."""
-    if first_to_say(str(error)):
+    """Print an error, unless another process of this host has."""
+    if first_to_say(error.reason or str(error)):
         who = f"rank {os.environ.get('RANK', '0')}"
         named = isinstance(error, RefusalError) or str(error).startswith(f"{who} ")
         say(str(error) if named else f"{who}: {error}")
@@ -97,20 +97,7 @@ def end_stalled(text: str) -> None:
     say_once(RefusalError(text))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(REFUSED)
-
-
-def first_to_say(text: str) -> bool:
-    path, ours = os.environ.get(SAID), text + "\0"
-    if not path or not Path(path).exists():
-        return True
-    with open(path, "a+", encoding="utf-8") as said:
-        fcntl.flock(said, fcntl.LOCK_EX)
-        said.seek(0)
-        if ours in said.read():
-            return False
-        said.write(ours)
-        return True
+    os._exit(tell_status(REFUSED))
 
 
 def status_of(error: PolyrhythmError) -> int:

@@ -30,8 +30,10 @@ MAX_FDS = 8
 """File descriptors that one frame may hand over."""
 FDS_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 
-KEEP_ALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-"""When an idle connection is tried, how often, and how many times in vain; seconds."""
+KEEP_ALIVE = 10, 5, 3
+"""Of connections to servers, which are opened before `--hang-after` is known here, and of which heartbeats tell sooner:
+see `keep_alive`. Those among workers, of which nothing else tells, follow it: `DeathWatch`.
+"""
 
 CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """Errors of a connection whose other side may live."""
@@ -95,7 +97,7 @@ class Channel:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(sock)
+            keep_alive(sock, *KEEP_ALIVE)
         self.socket = sock
         self.peer = peer
         self.local = sock.family == socket.AF_UNIX
@@ -339,11 +341,13 @@ def reach(address: str, timeout_s: float) -> socket.socket:
     return sock
 
 
-def keep_alive(sock: socket.socket) -> None:
+def keep_alive(sock: socket.socket, idle_s: int, period_s: int, tries: int) -> None:
+    """Have the kernel try a connection that idles for so long, and end it after so many tries in vain."""
     # Where nothing is sent nobody else notices that the network is cut. TCP_USER_TIMEOUT would also end a connection
     # whose other end is too busy to read; of those the heartbeats tell.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE.items():
+    options = {socket.TCP_KEEPIDLE: idle_s, socket.TCP_KEEPINTVL: period_s, socket.TCP_KEEPCNT: tries}
+    for option, value in options.items():
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

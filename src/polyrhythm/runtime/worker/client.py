@@ -22,6 +22,7 @@ from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.peer_sockets import know_token
 from polyrhythm.runtime.collectives.server_reduce import Summing, SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.restarts import tell_status
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import encode
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -209,7 +210,7 @@ class CoordinatorClient:
             if client.broken:
                 client.wait(lambda: True, "while it waited for the coordinator")  # raises what has happened
             if not self._inbox:
-                raise SystemExit(LEFT)
+                raise SystemExit(tell_status(LEFT))
         message: ToWorker = self._inbox.popleft()
         return message
 

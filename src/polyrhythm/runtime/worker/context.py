@@ -9,6 +9,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.restarts import tell_status
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Phase, Ready, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import UNREAD
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -185,7 +186,7 @@ class WorkerContext:
     def leave_if_asked(self) -> None:
         """Between two steps; raises `SystemExit`."""
         if self.anyone(self.leaving):
-            raise SystemExit(LEFT)
+            raise SystemExit(tell_status(LEFT))
 
     def report_failed_collective(
         self,

@@ -251,7 +251,9 @@ class ShardClient:
             if port.refusal is not None:
                 # Once it is open, nothing that this worker gave is at fault: the job has ended, or goes on without it.
                 kind = UsageError if port.opened is None else JobError
-                raise kind(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
+                refused = kind(f"server {number} refused rank {self.rank} {phase}: {port.refusal}")
+                refused.reason = port.refusal
+                raise refused
             if port.reason is not None:
                 lost = CoordinatorLostError if self.recovers else ServerLostError
                 raise lost(

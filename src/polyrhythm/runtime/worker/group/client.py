@@ -17,6 +17,7 @@ from polyrhythm.runtime.checkpoint.returned import JobState, Returned
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets, know_token, receive
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
+from polyrhythm.runtime.launch.restarts import tell_status
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Cut, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.worker.client import ENDED, CoordinatorClient, open_store
@@ -160,7 +161,7 @@ class FollowerClient:
     def _hear(self, kind: Any) -> Any:
         word = self._link.share()
         if word == LEAVE:
-            raise SystemExit(LEFT)
+            raise SystemExit(tell_status(LEFT))
         return msgspec.msgpack.decode(word, type=kind) if word else None
 
     def _await_cuts(self) -> None:
