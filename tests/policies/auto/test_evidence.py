@@ -1,6 +1,6 @@
 """What auto measures of its workers, through the end of an epoch."""
 
-from polyrhythm.core import Joined, Left, Proceed, Report, Sync
+from polyrhythm.core import Cancel, Joined, Left, Proceed, Report, Sync
 from polyrhythm.policies.auto.evidence import JobTimes
 
 
@@ -21,3 +21,14 @@ def test_exchanges_are_timed_again_when_somebody_has_not_come_back_with_the_next
     assert (len(seen.workers), len(seen.exchanges)) == (3, 4)
     seen = rounds(seen.after(Joined((0, 1), 8.0, 5), alone=False), (0, 1), 8.0)
     assert (len(seen.workers), len(seen.exchanges)) == (2, 8)
+
+
+def test_of_who_was_always_abandoned_a_step_is_known_to_take_as_long_as_it_had() -> None:
+    """Predictions divided by the time of a sample, which was none."""
+    seen = JobTimes(8).after(Joined((0, 1), 0.0), alone=False).decided((Proceed((0, 1)),), 0.0)
+    for number in range(5):
+        time_s = float(number + 1)
+        seen = seen.after(Report(0, number + 1, time_s, 8, step_s=1.0), alone=False)
+        seen = seen.decided((Sync((0,)), Cancel((1,)), Proceed((0, 1))), time_s)
+    assert seen.view is not None
+    assert [time.expected_s(8) for time in seen.view.times] == [1.0, 1.0]

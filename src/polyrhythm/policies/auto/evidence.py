@@ -154,7 +154,8 @@ class JobTimes:
             had_s = time_s - one.since_s
             longer = [step_s for step_s in one.steps if step_s > had_s]
             likely_s = fmean(longer) if longer else had_s
-            known = known.set(worker, WorkerTimes(one.begun, one.time, (*one.steps[-ROWS + 1 :], likely_s)))
+            time = one.time if one.time.steps else one.time.after(self.batch_size, likely_s)
+            known = known.set(worker, WorkerTimes(one.begun, time, (*one.steps[-ROWS + 1 :], likely_s)))
         return replace(self, workers=known)
 
     @property
