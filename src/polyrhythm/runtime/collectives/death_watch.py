@@ -101,7 +101,7 @@ class DeathWatch:
         self._health.end(goodbye)
 
     def _run(self) -> None:
-        standing, silence, ended = Standing(self._wake, self._connections), Unanswered(self.silent_s), 0
+        standing, silence, ended = OpenConnections(self._wake, self._connections), Unanswered(self.silent_s), 0
         trouble: str | None = ""
         while trouble == "":
             found = standing.await_ends(self.silent_s / LOOKS)
@@ -134,7 +134,7 @@ class DeathWatch:
             return 0
 
 
-class Standing:
+class OpenConnections:
     """The connections that have not ended.
 
     Args:
