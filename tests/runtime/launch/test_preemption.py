@@ -322,6 +322,25 @@ def test_a_worker_stays_for_the_last_checkpoint_if_its_launcher_ends_too(asked: 
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def test_where_no_launcher_has_a_last_checkpoint_kept_the_worker_does() -> None:
+    """As under torchrun, which tells workers alone."""
+    did: list[str] = []
+    left = threading.Event()
+
+    def leave() -> None:
+        did.append("leave")
+        left.set()
+
+    watch = TerminationWatch(leave, JobConfig(job="last", checkpoint="kept"), lambda: did.append("keep"))
+    watch.start()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left.wait(60)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert did == ["keep", "leave"]
+
+
 def test_a_forked_process_is_ended_as_ever() -> None:
     watch = TerminationWatch(lambda: None, JobConfig(job="watched"))
     watch.start()

@@ -3,12 +3,14 @@
 import re
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from polyrhythm.errors import FrameError, UnreachableError, UsageError
+from polyrhythm.errors import FrameError, PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.lines import say
 from polyrhythm.runtime.wire.control_protocol import Absent, AskStatus, Status, TakeCheckpoint, ToControlled
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
@@ -20,6 +22,9 @@ from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Welcome
 
 AGAIN_S = 0.1
 """A coordinator that has gone so soon after it was asked may have died: it is asked once more, as much later."""
+
+ANSWER_S = 2.0
+"""How long a coordinator that is to take a last checkpoint may take to answer at all."""
 
 PATIENCE_S = 10.0
 """How long the coordinator may take to answer; as long as it waits for a silent worker by default."""
@@ -81,6 +86,16 @@ def take_checkpoint(address: Address, patience_s: float, by: str = "") -> Status
     if state.ended:
         raise UsageError(f"job {address.job} has ended before a checkpoint was kept: {state.ended}")
     return state
+
+
+def keep_last(address: Address, limit_s: float) -> None:
+    """Have a last checkpoint taken before workers leave, if the job is under way and keeps any."""
+    with suppress(PolyrhythmError):  # such as: it keeps none
+        status(address, ANSWER_S)
+        try:
+            take_checkpoint(address, limit_s)
+        except UnreachableError:
+            say(f"no checkpoint was kept within {limit_s:g} s; workers end without")
 
 
 def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S) -> Status:

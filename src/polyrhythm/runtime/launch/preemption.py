@@ -68,12 +68,13 @@ class TerminationWatch:
     Args:
         asked: called once, between any two instructions of the main thread or in another one.
         config: of the job.
+        keep: has a last checkpoint kept; called in a thread where no launcher of ours does it, as under torchrun.
     """
 
     unheeded: ClassVar[bool] = False
 
-    def __init__(self, asked: Callable[[], None], config: JobConfig) -> None:
-        self._asked, self._config = asked, config
+    def __init__(self, asked: Callable[[], None], config: JobConfig, keep: Callable[[], None] = lambda: None) -> None:
+        self._asked, self._config, self._keep = asked, config, keep
         self._heard_s: float | None = None
         self._stopped = False
 
@@ -99,7 +100,7 @@ class TerminationWatch:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._heard_s is None:
             self._heard_s = time.monotonic()
-            if self._config.checkpoint is None or self._may_leave():
+            if self._config.checkpoint is None or (ENDING in os.environ and self._may_leave()):
                 self._asked()
             else:
                 threading.Thread(target=self._wait, daemon=True).start()
@@ -112,6 +113,8 @@ class TerminationWatch:
         return told == "over" or (not told and time.monotonic() - (self._heard_s or 0.0) > SETTLE_S)
 
     def _wait(self) -> None:
+        if ENDING not in os.environ:
+            self._keep()
         while not self._may_leave():
             time.sleep(POLL_S)
         if not self._stopped:

@@ -6,7 +6,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError
@@ -23,9 +22,6 @@ LAST_S = 5.0
 
 BUSY = 3
 """So many times the silence of a worker that hangs is one of a coordinator that is only busy, when all is over here."""
-
-ANSWER_S = 2.0
-"""How long a coordinator that is to take a last checkpoint may take to answer at all."""
 
 GONE_S = 1.0
 """How soon a process that has been killed is known to be gone, after its connections."""
@@ -270,13 +266,7 @@ class ProcessWatch:
         """Have a checkpoint taken, if the job is under way, keeps any and has its coordinator here."""
         if self._start is None or self._start.waits or self._silence:
             return
-        own = steer.at(self._address.job, token=self._address.token)
-        with suppress(PolyrhythmError):  # such as: it keeps none
-            steer.status(own, ANSWER_S)
-            try:
-                steer.take_checkpoint(own, self._grace_s / 2)
-            except UnreachableError:
-                say(f"no checkpoint was kept within {self._grace_s / 2:g} s; workers end without")
+        steer.keep_last(steer.at(self._address.job, token=self._address.token), self._grace_s / 2)
 
 
 def going_on(rank: int, left: int) -> str:

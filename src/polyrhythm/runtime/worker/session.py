@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
@@ -101,7 +103,8 @@ class Session:
         anyone = self._link.anyone if self._link else bool
         self._worker = Worker(self.rank, *parts, guard, self._open_checkpoints(), anyone)
         self._accumulation = Accumulation(self._worker)
-        self._termination = TerminationWatch(self._worker.ask_to_leave, self._client.config)
+        keep = partial(steer.keep_last, address, config.grace / 2)
+        self._termination = TerminationWatch(self._worker.ask_to_leave, config, keep)
         self._termination.start()
         self._client.when_asked_to_leave(self._worker.ask_to_leave)
         for part in parts_of(self._optimizer):
