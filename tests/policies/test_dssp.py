@@ -115,3 +115,9 @@ def test_paces_outlast_an_epoch_and_its_grants_do_not(drive: Drive, reason: Left
     decided = drive(DSSP(2, 5), 2, *first, *end, *again)
     assert decided[-3:-1] == [GOES_ON] * 2
     assert decided[-1] == (GOES_ON if granted else PARKED)
+
+
+def test_one_that_has_died_at_the_end_of_its_epoch_comes_back_alone(drive: Drive) -> None:
+    """Worker 0 is parked, and is released as before."""
+    ended: list[Event] = [Report(2, 1, 1.0), Left(2, 1.0, 1, "finished"), Report(0, 1, 2.0), Joined((2,), 3.0, 1)]
+    assert drive(DSSP(0, 0), 3, *ended, Report(1, 1, 4.0))[-1] == (Sync((1,)), Proceed((0, 1)))

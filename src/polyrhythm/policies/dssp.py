@@ -97,7 +97,8 @@ class DSSP(Policy[DSSPState]):
 
     def after_joined(self, state: DSSPState, joined: Joined) -> DSSPState:
         """Who is back for the next epoch is as fast as it was; that it starts stands for its last push."""
-        paces, time_s = still_known(state.paces, joined), joined.time_s
+        # Where others are live, one that had finished has died since, and comes back alone.
+        paces, time_s = state.paces if state.clocks.groups else still_known(state.paces, joined), joined.time_s
         for worker in joined.workers:
             if pace := paces.get(worker):
                 paces = paces.set(worker, PushPace(time_s, pace.interval_s, time_s))

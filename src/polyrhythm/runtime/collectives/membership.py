@@ -155,7 +155,8 @@ class Generation:
 
     def _check_reach(self, connect_timeout: timedelta) -> None:
         if self.size > 1 and os.environ.get(ADDRESS):
-            host = min(listener.partition(" ")[0] for listener in find_devices().listeners)
+            hosts = (listener.partition(" ")[0] for listener in find_devices().listeners)
+            host = min(hosts, default=os.environ[ADDRESS])
             check_reach(self._store, self.rank, self.members, host, connect_timeout)
 
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:

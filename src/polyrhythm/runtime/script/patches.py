@@ -256,7 +256,8 @@ def patch_load(script: AdaptedScript) -> None:
 
     @functools.wraps(state_original)
     def state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        script.asks_state()
+        if not args and kwargs.get("destination") is None:  # else a module asks one that is part of it
+            script.asks_state()
         return state_original(self, *args, **kwargs)
 
     nn.Module.state_dict = state_dict  # type: ignore[method-assign]

@@ -94,13 +94,13 @@ class Stalls:
         last: Wait | None = None
         known: dict[int, Wait] = {}
         while not self._stopped.wait(LOOK_S):
-            mine = self._waits()
-            if mine is not None and last is not None and last[:3] == mine[:3]:
-                mine = mine._replace(looks=last.looks + 1)
-                try:
+            try:
+                mine = self._waits()
+                if mine is not None and last is not None and last[:3] == mine[:3]:
+                    mine = mine._replace(looks=last.looks + 1)
                     known = self._look(group.store, range(group.size()), mine, known)
-                except RuntimeError:  # the job ends, and its store before this thread
-                    return
+            except RuntimeError:  # the job ends, and its store or group before this thread
+                return
             last = mine
 
     def _waits(self) -> Wait | None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,3 +70,12 @@ def test_a_loader_that_is_read_within_the_loop_is_read_again(ends: PassEnds) -> 
             step(ends)
             found.append(read(ends))
     assert found == [False, *[True] * LOOKS] * 2
+
+
+def test_another_thread_is_never_outside_of_the_loop(ends: PassEnds) -> None:
+    """As one that writes checkpoints beside the training."""
+    for _ in range(LOOKS):
+        step(ends)
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(lambda: ends.left(sys._getframe())).result()
+    assert (found, ends.left(sys._getframe())) == (False, True)

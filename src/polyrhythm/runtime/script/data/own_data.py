@@ -277,7 +277,7 @@ class OwnReading:
 
     def leave_loop(self) -> None:
         """The script has left its loop; where the end of a pass does not say so, its epoch is over now."""
-        if any(map(self._outlives, self._passes.values())):
+        if self._over and any(map(self._outlives, self._passes.values())):
             self.leave()
 
     def _end(self) -> None:

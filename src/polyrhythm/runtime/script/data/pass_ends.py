@@ -7,6 +7,7 @@ or with those of a new pass. A rank that waited for the others as soon as its ow
 import dis
 import inspect
 from collections.abc import Iterator
+from threading import get_ident
 from types import CodeType, FrameType
 
 from torch import autograd
@@ -25,7 +26,7 @@ class PassEnds:
     def __init__(self) -> None:
         self._loop = InnerLoop()
         self._around: tuple[CodeType, range] | None = None
-        self._looks = LOOKS
+        self._looks, self._thread = LOOKS, 0
         self._meets = False
         self._met: list[FrameLines] = []
         """Where collectives were made, before the loop was known."""
@@ -36,7 +37,7 @@ class PassEnds:
 
     def stepped(self, frame: FrameType) -> None:
         if self._looks:
-            self._looks -= 1
+            self._looks, self._thread = self._looks - 1, get_ident()
             self._loop.stepped(frame)
             self._around = self._loop.around
 
@@ -58,8 +59,8 @@ class PassEnds:
         return self._meets or any(map(self._holds, self._met))
 
     def left(self, frame: FrameType) -> bool:
-        """Whether this frame stands outside of the loop."""
-        return self._around is not None and not self._holds(standing(frame))
+        """Whether this frame stands outside of the loop; those of other threads never do."""
+        return self._around is not None and get_ident() == self._thread and not self._holds(standing(frame))
 
     def repeats(self, frame: FrameType) -> bool:
         """Whether a loader that is begun to be read from this frame is read again and again within the loop."""
