@@ -33,7 +33,7 @@ class QuietWork(dist.Work):
         tensors: what the collective writes into; after a failure their content is undefined.
 
     Attributes:
-        before_wait: called by whoever is about to wait for a collective of the backend's or in shared memory.
+        before_wait: called by whoever is about to wait for what the backend does, or a collective in shared memory.
     """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
@@ -134,6 +134,9 @@ class WaitedWork(QuietWork):
 
     On CUDA tensors that is in the order of the stream, or when the communicator is aborted. gloo has a few operations
     without a future, such as receiving, which a limit on waiting would end.
+
+    Attributes:
+        has_come: whether it was waited for, and has not failed.
     """
 
     def __init__(
@@ -141,11 +144,14 @@ class WaitedWork(QuietWork):
     ) -> None:
         super().__init__(tensors)
         self._work, self._health, self._operation = work, health, operation
+        self.has_come = False
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until the collective has finished or failed; on CUDA the current stream waits."""
+        self.before_wait()
         try:
             self._work.wait(timeout)
+            self.has_come = True
         except RuntimeError as error:
             self._health.fail(first_line(error))
         return True
@@ -160,6 +166,9 @@ class WaitedWork(QuietWork):
 
     def synchronize(self) -> None:
         self.wait()
+
+    def _source_rank(self) -> int:
+        return self._work._source_rank()
 
     def _arrived(self, future: "Tensors") -> list[torch.Tensor]:
         try:

@@ -34,7 +34,7 @@ from polyrhythm.runtime.collectives.shared.exchanges import Offer
 
 BACKEND = "polyrhythm"
 
-BETWEEN_TWO = ("send", "recv")
+BETWEEN_TWO = ("send", "recv", "recv_anysource")
 """These end with what the other one does, who may want to do something else before; gloo's end with a limit, too."""
 
 Tensors: TypeAlias = list[torch.Tensor]
@@ -240,6 +240,9 @@ class SwitchGroup(dist.ProcessGroup):
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> dist.Work:
         return self._run("recv", tensors, _nobody, tensors, source, tag, opts=None)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+        return self._run("recv_anysource", tensors, _nobody, tensors, tag, opts=None)
 
     def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
         self.launched_s = time.perf_counter()

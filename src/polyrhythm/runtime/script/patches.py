@@ -320,6 +320,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
     backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()
     ScriptGroup.alone, ScriptGroup.launched = staticmethod(script.collective), staticmethod(launched)
+    ScriptGroup.messaged = staticmethod(script.stalls.messaged)
     ScriptGroup.lives_on = staticmethod(lambda: script.is_handed_data)
 
     @functools.wraps(init_original)

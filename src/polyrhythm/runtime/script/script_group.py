@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 
 from polyrhythm.errors import GroupError, RefusalError
-from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork
+from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork, WaitedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
-from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
+from polyrhythm.runtime.collectives.switchable_group import BETWEEN_TWO, SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 BACKEND = "polyrhythm_script"
@@ -34,6 +34,9 @@ OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_ba
 
 FROM_ONE = ("broadcast", "scatter")
 """Collectives that give all ranks what one of them has."""
+
+ANYONE = -1
+"""In place of the rank from which something is received."""
 
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
@@ -48,11 +51,13 @@ class ScriptGroup(SwitchGroup):
         alone: told the name of each collective, what it writes into and whose values all get, if they get one rank's;
             whether this worker is to make it by itself.
         launched: given the handle of each that all make, and whether these are all ranks.
+        messaged: given the handle of what is sent to another rank or received from it, and that rank, or `ANYONE`.
         lives_on: whether a worker trains on what it is handed, so that it cannot go on without.
     """
 
     alone: Callable[[str, list[Tensor], int | None], bool] = staticmethod(lambda *_: False)
     launched: Callable[[dist.Work, bool], None] = staticmethod(lambda *_: None)
+    messaged: Callable[[dist.Work, int], None] = staticmethod(lambda *_: None)
     lives_on: Callable[[], bool] = staticmethod(lambda: False)
 
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
@@ -67,8 +72,14 @@ class ScriptGroup(SwitchGroup):
         elif hasattr(opts, "reduceOp"):
             reduce_alone(outputs, opts.reduceOp, self.size())
         return FinishedWork(outputs)
+        if name in BETWEEN_TWO and self.failure is not None:
+            raise lost(name, self.failure)
 
 
+            if name in BETWEEN_TWO:
+                other = ANYONE if name == "recv_anysource" else dist.get_global_rank(self, args[1])
+                ScriptGroup.messaged(work, other)
+                return work if name == "send" else AwaitedWork(work, self, name, outputs)
 class AwaitedWork(QuietWork):
     """A collective that brings what another rank has.
 
@@ -90,10 +101,8 @@ class AwaitedWork(QuietWork):
             GroupError: if it has failed, and the script would go on with whatever is in the memory.
         """
         self._work.wait(timeout)
-        if (failure := self._group.failure) and (ScriptGroup.lives_on() or receives_objects()):
-            raise GroupError(
-                f"{script_line()}: {self._name} brings nothing: what another rank has for it is lost ({failure})"
-            )
+        if (failure := self._group.failure) and (self._has_failed or ScriptGroup.lives_on() or receives_objects()):
+            raise lost(self._name, failure)
         return True
 
     def get_future(self) -> Any:
@@ -105,6 +114,11 @@ class AwaitedWork(QuietWork):
     def synchronize(self) -> None:
         self._work.synchronize()
 
+    @property
+    def _has_failed(self) -> bool:
+        """Whether it is a message, which without the one other rank is nothing, and has not come."""
+        return self._name in BETWEEN_TWO and not (isinstance(self._work, WaitedWork) and self._work.has_come)
+
 
 def receives_objects() -> bool:
     """Whether torch is about to read an object whose length it was to be told, from memory that nobody has written."""
@@ -113,6 +127,17 @@ def receives_objects() -> bool:
         frame = frame.f_back
     return frame is not None
 
+
+    def _source_rank(self) -> int:
+        return self._work._source_rank()
+
+
+def lost(name: str, failure: str) -> GroupError:
+    """The error of what another rank takes part in, which it cannot any more."""
+    if name == "send":
+        return GroupError(f"{script_line()}: send reaches nobody: another rank is lost ({failure})")
+    shown = name.removesuffix("_anysource")
+    return GroupError(f"{script_line()}: {shown} brings nothing: what another rank has for it is lost ({failure})")
 
 def await_others(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:
     """Wait until a collective is over; `look` is called as long as it is not, and `remind` for each second of that."""

@@ -1,0 +1,58 @@
+"""What a script sends from one rank to another, beside the collectives of all."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from polyrhythm.errors import GroupError
+from polyrhythm.runtime.script.script_group import ANYONE, BACKEND, ScriptGroup
+from polyrhythm.testing.processes import run_workers
+
+
+def messages(rank: int, port: int) -> dict[str, object]:
+    """Two of three ranks send something to the first; what each was told of that."""
+    launched: list[bool] = []
+    messaged: list[int] = []
+    ScriptGroup.launched = staticmethod(lambda _, for_all: launched.append(for_all))
+    ScriptGroup.messaged = staticmethod(lambda _, other: messaged.append(other))
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=3)
+    some = dist.new_group([0, 2])
+    given, got = torch.full((2,), float(rank)), torch.zeros(2)
+    came: list[object] = []
+    if rank == 1:
+        dist.send(given, 0)
+    elif rank == 2:
+        dist.send(given, 0, group=some)
+    else:
+        came += [dist.recv(got), got.tolist(), dist.recv(got, 2, group=some), got.tolist()]
+    dist.barrier()
+    return {"came": came, "messaged": messaged, "launched": launched}
+
+
+def test_a_message_is_no_collective_of_all_ranks() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    first, second, third = run_workers(messages, 3, store.port)
+    assert first["came"] == [1, [1.0, 1.0], 2, [2.0, 2.0]]
+    assert [each["messaged"] for each in (first, second, third)] == [[ANYONE, 2], [0], [0]]
+    assert {tuple(each["launched"]) for each in (first, second, third)} == {(True,)}
+
+
+def from_the_lost(rank: int, port: int) -> None:
+    """Receive from a rank that has ended, and send to it."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    dist.barrier()
+    if rank == 0:
+        with pytest.raises(GroupError, match=r"test_script_group.py:\d+: recv brings nothing: what another rank has"):
+            dist.recv(torch.zeros(2), 1)
+        with pytest.raises(GroupError, match="send reaches nobody: another rank is lost"):
+            dist.send(torch.zeros(2), 1)
+
+
+def test_a_message_of_a_rank_that_is_gone_is_no_message_of_zeros() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    run_workers(from_the_lost, 2, store.port)
