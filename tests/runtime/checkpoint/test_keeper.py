@@ -173,6 +173,26 @@ def test_one_that_is_being_written_is_not_the_one_that_is_asked_for(tmp_path: Pa
     checkpoints.close()
 
 
+def test_all_who_are_asked_to_end_have_one_last_checkpoint(tmp_path: Path) -> None:
+    """Under torchrun each worker asks for one; those who had it left while a second one was taken for the others."""
+    checkpoints, heard = under_way(tmp_path, members={0: None}), list[str]()
+    save: Mock = checkpoints._coordinator.save  # type: ignore[assignment]
+    checkpoints.keep(snapshot(1))
+    checkpoints.take(heard.append, last=True)
+    save.assert_not_called()  # that of before is nobody's last
+    write(checkpoints, 1)
+    save.assert_called_once()
+    checkpoints.take(heard.append, last=True)
+    checkpoints.keep(snapshot(2))
+    checkpoints.take(heard.append, last=True)
+    assert heard == []
+    save.reset_mock()
+    write(checkpoints, 2)
+    assert heard == ["", "", ""]
+    save.assert_not_called()
+    checkpoints.close()
+
+
 def test_nor_is_one_that_the_disk_is_yet_to_have(tmp_path: Path) -> None:
     checkpoints, heard, held = under_way(tmp_path, members={0: None}), list[str](), Event()
     keeper = checkpoints._keeper

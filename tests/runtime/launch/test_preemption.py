@@ -341,6 +341,23 @@ def test_where_no_launcher_has_a_last_checkpoint_kept_the_worker_does() -> None:
     assert did == ["keep", "leave"]
 
 
+def test_a_worker_that_cannot_ask_for_a_last_checkpoint_ends_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    left = threading.Event()
+
+    def keep() -> None:
+        raise OSError("too many open files")
+
+    watch = TerminationWatch(left.set, JobConfig(job="last", checkpoint="kept"), keep)
+    watch.start()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left.wait(60)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    said = "no last checkpoint could be asked for (OSError: too many open files); this worker ends without\n"
+    assert capsys.readouterr().err == f"polyrhythm: {said}"
+
+
 def test_a_forked_process_is_ended_as_ever() -> None:
     watch = TerminationWatch(lambda: None, JobConfig(job="watched"))
     watch.start()

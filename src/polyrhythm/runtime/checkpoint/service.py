@@ -142,11 +142,13 @@ class JobCheckpoints:
             snapshots = self._coordinator.snapshots
             self._loop.call_from_thread(lambda: keeper.saved(worker, message, snapshots.number))
 
-    def take(self, tell: Callable[[str], None]) -> None:
+    def take(self, tell: Callable[[str], None], last: bool = False) -> None:
         """Take a checkpoint that has all that is processed by now.
 
         Args:
             tell: is called once it is kept, or could not be, with the reason.
+            last: whether one will do that is being kept as another one has asked: all who are asked to end ask, some a
+                moment later, and those before them would leave in the midst of a second one.
 
         Raises:
             UsageError: if there is nothing to be kept, or nowhere.
@@ -159,6 +161,10 @@ class JobCheckpoints:
             raise UsageError("its script keeps snapshots of its own, with which the job's checkpoints begin")
         if self._coordinator.job.epoch < 0:
             raise UsageError("it has not begun to train; ask again in a second")
+        under_way = max(self._due, default=None) if last else None
+        if under_way is not None and self._due[under_way]:
+            self._due[under_way].append(tell)
+            return
         self._asking.append(tell)
         self._save_if_asked()
 

@@ -110,7 +110,7 @@ class ControlAcceptor:
                 self._switch(message)
             elif isinstance(message, TakeCheckpoint):
                 self._asked("for a checkpoint", message.by)
-                self._job.checkpoints.take(self._tell)
+                self._job.checkpoints.take(self._tell, message.last)
             else:
                 self._steer(message)
                 self._channel.send(status_of(self._job, message.after if isinstance(message, AskStatus) else 0))

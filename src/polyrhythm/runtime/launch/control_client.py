@@ -75,14 +75,14 @@ def absent(address: Address, rank: int, patience_s: float = PATIENCE_S) -> Statu
     return ask(address, Absent(rank), patience_s)
 
 
-def take_checkpoint(address: Address, patience_s: float, by: str = "") -> Status:
-    """Have a job take a checkpoint, and wait until it is kept.
+def take_checkpoint(address: Address, patience_s: float, by: str = "", last: bool = False) -> Status:
+    """Have a job take a checkpoint, and wait until it is kept; `last` if whoever asks ends after that.
 
     Raises:
         UnreachableError: if that takes longer.
         UsageError: if it keeps none, could not, or has ended before.
     """
-    state = ask(address, TakeCheckpoint(by), patience_s)
+    state = ask(address, TakeCheckpoint(by, last), patience_s)
     if state.ended:
         raise UsageError(f"job {address.job} has ended before a checkpoint was kept: {state.ended}")
     return state
@@ -93,7 +93,7 @@ def keep_last(address: Address, limit_s: float) -> None:
     with suppress(PolyrhythmError):  # such as: it keeps none
         status(address, ANSWER_S)
         try:
-            take_checkpoint(address, limit_s)
+            take_checkpoint(address, limit_s, last=True)
         except UnreachableError:
             say(f"no checkpoint was kept within {limit_s:g} s; workers end without")
 

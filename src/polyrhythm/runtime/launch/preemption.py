@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import ClassVar, Literal
 
+from polyrhythm.lines import say
 from polyrhythm.runtime.wire.job_config import JobConfig
 
 ENDING = "POLYRHYTHM_ENDING"
@@ -114,7 +115,12 @@ class TerminationWatch:
 
     def _wait(self) -> None:
         if ENDING not in os.environ:
-            self._keep()
+            try:
+                self._keep()
+            except Exception as error:  # whatever it is, the process ends as it was asked to
+                say(
+                    f"no last checkpoint could be asked for ({type(error).__name__}: {error}); this worker ends without"
+                )
         while not self._may_leave():
             time.sleep(POLL_S)
         if not self._stopped:

@@ -39,9 +39,10 @@ class DrainWorker(ControlMessage):
 
 
 class TakeCheckpoint(ControlMessage):
-    """Take a checkpoint now; the answer comes when it is kept. `by` says who asks."""
+    """Take a checkpoint now; the answer comes when it is kept. `by` says who asks, `last` that those end after it."""
 
     by: Annotated[str, msgspec.Meta(max_length=MOST_SPEC)] = ""
+    last: bool = False
 
 
 class EndJob(ControlMessage):
