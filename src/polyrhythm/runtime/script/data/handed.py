@@ -11,12 +11,18 @@ import torch.distributed as dist
 from torch.nn.parallel import distributed
 
 from polyrhythm.errors import GroupError
+from polyrhythm.lines import say
 from polyrhythm.runtime.script.data.step_loop import InnerLoop, standing
+from polyrhythm.runtime.script.notices import script_line
 from polyrhythm.runtime.script.script_group import ScriptGroup
 
 READS_NOT = "reads not"
 
-TOLD_WITHIN_S = 30.0
+PATIENCE_S = 30.0
+"""After which it is said for whom a rank waits; ranks without DistributedDataParallel may begin at different times."""
+
+SHORTEST_S, LONGEST_S = 0.001, 0.1
+"""Pauses between two looks whether all have told; each is twice as long as that before."""
 
 
 class HandedData:
@@ -93,15 +99,27 @@ class HandedData:
 
 
 def all_told(group: ScriptGroup, keys: list[str]) -> bool:
-    """Whether all ranks say so within some time, in which they come from the step's exchange to its end."""
-    until_s = time.monotonic() + TOLD_WITHIN_S
+    """Whether all ranks say so, as long as none is lost, and within the limit of a collective."""
+    begun_s, pause_s, said, limit_s = time.monotonic(), SHORTEST_S, False, group.timeout.total_seconds()
     while not group.store.check(keys):
         if group.failure is not None:
             return False
-        if time.monotonic() > until_s:
-            raise GroupError(f"not all ranks have ended the first step within {TOLD_WITHIN_S:g} s of this one")
-        time.sleep(0.002)
+        waited_s = time.monotonic() - begun_s
+        if waited_s > limit_s:
+            raise GroupError(f"not all ranks have ended the first step within {limit_s:g} s of this one")
+        if waited_s > PATIENCE_S and not said:
+            said = True
+            tell_late(group, keys)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_S)
     return True
+
+
+def tell_late(group: ScriptGroup, keys: list[str]) -> None:
+    """Say for whom all others wait, as the first of these."""
+    late = [rank for rank, key in enumerate(keys) if not group.store.check([key])]
+    if group.rank() == min(set(range(len(keys))) - {*late}, default=0):
+        say(f"{script_line()}: rank {group.rank()} waits until all have made their first step; {late} have not")
 
 
 def within_wrapper(frame: FrameType) -> bool:
