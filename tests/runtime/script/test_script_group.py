@@ -1,11 +1,13 @@
 """What a script sends from one rank to another, beside the collectives of all."""
 
+import warnings
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import HashStore, TCPStore
+from torch.distributed import distributed_c10d
 
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.script_group import ANYONE, BACKEND, ScriptGroup
@@ -56,3 +58,11 @@ def from_the_lost(rank: int, port: int) -> None:
 def test_a_message_of_a_rank_that_is_gone_is_no_message_of_zeros() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     run_workers(from_the_lost, 2, store.port)
+
+
+def test_torchs_checkpoints_find_a_device_in_the_group() -> None:
+    """`async_save` wants a group for the CPU, and a state is loaded by the device of the group."""
+    group = ScriptGroup(HashStore(), 0, range(1))
+    assert torch.device("cpu") in group._device_types
+    with warnings.catch_warnings(action="ignore"):
+        assert distributed_c10d._get_pg_default_device(group) == torch.device("cpu")

@@ -309,7 +309,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     def launched(work: dist.Work, for_all: bool) -> None:
         if for_all:
             script.stalls.launched(work)
-        if script.session is None:
+        if script.session is None or script.aside:
             return
         if for_all:
             script.session.collective()

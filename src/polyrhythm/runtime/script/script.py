@@ -89,6 +89,10 @@ class AdaptedScript(ScriptFacts):
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         return self._training.collective(name, outputs, source)
 
+    @property
+    def aside(self) -> bool:
+        return self._training.aside
+
     def asks_state(self) -> None:
         if self.session is not None and not asked_by_us():
             self._training.asks_state()

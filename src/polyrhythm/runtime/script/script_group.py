@@ -60,11 +60,26 @@ class ScriptGroup(SwitchGroup):
     messaged: Callable[[dist.Work, int], None] = staticmethod(lambda *_: None)
     lives_on: Callable[[], bool] = staticmethod(lambda: False)
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """As torch's own groups have it, where `torch.distributed.checkpoint` looks for one that it can use."""
+        return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """What torch would set limits of: none that it knows."""
+        return self
+
     def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
         for_all = self.size() == dist.get_world_size()
         source = opts.rootRank if name in FROM_ONE else None
+        if name in BETWEEN_TWO and self.failure is not None:
+            raise lost(name, self.failure)
         if not ScriptGroup.alone(name, outputs, source if for_all else None):
             work = super()._run(name, outputs, fill, *args, opts=opts)
+            if name in BETWEEN_TWO:
+                other = ANYONE if name == "recv_anysource" else dist.get_global_rank(self, args[1])
+                ScriptGroup.messaged(work, other)
+                return work if name == "send" else AwaitedWork(work, self, name, outputs)
             ScriptGroup.launched(work, for_all)
             return work if source in (None, self.rank()) else AwaitedWork(work, self, name, outputs)
         if fill is not None:
@@ -72,14 +87,8 @@ class ScriptGroup(SwitchGroup):
         elif hasattr(opts, "reduceOp"):
             reduce_alone(outputs, opts.reduceOp, self.size())
         return FinishedWork(outputs)
-        if name in BETWEEN_TWO and self.failure is not None:
-            raise lost(name, self.failure)
 
 
-            if name in BETWEEN_TWO:
-                other = ANYONE if name == "recv_anysource" else dist.get_global_rank(self, args[1])
-                ScriptGroup.messaged(work, other)
-                return work if name == "send" else AwaitedWork(work, self, name, outputs)
 class AwaitedWork(QuietWork):
     """A collective that brings what another rank has.
 
@@ -105,6 +114,11 @@ class AwaitedWork(QuietWork):
             raise lost(self._name, failure)
         return True
 
+    @property
+    def _has_failed(self) -> bool:
+        """Whether it is a message, which without the one other rank is nothing, and has not come."""
+        return self._name in BETWEEN_TWO and not (isinstance(self._work, WaitedWork) and self._work.has_come)
+
     def get_future(self) -> Any:
         return self._work.get_future()
 
@@ -113,20 +127,6 @@ class AwaitedWork(QuietWork):
 
     def synchronize(self) -> None:
         self._work.synchronize()
-
-    @property
-    def _has_failed(self) -> bool:
-        """Whether it is a message, which without the one other rank is nothing, and has not come."""
-        return self._name in BETWEEN_TWO and not (isinstance(self._work, WaitedWork) and self._work.has_come)
-
-
-def receives_objects() -> bool:
-    """Whether torch is about to read an object whose length it was to be told, from memory that nobody has written."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not frame.f_code.co_name.endswith("_object_list"):
-        frame = frame.f_back
-    return frame is not None
-
 
     def _source_rank(self) -> int:
         return self._work._source_rank()
@@ -138,6 +138,15 @@ def lost(name: str, failure: str) -> GroupError:
         return GroupError(f"{script_line()}: send reaches nobody: another rank is lost ({failure})")
     shown = name.removesuffix("_anysource")
     return GroupError(f"{script_line()}: {shown} brings nothing: what another rank has for it is lost ({failure})")
+
+
+def receives_objects() -> bool:
+    """Whether torch is about to read an object whose length it was to be told, from memory that nobody has written."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_name.endswith("_object_list"):
+        frame = frame.f_back
+    return frame is not None
+
 
 def await_others(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:
     """Wait until a collective is over; `look` is called as long as it is not, and `remind` for each second of that."""

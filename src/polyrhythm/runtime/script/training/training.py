@@ -1,6 +1,7 @@
 """One training of a script, from its warm-up step to the end of its session."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -43,6 +44,8 @@ class Training:
         self._pass_ends = PassEnds()
         self._own_values = OwnValues()
         self._handed = HandedData(script.trainings)
+        self._thread = 0
+        """In which the script makes its steps."""
         self._stepping: Optimizer | None = None
         """Which optimizer is within its step; one that it wraps steps as a part of it."""
         self._stepped_within = False
@@ -128,6 +131,7 @@ class Training:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
         if self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
+        self._thread = threading.get_ident()
         self._step_loop.stepped(sys._getframe(1))
         self._handed.stepped(sys._getframe(1), self.warm_up.reads)
         self._pass_ends.stepped(sys._getframe(1))
@@ -178,6 +182,8 @@ class Training:
 
     def collective(self, name: str, outputs: list[Tensor], source: int | None) -> bool:
         """Whether this worker makes a collective by itself, as the others are elsewhere in their loops."""
+        if self.aside:
+            return False
         self._leave_loop(sys._getframe(1))
         is_open = self.session is not None and self._is_open()
         self._handed.collective(source, sys._getframe(1))
@@ -187,6 +193,15 @@ class Training:
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
         return True
+
+    @property
+    def aside(self) -> bool:
+        """Whether another thread of the script runs this than its steps, as one that writes a checkpoint meanwhile.
+
+        Threads in which torch computes gradients belong to the steps.
+        """
+        own = isinstance(threading.current_thread(), threading._DummyThread)
+        return self._thread not in (0, threading.get_ident()) and not own
 
     def asks_state(self) -> None:
         """The script asks for a model's parameters, perhaps those of the end of its epoch."""
