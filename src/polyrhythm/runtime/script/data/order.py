@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -50,9 +51,14 @@ def deals_out(loader: DataLoader[Any], distributed: bool) -> bool:
     if not distributed:
         whole = not getattr(sampler, "replacement", False) and getattr(sampler, "_num_samples", None) is None
         return type(sampler) in (RandomSampler, SequentialSampler) and whole
-    return isinstance(sampler, DistributedSampler) and (
+    return (isinstance(sampler, DistributedSampler) and splits_among_ranks(sampler)) and (
         type(sampler) is DistributedSampler or probed(sampler, len(loader.dataset)) is not None  # type: ignore[arg-type]
     )
+
+
+def splits_among_ranks(sampler: DistributedSampler[Any]) -> bool:
+    """Whether each rank has a part; else several have the same, as ranks of one model, or all have everything."""
+    return (sampler.num_replicas, sampler.rank) == (dist.get_world_size(), dist.get_rank())
 
 
 def probed(sampler: DistributedSampler[Any], samples: int) -> list[int] | None:
