@@ -133,6 +133,8 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws_seed = False
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
         self._terms = terms_of(loader.dataset, dealt)
+        if dealt is None and isinstance(loader.sampler, DistributedSampler) and loader.sampler.drop_last:
+            self._samples = loader.sampler.total_size
         if loader.drop_last:
             width = workers * loader.batch_size
             self._samples -= self._samples % width
