@@ -138,6 +138,11 @@ class LaneExchange(ScriptExchange):
         for lane in self.lanes:
             lane.last = wanted
 
+    def share_buffers(self) -> None:
+        """Unless each rank keeps its own, as the script has told DistributedDataParallel."""
+        if any(lane.options.get("broadcast_buffers", True) for lane in self.lanes):
+            super().share_buffers()
+
 
 class StepExchange(ScriptExchange):
     """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""

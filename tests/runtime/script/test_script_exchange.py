@@ -1,0 +1,36 @@
+"""What the ranks of a script exchange beside gradients."""
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import nn
+
+from polyrhythm.runtime.script import script_exchange
+from polyrhythm.runtime.script.script_exchange import LaneExchange
+from polyrhythm.runtime.script.wrapper import Lane
+
+
+class Exchange(LaneExchange):
+    """In synchronous mode, among members that are all there."""
+
+    failure = generation = None  # type: ignore[assignment]
+
+    def __init__(self, lanes: list[Lane]) -> None:
+        self.lanes, self.reduces = lanes, True
+        self._replica = Mock(floating=[torch.zeros(1)], counters=[])
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [([{}], True), ([{"broadcast_buffers": False}], False), ([{"broadcast_buffers": False}, {}], True)],
+)
+def test_a_rank_keeps_its_own_buffers_where_the_script_wants_that(
+    monkeypatch: pytest.MonkeyPatch, options: list[dict[str, Any]], shared: bool
+) -> None:
+    """As a queue of what it has seen; at the end of an epoch all had that of the first rank."""
+    handed: list[Any] = []
+    monkeypatch.setattr(script_exchange, "hand_over_tensors", lambda *given: handed.append(given))
+    Exchange([Lane(nn.BatchNorm1d(1), each) for each in options]).share_buffers()
+    assert bool(handed) == shared
