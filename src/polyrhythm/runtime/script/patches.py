@@ -349,12 +349,15 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
     @functools.wraps(backend_original)
     def get_backend(group: Any = None) -> str:
         found = backend_original(group)
-        return names.get(found, found)
+        return getattr(group, "asked_backend", None) or names.get(found, found)
 
     @functools.wraps(new_original)
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         ours = BACKEND in names and not asked_by_us()
-        return new_original(ranks, timeout, None if ours else backend, *args, **kwargs)
+        made = new_original(ranks, timeout, None if ours else backend, *args, **kwargs)
+        if ours and isinstance(made, ScriptGroup):
+            made.asked_backend = backend
+        return made
 
     replaced = {"init_process_group": init, "destroy_process_group": destroy}
     for module in (dist, distributed_c10d):

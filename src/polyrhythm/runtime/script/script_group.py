@@ -53,12 +53,14 @@ class ScriptGroup(SwitchGroup):
         launched: given the handle of each that all make, and whether these are all ranks.
         messaged: given the handle of what is sent to another rank or received from it, and that rank, or `ANYONE`.
         lives_on: whether a worker trains on what it is handed, so that it cannot go on without.
+        asked_backend: what the script has asked for; none: that of its default group.
     """
 
     alone: Callable[[str, list[Tensor], int | None], bool] = staticmethod(lambda *_: False)
     launched: Callable[[dist.Work, bool], None] = staticmethod(lambda *_: None)
     messaged: Callable[[dist.Work, int], None] = staticmethod(lambda *_: None)
     lives_on: Callable[[], bool] = staticmethod(lambda: False)
+    asked_backend: str | None = None
 
     @property
     def _device_types(self) -> list[torch.device]:
