@@ -4,12 +4,11 @@ import atexit
 import io
 import os
 import sys
-import threading
 from typing import NoReturn
 
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.launch.forked import fork_workers
-from polyrhythm.runtime.script.bootstrap import main
+from polyrhythm.runtime.script.bootstrap import end_threads, main
 
 
 def write_lines() -> None:
@@ -25,9 +24,7 @@ def leave(code: int) -> NoReturn:
     Threads of a process group that has failed may still wait, and then C++'s way out aborts the process (seen under
     load: "terminate called without an active exception"), although the script has ended well.
     """
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    end_threads()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

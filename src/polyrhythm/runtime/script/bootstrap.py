@@ -4,6 +4,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,9 +61,18 @@ def main(arguments: Sequence[str]) -> int:
         script.close(*((type(error), error) if failed else ()))
         raise
     script.close()
+    end_threads()
     if is_initialized():
         dist.destroy_process_group()
     return 0
+
+
+def end_threads() -> None:
+    """Wait for the script's threads as Python does at its end: what they write meanwhile may need its group.
+
+    It tells executors first that nothing more comes, whose threads would wait for that.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
 
 
 def is_interrupt(error: BaseException) -> bool:
