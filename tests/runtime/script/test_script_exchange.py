@@ -10,6 +10,7 @@ from torch import nn
 from polyrhythm.runtime.script import script_exchange
 from polyrhythm.runtime.script.script_exchange import LaneExchange
 from polyrhythm.runtime.script.wrapper import Lane
+from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 
 
 class Exchange(LaneExchange):
@@ -34,3 +35,18 @@ def test_a_rank_keeps_its_own_buffers_where_the_script_wants_that(
     monkeypatch.setattr(script_exchange, "hand_over_tensors", lambda *given: handed.append(given))
     Exchange([Lane(nn.BatchNorm1d(1), each) for each in options]).share_buffers()
     assert bool(handed) == shared
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, 7.0), ({"broadcast_buffers": False}, 3.0)])
+def test_nor_does_it_take_those_of_the_first_rank_as_the_session_begins(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kept: float
+) -> None:
+    """Only then: after a rollback its own may be what the job goes back from."""
+    exchange = Exchange([Lane(nn.BatchNorm1d(1), options)])
+    (buffer,) = exchange._replica.floating
+    monkeypatch.setattr(DDPExchange, "agree", lambda *_: buffer.fill_(7.0))
+    buffer.fill_(3.0)
+    exchange.agree([0, 1], [0])
+    assert buffer.item() == kept
+    exchange.agree([0, 1], [0])
+    assert buffer.item() == 7.0

@@ -94,6 +94,7 @@ class LaneExchange(ScriptExchange):
     """Synchronous mode through the script's own DistributedDataParallel instead of behind the model's forward."""
 
     lanes: Sequence[Lane]
+    _has_agreed = False
 
     def part(self) -> None:
         super().part()
@@ -139,9 +140,23 @@ class LaneExchange(ScriptExchange):
             lane.last = wanted
 
     def share_buffers(self) -> None:
-        """Unless each rank keeps its own, as the script has told DistributedDataParallel."""
-        if any(lane.options.get("broadcast_buffers", True) for lane in self.lanes):
+        if not self._keeps_buffers:
             super().share_buffers()
+
+    def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
+        """The warm-up step has left all with the same parameters, but for buffers that each rank keeps."""
+        first, self._has_agreed = not self._has_agreed, True
+        own = [*self._replica.floating, *self._replica.counters] if first and self._keeps_buffers else []
+        values = [buffer.clone() for buffer in own]
+        super().agree(members, contributors)
+        with torch.no_grad():
+            for buffer, value in zip(own, values, strict=True):
+                buffer.copy_(value)
+
+    @property
+    def _keeps_buffers(self) -> bool:
+        """Whether each rank has its own, as the script has told DistributedDataParallel."""
+        return not any(lane.options.get("broadcast_buffers", True) for lane in self.lanes)
 
 
 class StepExchange(ScriptExchange):
