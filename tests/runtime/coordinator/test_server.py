@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import start_coordinator
-from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.connection import Channel, listen
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.handshake import join
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
+from polyrhythm.runtime.wire.recovery.removed import REMOVED, tell_removed
 from polyrhythm.runtime.wire.shard_protocol import Hello, Rejected, Role
 from tests.runtime.jobs import job
 from tests.runtime.wire.test_connection import Log
@@ -71,6 +73,32 @@ def test_a_switch_before_the_first_worker_is_not_forgotten() -> None:
     server._adopt(server.config)
     assert server.coordinator.next_policy == parse_policy("asp")
     server.run()
+
+
+def test_whoever_was_removed_does_not_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REMOVED, str(tmp_path / "removed"))
+    server = make_server(patience_s=0.0)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(ours, msgspec.msgpack.Decoder(Rejected), "worker 1")
+        tell_removed(1)
+        with pytest.raises(UsageError, match="rank 1 was removed from this job"):
+            server._admit_worker(channel, Hello(server.config.job, "worker", 1))
+        channel.close()
+    server.run()
+
+
+def test_the_end_is_said_once_however_many_come_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    server = make_server(patience_s=0.0)
+    server.give_up("[0] came too late")
+    ours, theirs = socket.socketpair()
+    with theirs:
+        server.channels[1] = Channel(ours, msgspec.msgpack.Decoder(Rejected), "worker 1")
+        server.give_up("[0, 1] came too late")
+        assert b"[0] came too late" in theirs.recv(4096)
+        server.channels.pop(1).close()
+    server.run()
+    assert [text for text in caplog.messages if "came too late" in text] == ["[0] came too late"]
 
 
 def join_as(role: Role, name: str) -> None:

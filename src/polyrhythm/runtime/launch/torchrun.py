@@ -47,6 +47,7 @@ from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.recovery.removed import REMOVED
 from polyrhythm.runtime.wire.setting_values import check_job_name
 from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
 from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
@@ -190,7 +191,7 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
         check_outputs(shown)
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
     with ports as kept, ExitStack() as files:
-        for variable in (SAID, JOINED, STATUSES, ENDING):
+        for variable in (SAID, JOINED, STATUSES, ENDING, REMOVED):
             files.enter_context(file_in_memory(variable))
         codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))
