@@ -51,6 +51,7 @@ from polyrhythm.runtime.wire.recovery.removed import REMOVED
 from polyrhythm.runtime.wire.setting_values import check_job_name
 from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
 from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
+from polyrhythm.telemetry.folders import remove_left
 from polyrhythm.training.divergence import DIVERGED
 
 PATIENCE_S = 7 * 86400.0
@@ -189,8 +190,10 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
         check_watch(shown)
     if not plan.node.rank:
         check_outputs(shown)
+    remove_left()
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
     with ports as kept, ExitStack() as files:
+        files.callback(remove_left)  # those of workers that were killed
         for variable in (SAID, JOINED, STATUSES, ENDING, REMOVED):
             files.enter_context(file_in_memory(variable))
         codes = run_workers(plan, kept, fork)
