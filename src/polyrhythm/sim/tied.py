@@ -11,7 +11,7 @@ from functools import cache, partial
 from multiprocessing import current_process
 from typing import Final, TypeVar
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 LOOK_S: Final = 0.5
 
@@ -19,7 +19,7 @@ OF_JOBLIB: Final = "LokyProcess"
 """How the names of such processes begin; who computes on a cluster is not ours to end."""
 
 
-def tied(function: Callable[..., Result]) -> Callable[..., Result]:
+def tied(function: Callable[..., CallResult]) -> Callable[..., CallResult]:
     """The function as `joblib.delayed` is to have it.
 
     >>> tied(max)(3, 4)
@@ -28,7 +28,7 @@ def tied(function: Callable[..., Result]) -> Callable[..., Result]:
     return partial(call, os.getpid(), function)
 
 
-def call(caller: int, function: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+def call(caller: int, function: Callable[..., CallResult], *args: object, **kwargs: object) -> CallResult:
     if current_process().name.startswith(OF_JOBLIB):
         follow(caller)
     return function(*args, **kwargs)
