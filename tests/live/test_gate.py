@@ -39,9 +39,10 @@ def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(
-        app({**scope, "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9)}, receive, send)
-    )
+    async def run() -> None:
+        await app({**scope, "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9)}, receive, send)
+
+    asyncio.run(run())
     body = b"".join(message.get("body", b"") for message in sent[1:]).decode()
     return sent[0]["status"], body, {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 

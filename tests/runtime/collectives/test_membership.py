@@ -110,7 +110,7 @@ def questions(rank: int, port: int) -> list[str]:
             asked.append("wait")
             super().wait(*arguments)
 
-    membership.PrefixStore = hierarchy.PrefixStore = Counted  # type: ignore[misc]
+    membership.PrefixStore = hierarchy.PrefixStore = Counted  # type: ignore[attr-defined]
     generation = membership.Generation(TCPStore("127.0.0.1", port, is_master=False), "all", range(3), rank)
     until_here = [*asked]
     generation.close()
@@ -138,7 +138,7 @@ def survivor(rank: int, port: int) -> tuple[str, float, str | None]:
     assert isinstance(group, SwitchGroup)
     group.bind(store, rank)
     if rank == 2:
-        GlooSockets.meet = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        GlooSockets.meet = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
     else:
         threading.Thread(target=abort_when_told, args=(group, port)).start()
     with pytest.raises(GroupError) as told:

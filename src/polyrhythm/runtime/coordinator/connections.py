@@ -205,6 +205,12 @@ def open_store(addresses: Sequence[str]) -> TCPStore:
     return TCPStore(own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
+def end_unbegun(job: Steered, why: str) -> None:
+    """Somebody could not be let in. A job that waits for its workers may wait for them; one that has them goes on."""
+    if job.coordinator.job.epoch < 0:
+        job.give_up(why)
+
+
 class LastWord:
     """What ends a job for everyone. It is said once, and those hear the same for whom it ends for another reason."""
 

@@ -21,7 +21,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, LastWord, open_store
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, LastWord, end_unbegun, open_store
 from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
@@ -288,7 +288,8 @@ class CoordinatorServer:
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Heard)
         for sock in listeners:
-            Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
+            whose = self.config.job, self.config.token, decoder
+            Acceptor(self.loop, sock, *whose, self._admit, partial(end_unbegun, self))
 
     def _admit(
         self, channel: Channel, hello: Hello
