@@ -22,7 +22,7 @@ from polyrhythm.errors import REFUSED, PolicyError, UnreachableError, UsageError
 from polyrhythm.lines import SAID, say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.counts import check_room, read_processes
+from polyrhythm.runtime.launch.counts import check_open_files, check_room, read_processes
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
@@ -189,6 +189,7 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     if shown.watched:
         check_watch(shown)
     if not plan.node.rank:
+        check_open_files(shown.workers)
         check_outputs(shown)
     remove_left()
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
