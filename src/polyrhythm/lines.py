@@ -1,9 +1,13 @@
 """Lines for whoever has started the program."""
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
+
+with contextlib.suppress(ImportError):  # not every system has it
+    import resource  # here, as it is needed when no file can be opened
 
 SAID = "POLYRHYTHM_SAID"
 """Environment variable of the processes of a host with a file of what they have said, so that one says it for all."""
@@ -22,6 +26,24 @@ def say(*lines: str) -> None:
         return
     with contextlib.suppress(OSError):
         print("".join(f"polyrhythm: {line}\n" for line in lines), end="", file=sys.stderr)
+
+
+TOO_MANY = errno.EMFILE, errno.ENFILE
+"""Errors of a system that opens no more files for a process, or for all."""
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, and the remedy if it opens no more files.
+
+    >>> reason_of(OSError(errno.ENFILE, "Too many open files in system"))
+    'too many open files on this host; raise fs.file-max'
+    """
+    if error.errno == errno.ENFILE:
+        return "too many open files on this host; raise fs.file-max"
+    if error.errno == errno.EMFILE:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"too many open files: a process has at most {most} here; raise ulimit -n, or use fewer workers"
+    return error.strerror or str(error)
 
 
 def first_to_say(text: str) -> bool:

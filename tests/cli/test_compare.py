@@ -160,6 +160,7 @@ def test_a_failing_policy_is_one_line_and_the_others_are_kept(call: Call, timing
         (["uniform", "--set", "training.learning_rat=3"], "learning_rate"),
         (["uniform", "--timing-only", "--target", "0.9"], "--target 0.9 needs a model, and --timing-only trains none"),
         (["uniform", "--timing-only", "--set", "training.epochs=x"], "--set training.epochs says how to train, and"),
+        (["uniform", "--set", "workload.samples=640"], "--set workload.samples is for runs without training, and"),
         (["uniform", "--time-scale", "2"], "--time-scale is for real workers, as with --on local; leave it out"),
         (["uniform", "--set", "training.data=x"], "training.data 'x' is not read by task digits"),
         (["uniform", "--set", "training.tokens=word"], "training.tokens 'word' goes with task text, not digits"),

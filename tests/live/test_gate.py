@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from polyrhythm.live.app import metrics_app
 from polyrhythm.live.gate import MAX_BODY, Gate
 
 HERE = {"host": "127.0.0.1:80"}
@@ -24,7 +26,7 @@ APP = Gate(Starlette(routes=[Route("/state", echo), Route("/switch", echo, metho
 
 
 def ask(
-    path: str, method: str = "GET", headers: Mapping[str, str] = HERE, app: Gate = APP
+    path: str, method: str = "GET", headers: Mapping[str, str] = HERE, app: ASGIApp = APP
 ) -> tuple[int, str, dict[str, str]]:
     """Status, text and headers of an answer, without a socket."""
     sent: list[dict[str, Any]] = []
@@ -37,9 +39,10 @@ def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(
-        app({**scope, "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9)}, receive, send)
-    )
+    async def run() -> None:
+        await app({**scope, "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9)}, receive, send)
+
+    asyncio.run(run())
     body = b"".join(message.get("body", b"") for message in sent[1:]).decode()
     return sent[0]["status"], body, {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
@@ -50,6 +53,15 @@ def test_with_the_key_the_application_answers_and_does_not_see_it() -> None:
     assert headers["referrer-policy"] == "no-referrer"
     assert "default-src 'none'" in headers["content-security-policy"]
     assert ask("/secret/switch", "POST", JSON)[0] == 200
+
+
+def test_metrics_need_no_key_and_are_for_no_other_site() -> None:
+    app = metrics_app(cast(Any, None), "127.0.0.1")
+    assert ask("/", app=app)[:2] == (404, "The metrics are at /metrics.\n")
+    for foreign in ({"host": "rebound.example"}, {**HERE, "sec-fetch-site": "cross-site"}):
+        assert ask("/metrics", headers=foreign, app=app)[0] == 403
+    anywhere = metrics_app(cast(Any, None), "0.0.0.0")
+    assert ask("/", headers={"host": "node7:9000"}, app=anywhere)[0] == 404
 
 
 @pytest.mark.parametrize(

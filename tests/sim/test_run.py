@@ -253,6 +253,8 @@ SEVERAL: list[tuple[dict[str, Any], str]] = [
     ({"policies": "bsp"}, r"policies must be a list, as in \['bsp', 'ssp:3'\], but got 'bsp'"),
     ({"policies": parse_policy("bsp")}, r"policies must be a list, as in \['bsp', 'ssp:3'\], but got BSP\(\)"),
     ({"policies": ["bsp", None]}, "a policy is a spec, such as 'ssp:3', or a Policy, but got None"),
+    ({"policies": []}, r"policies is empty; give at least one, as in \['bsp', 'ssp:3'\]"),
+    ({"seeds": ()}, r"seeds is empty; give at least one, as in \[0, 1, 2\]"),
     ({"seeds": 3}, r"seeds must be a list, as in \[0, 1, 2\], but got 3"),
     ({"seeds": "12"}, r"seeds must be a list, as in \[0, 1, 2\], but got '12'"),
     ({"seeds": [-1]}, "each of seeds must be a whole number from 0 to 4294967295 but got -1"),

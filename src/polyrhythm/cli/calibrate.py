@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_fi
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
+from polyrhythm.telemetry.folders import temporary_folder
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def measured(wanted: Wanted) -> "Costs":
     assert scenario.training is not None, "check_playable has seen it"
     training = msgspec.structs.replace(scenario.training, epochs=wanted.epochs, samples=None)
     steady = msgspec.structs.replace(scenario, faults=Faults(), training=training)
-    with TemporaryDirectory(prefix="polyrhythm-") as folder:
+    with temporary_folder() as folder:
         runs = wanted.experiment(steady, [STEPS, ALL_REDUCE, MESSAGES], [SEED])
         compare_on_workers(runs, results, Path(folder), wanted.time_scale)
         for run in results:

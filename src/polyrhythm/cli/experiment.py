@@ -1,7 +1,6 @@
 """Runs the policies of a command, shows how far they are, and hands on what came out."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from polyrhythm.lines import say
 from polyrhythm.policies import SelSync, parse_policy
 from polyrhythm.report.facts import troubles
 from polyrhythm.report.table import rows
+from polyrhythm.telemetry.folders import temporary_folder
 from polyrhythm.telemetry.result import RunResult
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def trace_folder(outputs: Outputs) -> Iterator[Path | None]:
     if not outputs.need_traces:
         yield outputs.trace
         return
-    with tempfile.TemporaryDirectory(prefix="polyrhythm-") as folder:
+    with temporary_folder() as folder:
         yield Path(folder)
 
 

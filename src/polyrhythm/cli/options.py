@@ -130,7 +130,20 @@ def read_scenario(
     for key in values:
         if timing_only and key.startswith("training."):
             raise UsageError(f"--set {key} says how to train, and --timing-only trains nothing; leave one of them out")
-    return load_scenario(name, values | {"training": "none"} if timing_only else values)
+    scenario = load_scenario(name, values | {"training": "none"} if timing_only else values)
+    if scenario.training is not None:
+        refuse_unprocessed(values)
+    return scenario
+
+
+def refuse_unprocessed(keys: Iterable[str]) -> None:
+    """A scenario that trains processes what its training says."""
+    for key in keys:
+        if key.startswith("workload."):
+            raise UsageError(
+                f"--set {key} is for runs without training, and the scenario trains; set limits.samples or a key of "
+                "training, or give --timing-only"
+            )
 
 
 def split_policies(text: str) -> list[str]:

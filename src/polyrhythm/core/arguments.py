@@ -31,7 +31,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
 
 
 def listed(name: str, values: Any, example: str) -> list[Any]:
-    """The values of something that can be looped over, and is no text.
+    """The values of something that can be looped over, is no text and has any.
 
     >>> listed("seeds", 3, "[0, 1]")
     Traceback (most recent call last):
@@ -40,7 +40,9 @@ def listed(name: str, values: Any, example: str) -> list[Any]:
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise UsageError(f"{name} must be a list, as in {example}, but got {values!r}")
-    return list(values)
+    if not (found := list(values)):
+        raise UsageError(f"{name} is empty; give at least one, as in {example}")
+    return found
 
 
 def path_of(name: str, value: Any) -> Path:

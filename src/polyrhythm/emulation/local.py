@@ -20,7 +20,6 @@ from functools import cache
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -42,6 +41,7 @@ from polyrhythm.runtime.wire.parent_death import end_with_starter
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import RATE
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
+from polyrhythm.telemetry.folders import temporary_folder
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Quality, Task
 from polyrhythm.training.divergence import DIVERGED
@@ -96,7 +96,7 @@ def run_local(run: LocalRun, task: Task, trace: Path | None = None) -> RunResult
     """
     check_run(run)
     started = time.perf_counter()
-    with TemporaryDirectory(prefix="polyrhythm-") as name:
+    with temporary_folder() as name:
         folder = Path(name)
         message = train(run, folder, run.epochs(len(task.train)))
         figures = read_figures(run, folder)

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.live.gate import Gate
+from polyrhythm.live.gate import Gate, OwnSite
 from polyrhythm.live.metrics import MEDIA_TYPE, exposition
 from polyrhythm.live.pages import asset, live_page, saved_page
 from polyrhythm.live.reader import PERIOD_S, Reader
@@ -120,7 +120,7 @@ def page_app(reader: Reader, address: Address, key: str, host: str) -> ASGIApp:
     return Gate(Starlette(routes=Page(reader, address).routes()), key, host)
 
 
-def metrics_app(reader: Reader) -> ASGIApp:
+def metrics_app(reader: Reader, host: str) -> ASGIApp:
     """What Prometheus reads; numbers only, so without a key."""
 
     async def metrics(_: Request) -> Response:
@@ -129,7 +129,7 @@ def metrics_app(reader: Reader) -> ASGIApp:
     async def elsewhere(_: Request) -> Response:
         return PlainTextResponse("The metrics are at /metrics.\n", 404)
 
-    return Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)])
+    return OwnSite(Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)]), host)
 
 
 def as_json(value: object, status: int = 200) -> Response:

@@ -55,6 +55,17 @@ class Gate:
             await self._app(inner, receive, with_headers(send))
 
 
+class OwnSite:
+    """Lets those requests through to an application that anybody may ask who names this host, and no other site."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = refusal(str(scope["method"]), Headers(scope=scope), self._host) if scope["type"] == "http" else ""
+        await (PlainTextResponse(reason + "\n", 403, HEADERS) if reason else self._app)(scope, receive, send)
+
+
 def refusal(method: str, headers: Headers, host: str) -> str:
     """Why a request gets nothing although it has the key; empty if it may pass.
 

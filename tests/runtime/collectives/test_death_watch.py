@@ -187,6 +187,13 @@ def test_who_is_tried_in_vain_for_long_is_cut_off(tries: dict[str, int]) -> None
     assert silence.find([connection], 10.0) is connection
 
 
+def test_one_that_ends_while_it_is_looked_at_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poll tells of it; the thread must live to hear that."""
+    with socket.socket() as ended:
+        monkeypatch.setattr(Unanswered, "find", lambda *_: ended)
+        assert Unanswered(8.0).trouble([]) == ""
+
+
 def test_an_answer_and_a_long_step_are_no_silence() -> None:
     idle: Any = ToldConnection(3600.0)
     lossy: Any = ToldConnection(60.0, retransmits=1)

@@ -11,13 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
+from torch.distributed.distributed_c10d import PrefixStore
 
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives import membership, switchable_group
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
+from polyrhythm.runtime.collectives.hosts import hierarchy
 from polyrhythm.runtime.collectives.membership import Building
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
-from polyrhythm.testing.processes import workers
+from polyrhythm.testing.processes import run_workers, workers
 
 FOREVER = timedelta(hours=1)
 """Longer than any test: nothing here ends by a limit."""
@@ -91,6 +93,36 @@ def test_a_group_remembers_what_was_given_up_before_it_began(slow: type[Slow]) -
     assert group.set_generation((0, 1), "generation-5", connect_timeout=FOREVER) is slow.made  # type: ignore[comparison-overlap]
 
 
+def questions(rank: int, port: int) -> list[str]:
+    """What a member of three waits for at the store, beside gloo, until its generation stands."""
+    asked = list[str]()
+
+    class Counted(PrefixStore):
+        def get(self, key: str) -> bytes:
+            asked.append("get")
+            return super().get(key)
+
+        def multi_get(self, keys: list[str]) -> list[bytes]:
+            asked.append("multi_get")
+            return super().multi_get(keys)
+
+        def wait(self, *arguments: Any) -> None:
+            asked.append("wait")
+            super().wait(*arguments)
+
+    membership.PrefixStore = hierarchy.PrefixStore = Counted  # type: ignore[attr-defined]
+    generation = membership.Generation(TCPStore("127.0.0.1", port, is_master=False), "all", range(3), rank)
+    until_here = [*asked]
+    generation.close()
+    return until_here
+
+
+def test_members_on_one_host_ask_the_store_twice() -> None:
+    """Each question takes a way to the coordinator and back, in every switch."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    assert run_workers(questions, 3, store.port) == [["multi_get"], ["multi_get"] * 2, ["multi_get"] * 2]
+
+
 LIMIT = timedelta(seconds=2)
 """After which a building that was given up ends by itself."""
 
@@ -106,7 +138,7 @@ def survivor(rank: int, port: int) -> tuple[str, float, str | None]:
     assert isinstance(group, SwitchGroup)
     group.bind(store, rank)
     if rank == 2:
-        GlooSockets.meet = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        GlooSockets.meet = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
     else:
         threading.Thread(target=abort_when_told, args=(group, port)).start()
     with pytest.raises(GroupError) as told:

@@ -141,3 +141,10 @@ def test_nobody_goes_on_without_the_last_of_those_who_have_not_joined(caplog: py
     assert job.excuse(1)
     assert job.excuse(0)
     assert caplog.messages == ["rank 1 has not joined; going on without it", "rank 0 has not joined"]
+
+
+def test_who_has_said_why_it_does_not_join_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(2, cast(Any, Sent()), lambda: 0.0)
+    assert job.excuse(1, said=True)
+    assert job.excuse(0)
+    assert caplog.messages == ["rank 0 has not joined"]

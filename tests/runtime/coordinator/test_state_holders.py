@@ -1,10 +1,13 @@
 """From whom the job's state is taken when a phase has ended before its time."""
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.coordinator.state_holders import StateHolders
 from polyrhythm.runtime.wire.protocol import Bye, CollectiveFailed, Entered, EpochDone, Phase, Ready, Stepped
 from tests.runtime.coordinator.test_phase_entry import Office, started
 
@@ -43,6 +46,15 @@ def test_what_only_one_had_is_lost_with_it(policy: str) -> None:
     assert (phase.members, phase.number) == ((0,), 3)
     assert coordinator.job.samples == 6
     assert coordinator.job.workload.left == 94
+
+
+def test_whose_state_is_the_jobs_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However many newcomers ask for it."""
+    job: Any = SimpleNamespace(present=(0, 1))
+    holders = StateHolders(job)
+    holders.left_early(1)
+    assert [holders._of_early() for _ in range(2)] == [(1,), (1,)]
+    assert len(caplog.messages) == 1
 
 
 def third_epoch(office: Office, policy: str) -> Coordinator:

@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from polyrhythm.errors import UnreachableError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch import gathering
 from polyrhythm.runtime.launch.gathering import LastCall
@@ -20,7 +21,7 @@ class Meeting:
         self.state, self.said, self.absent, self.now_s = Mock(epoch=-1, workers=[]), list[str](), list[int](), 0.0
         monkeypatch.setattr(gathering, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(steer, "status", lambda address: self.state)
-        monkeypatch.setattr(steer, "absent", lambda address, rank: self.absent.append(rank))
+        monkeypatch.setattr(steer, "absent", lambda address, rank, said: self.absent.append(rank))
         self.call = LastCall(Address("", "job"), node, TWO_OF_EACH, self.said.append)
 
     def look(self, now_s: float, *ranks: int) -> bool:
@@ -45,6 +46,21 @@ def test_a_job_that_has_begun_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) 
     meeting.state.epoch = 0
     assert meeting.look(40.0, 0, 1)
     assert meeting.said == []
+
+
+def test_a_host_of_which_the_coordinator_has_not_heard_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked again and again, each time with the same line."""
+    meeting = Meeting(Node(count=2, least=1), monkeypatch)
+    answers, absent = iter((False, False, True, True)), meeting.absent
+
+    def hear(address: Address, rank: int, said: bool) -> None:
+        if not next(answers):
+            raise UnreachableError("silent for 10 s")
+        absent.append(rank)
+
+    monkeypatch.setattr(steer, "absent", hear)
+    assert [meeting.look(now_s, 0, 1) for now_s in (1.0, 12.0, 13.0, 14.0)] == [False, False, False, True]
+    assert (len(meeting.said), absent) == (1, [2, 3])
 
 
 def test_a_job_of_at_least_one_host_begins_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 
 from polyrhythm.errors import BROKEN, REFUSED
-from polyrhythm.runtime.launch import process_watch, torchrun
+from polyrhythm.runtime.launch import control_client, process_watch, torchrun
 from polyrhythm.runtime.launch.forked import RunningProcess
 from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.restarts import STATUSES
 from polyrhythm.runtime.wire.connection import listen
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.testing.processes import run_workers
@@ -80,6 +81,22 @@ def watch_without_answers(_: int, name: str) -> tuple[dict[int, int], list[str]]
         workers: dict[int, RunningProcess] = {rank: Popen(["false"]) for rank in range(2)}
         address = Address(f"unix:@{name}", "job", "secret")
         return process_watch.ProcessWatch(address, coordinator, workers, 1e6, 1.0).wait(), said
+
+
+def watch_ends(_: int, statuses: str) -> list[tuple[int, bool]]:
+    """One worker has said why it ends, and another one has not; what the coordinator is told of each."""
+    told = list[tuple[int, bool]]()
+    os.environ[STATUSES] = statuses
+    with patch.object(control_client, "absent", lambda _, rank, __, said: told.append((rank, said))):
+        workers: dict[int, RunningProcess] = {rank: Popen(["sh", "-c", f"exit {REFUSED}"]) for rank in range(2)}
+        process_watch.ProcessWatch(Address("unix:@none", "job", ""), None, workers, 1.0, 1.0).wait()
+    return sorted(told)
+
+
+def test_the_coordinator_hears_who_has_said_why_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "statuses").write_text(f"1 0 {REFUSED}\n")
+    (told,) = run_workers(watch_ends, 1, str(tmp_path / "statuses"))
+    assert told == [(0, False), (1, True)]
 
 
 def launch_signalled(_: int, script: str) -> tuple[object, list[str]]:

@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.runtime.launch.ray import RayOrder, launch_anywhere, read_order
+from polyrhythm.runtime.launch.preemption import LEFT
+from polyrhythm.runtime.launch.ray import RayOrder, launch_anywhere, read_order, run_on
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -30,6 +32,13 @@ def test_each_host_is_started_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_host_needs_no_meeting_point() -> None:
     made = ordered("--on", "ray", "--job", "fruit", "--nproc-per-node", "2", "train.py")
     assert made.arguments(0, "nowhere:1") == ["--nproc-per-node", "2", "--job", "fruit", "train.py"]
+
+
+@pytest.mark.parametrize(("codes", "status"), [([0, LEFT], 0), ([LEFT, LEFT], LEFT), ([1, 0], 1), ([0, -9], 1)])
+def test_a_host_that_leaves_does_not_fail_the_job(codes: list[int], status: int) -> None:
+    ray = Mock()
+    ray.get.side_effect = [("10.0.0.1", 7000), codes]
+    assert run_on(ray, None, RayOrder([], ["train.py"], 2, {"CPU": 1.0}, "fruit"), "secret") == status
 
 
 def test_hosts_get_what_file_and_environment_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

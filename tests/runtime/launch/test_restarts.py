@@ -89,6 +89,22 @@ with polyrhythm.session(model, optimizer) as session:
     train(session, wait=False)
 """
 
+REMOVES = """
+from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.control_protocol import RemoveWorker
+
+address = steer.at(os.environ["TORCHELASTIC_RUN_ID"])
+with polyrhythm.session(model, optimizer) as session:
+    for epoch in range(2):
+        for x, y in session.loader(data, batch_size=2):
+            while rank and epoch:
+                os.open("back", os.O_RDONLY)
+            step(x, y)
+        if not rank and not epoch:
+            steer.ask(address, RemoveWorker(1, "a test"))
+print("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+"""
+
 GROUPED = """
 import torch.distributed as dist
 
@@ -113,6 +129,13 @@ def test_one_that_dies_comes_back(place: Place, policy: str) -> None:
     assert "polyrhythm: rank 1 was killed by SIGKILL; it is started again (1 of 1)" in done.stderr
     assert "before it joined" not in done.stderr
     assert list(place.processes()) == []
+
+
+def test_one_that_is_removed_stays_away(place: Place) -> None:
+    done = place.run(REMOVES, "--nproc-per-node", "2", "--max-restarts", "1", "--policy", "asp")
+    assert (done.returncode, done.stdout) == (0, "restarts 0\n"), done.stderr
+    assert "rank 1 was removed by a test; going on without it" in done.stderr
+    assert "started again" not in done.stderr
 
 
 @pytest.mark.parametrize(("policy", "made"), [("bsp", 0), ("asp", 60)])

@@ -14,6 +14,7 @@ from polyrhythm.runtime.wire.connection import MAX_QUEUED, Channel, address_of, 
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import Drop, NewBuffer, Pull, PushGradient
+from tests.descriptors import none_left
 
 DECODER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(PushGradient | Pull | Drop | NewBuffer)
 
@@ -278,6 +279,14 @@ def test_nobody_there_is_one_clear_line() -> None:
         PolyrhythmError, match=r"cannot connect to unix:@polyrhythm-test-nobody: .*; is the job running"
     ):
         connect("unix:@polyrhythm-test-nobody", 1.0)
+
+
+@pytest.mark.parametrize("pair", ["unix"], indirect=True)
+def test_descriptors_for_which_there_is_no_room_are_missed(pair: Pair) -> None:
+    with open(os.devnull, "rb") as given, none_left():
+        pair.right.send(NewBuffer(1), fds=(given.fileno(),))
+        pair.until(lambda: pair.back.reasons)
+    assert pair.back.reasons[0].startswith("the server is gone (too many open files: a process has at most 64 here;")
 
 
 class Trouble(Log):

@@ -18,6 +18,7 @@ from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import ENCODER, MAX_HELLO, FrameParser, Payload, encode
 from polyrhythm.runtime.wire.handshake import MOST_NEWCOMERS, PATIENCE_S, Acceptor, join
 from polyrhythm.runtime.wire.shard_protocol import Challenge, Hello, Proof, Pull, PushGradient, Rejected, Welcome
+from tests.descriptors import none_left
 from tests.runtime.wire.test_connection import Log
 
 SERVER: "msgspec.msgpack.Decoder[Any]" = msgspec.msgpack.Decoder(PushGradient | Pull)
@@ -39,7 +40,8 @@ class House:
             "tcp:127.0.0.1:0" if carrier == "tcp" else f"unix:@polyrhythm-test-{os.getpid()}-{next(NAMES)}"
         )
         self.address = address_of(listener)
-        Acceptor(self.loop, listener, "job", "secret", SERVER, self.admit)
+        self.crowds: list[str] = []
+        Acceptor(self.loop, listener, "job", "secret", SERVER, self.admit, self.crowds.append)
 
     def admit(self, channel: Channel, hello: Hello) -> Log:
         if hello.rank == 13:
@@ -71,6 +73,23 @@ def house() -> Iterator[House]:
     house = House()
     yield house
     house.loop.close()
+
+
+def test_who_cannot_be_let_in_for_want_of_descriptors_is_told_so(house: House) -> None:
+    """And when there are some again, all others are let in."""
+    first, second = house.raw(), house.raw()
+    with none_left() as held:
+        house.loop.step(1.0)
+        house.loop.step(1.0)
+        os.close(held.pop())
+        os.close(held.pop())
+    for sock in (first, second):
+        assert b"too many open files: a process has at most 64 here; raise ulimit -n" in sock.recv(4096)
+        assert sock.recv(4096) == b""
+    assert len(house.crowds) == 2
+    assert "too many open files" in house.crowds[0]
+    join(house.loop, house.address, HELLO, CLIENT, Log(), token="secret")
+    assert house.guests == [HELLO]
 
 
 def test_the_right_hello_is_welcome_and_both_sides_can_talk(house: House) -> None:

@@ -1,7 +1,6 @@
 """What a switch costs in the running job, measured on real processes of this host."""
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from polyrhythm.core import Left, Report, Trace
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.policies import parse_policy
+from polyrhythm.telemetry.folders import temporary_folder
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
 
@@ -40,7 +40,7 @@ def measure(workers: int, epochs: int = 2) -> LiveSwitch:
     config = TrainingConfig(task="digits", epochs=epochs, batch_size=16, learning_rate=0.05, momentum=0.9)
     emulations = [Emulation([STEP_S], (), ()) for _ in range(workers)]
     run = LocalRun("live switch", parse_policy("switch:bsp@0.5,asp"), config, 0, emulations, None)
-    with tempfile.TemporaryDirectory(prefix="polyrhythm-") as folder:
+    with temporary_folder() as folder:
         trace = Path(folder) / "trace.jsonl"
         result = run_local(run, build_task(config), trace)
         before, after = Trace.load(trace), Trace.load(trace.with_stem("trace-phase-2"))

@@ -1,7 +1,6 @@
 """Reads the traces of a job, or runs it under watch, and says who is slow and what would help."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.telemetry.files import check_writable, make_folder
+from polyrhythm.telemetry.folders import temporary_folder
 
 if TYPE_CHECKING:
     from polyrhythm.doctor.diagnosis import DoctorAnswer
@@ -103,7 +103,7 @@ def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) 
 
     if not command:
         raise UsageError("there is no command after --; write for example doctor -- torchrun train.py")
-    with TemporaryDirectory(prefix="polyrhythm-") as temporary:
+    with temporary_folder() as temporary:
         folder = keep or Path(temporary)
         if keep:
             make_folder("--keep", keep)

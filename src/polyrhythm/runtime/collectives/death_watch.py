@@ -175,8 +175,12 @@ class Unanswered:
 
     def trouble(self, connections: Iterable[socket.socket]) -> str:
         """What to say of it if it is too long."""
-        silent = self.find(connections, time.monotonic())
-        return f"{silent.getpeername()[0]} was not reached for {self._limit_s:g} s; see --hang-after" if silent else ""
+        if (silent := self.find(connections, time.monotonic())) is None:
+            return ""
+        try:
+            return f"{silent.getpeername()[0]} was not reached for {self._limit_s:g} s; see --hang-after"
+        except OSError:  # it has ended meanwhile, as is told next
+            return ""
 
     def find(self, connections: Iterable[socket.socket], now_s: float) -> socket.socket | None:
         """To be asked `LOOKS` times within the limit; one of which that is so, if there is any."""

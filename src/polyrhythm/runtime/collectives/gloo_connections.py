@@ -48,17 +48,23 @@ class GlooSockets:
         self._before = set(_connected())
         self._own: set[Ends] = set()
 
-    def meet(self, store: Store, rank: int, size: int) -> None:
-        """Exchange listeners with the other members, over their common store; an emulated link is thin from now on."""
-        store.set(f"listeners/{rank}", ",".join(sorted(self._listeners)))
-        for listing in store.multi_get([f"listeners/{other}" for other in range(size)]):
-            self._listeners |= set(listing.decode().split(",")) - {""}
+    def meet(self, store: Store, rank: int, size: int, ground: str = "") -> list[str]:
+        """Exchange listeners with the other members, over their common store; an emulated link is thin from now on.
+
+        What else they need of each other goes with it, as each question to the store is awaited: their grounds, see
+        `polyrhythm.runtime.collectives.hosts.host_map`.
+        """
+        store.set(f"listeners/{rank}", f"{ground}\n{','.join(sorted(self._listeners))}")
+        told = [word.decode().partition("\n") for word in store.multi_get([f"listeners/{r}" for r in range(size)])]
+        for _, _, listing in told:
+            self._listeners |= set(listing.split(",")) - {""}
         for _, connection in _sockets(_descriptors()):
             with connection:
                 ends = _ends(connection)
                 if ends not in self._before and not self._listeners.isdisjoint(ends):
                     self._own.add(ends)
                     pace_own(connection)
+        return [theirs for theirs, _, _ in told]
 
     def duplicate(self) -> list[socket.socket]:
         """A duplicate of each connection, which keeps it open until closed."""
@@ -123,10 +129,18 @@ def _open_devices(interfaces: str, address: str) -> list[dist.ProcessGroupGloo.D
     return [dist.ProcessGroupGloo.create_default_device()]
 
 
+class Built(NamedTuple):
+    """A group, its connections, and the members' grounds by rank."""
+
+    group: dist.ProcessGroupGloo
+    sockets: GlooSockets
+    grounds: list[str]
+
+
 def build_gloo(
-    store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta
-) -> tuple[dist.ProcessGroupGloo, GlooSockets]:
-    """A group of the members that meet at this store, and its connections.
+    store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta, ground: str = ""
+) -> Built:
+    """A group of the members that meet at this store, one of whom has this ground.
 
     Raises:
         RuntimeError: if they do not meet.
@@ -137,8 +151,7 @@ def build_gloo(
     options._devices, options._threads, options._timeout = devices, GLOO_THREADS, connect_timeout
     group = dist.ProcessGroupGloo(store, rank, size, options)
     group._set_default_timeout(timeout)
-    sockets.meet(store, rank, size)
-    return group, sockets
+    return Built(group, sockets, sockets.meet(store, rank, size, ground))
 
 
 def destroy(groups: list[dist.ProcessGroupGloo | None], at_once: bool) -> None:

@@ -21,7 +21,9 @@ from polyrhythm.errors import GroupError, PolyrhythmError, UsageError
 from polyrhythm.runtime.collectives.death_watch import DeathWatch
 from polyrhythm.runtime.collectives.gloo_connections import build_gloo, destroy, find_devices, leave_devices
 from polyrhythm.runtime.collectives.group_health import GroupHealth, first_line
+from polyrhythm.runtime.collectives.hosts import host_map
 from polyrhythm.runtime.collectives.hosts.hierarchy import form_exchanges
+from polyrhythm.runtime.collectives.hosts.host_map import HostMap
 from polyrhythm.runtime.collectives.hosts.reach import check_reach
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
 from polyrhythm.runtime.collectives.shared.exchanges import Offer, SharedExchanges
@@ -160,7 +162,9 @@ class Generation:
             check_reach(self._store, self.rank, self.members, host, connect_timeout)
 
     def _build_gloo(self, connect_timeout: timedelta) -> dist.ProcessGroupGloo:
-        group, sockets = build_gloo(self._store, self.rank, self.size, connect_timeout, self._timeout)
+        place, limits = (self._store, self.rank, self.size), (connect_timeout, self._timeout)
+        group, sockets, grounds = build_gloo(*place, *limits, host_map.common_ground())
+        self._hosts = HostMap.of(grounds)
         self.health = GroupHealth(sockets)
         self._watch = DeathWatch(sockets, self._store, self.health)
         self._stop_watch = weakref.finalize(self, self._watch.stop)
@@ -171,7 +175,7 @@ class Generation:
         # Members on one host need no gloo to sum up.
         limits = connect_timeout, self._timeout
         try:
-            buffers = form_exchanges(self._store, self.rank, self.size, *limits, self.health)
+            buffers = form_exchanges(self._store, self.rank, self._hosts, *limits, self.health)
         except (RuntimeError, OSError, PolyrhythmError) as error:
             self._give_up(f"no memory could be shared: {first_line(error)}")
         if buffers is None:

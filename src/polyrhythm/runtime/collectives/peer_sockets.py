@@ -86,7 +86,7 @@ def know_token(token: str) -> None:
 
 
 def meet(store: Store, rank: int, size: int, timeout: timedelta, host: str = "") -> dict[int, socket.socket]:
-    """Connections to all other members: each calls those of lower rank, whose addresses are on the store.
+    """Connections to all other members: each calls those of lower rank, whose addresses are on the store, once all are.
 
     `host` is where others reach this one over TCP; empty for Unix sockets.
 
@@ -96,7 +96,8 @@ def meet(store: Store, rank: int, size: int, timeout: timedelta, host: str = "")
     with listen(own) as acceptor:
         acceptor.settimeout(timeout.total_seconds())
         store.set(store_key(rank), address_of(acceptor))
-        peers = {other: call(store.get(store_key(other)).decode(), rank, timeout) for other in range(rank)}
+        lower = store.multi_get([store_key(other) for other in range(rank)]) if rank else []
+        peers = {other: call(address.decode(), rank, timeout) for other, address in enumerate(lower)}
         while len(peers) < size - 1:
             sock, other = answer(acceptor)
             if rank < other < size and other not in peers:

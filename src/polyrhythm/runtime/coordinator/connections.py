@@ -30,7 +30,8 @@ from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import SwitchTo
-from polyrhythm.runtime.wire.shard_protocol import Rejected
+from polyrhythm.runtime.wire.recovery.removed import tell_removed
+from polyrhythm.runtime.wire.shard_protocol import Broken, Rejected
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,8 @@ class Steered(Protocol):
     def act(self, act: Callable[..., None], *given: Any) -> None:
         """Have the coordinator act."""
 
-    def absent(self, worker: int) -> None:
-        """A rank will not come."""
+    def absent(self, worker: int, said: bool) -> None:
+        """A rank will not come; whether it has said why."""
 
     def remove(self, worker: int, why: str, reason: LeftReason) -> None:
         """The others go on without a worker."""
@@ -133,7 +134,7 @@ class ControlAcceptor:
                 self._asked("to end the job", message.by)
                 self._job.give_up(f"job {self._job.config.job} was ended by {message.by or 'a controller'}")
             case Absent():
-                self._job.absent(message.rank)
+                self._job.absent(message.rank, message.said)
             case AskStatus():
                 self._looked()
             case _:
@@ -151,6 +152,7 @@ class ControlAcceptor:
         worker, by = message.rank, message.by
         require(worker, self._job.channels)
         self._asked(f"to remove rank {worker}", by)
+        tell_removed(worker)
         self._job.remove(worker, f"rank {worker} was removed by {by or 'a controller'}", "died")
 
     def _drain(self, message: DrainWorker) -> None:
@@ -201,6 +203,28 @@ def open_store(addresses: Sequence[str]) -> TCPStore:
     port = listener.getsockname()[1]
     own = LOOPBACK if host == "0.0.0.0" else host
     return TCPStore(own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def end_unbegun(job: Steered, why: str) -> None:
+    """Somebody could not be let in. A job that waits for its workers may wait for them; one that has them goes on."""
+    if job.coordinator.job.epoch < 0:
+        job.give_up(why)
+
+
+class LastWord:
+    """What ends a job for everyone. It is said once, and those hear the same for whom it ends for another reason."""
+
+    def __init__(self) -> None:
+        self._said: Broken | Rejected | None = None
+
+    def say(self, message: Broken | Rejected, channels: Iterable[Channel]) -> str:
+        """Say it, if nothing was said, and tell these; why the job ends."""
+        if self._said is None:
+            self._said = message
+            log_end(message.reason)
+        for channel in channels:
+            channel.send(self._said)
+        return self._said.reason
 
 
 def log_end(reason: str) -> None:

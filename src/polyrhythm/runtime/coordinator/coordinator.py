@@ -98,8 +98,8 @@ class Coordinator:
     def figures(self) -> dict[str, float]:
         return self._mode.figures
 
-    def absent(self, worker: int) -> None:
-        if self.job.excuse(worker):
+    def absent(self, worker: int, said: bool = False) -> None:
+        if self.job.excuse(worker, said):
             self._meet()
 
     def receive(self, worker: int, message: ToCoordinator) -> None:

@@ -119,13 +119,14 @@ class Job:
         self.members[worker] = Member()
         self.awaited.discard(worker)
 
-    def excuse(self, worker: int) -> bool:
-        """Nobody waits any more for a worker that has never joined; whether somebody did."""
+    def excuse(self, worker: int, said: bool = False) -> bool:
+        """Nobody waits any more for a worker that has never joined, and may have said why; whether somebody did."""
         if worker not in self.awaited:
             return False
         self.awaited.remove(worker)
-        others = bool(self.members or self.awaited)
-        log.warning("rank %d has not joined%s", worker, "; going on without it" if others else "")
+        if not said:
+            others = "; going on without it" if self.members or self.awaited else ""
+            log.warning("rank %d has not joined%s", worker, others)
         return True
 
     def readmit(self) -> bool:

@@ -1,6 +1,7 @@
 """The coordinator's process: ``python -m polyrhythm.runtime.coordinator.process``, as the launcher starts it."""
 
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -76,6 +77,14 @@ def refuse(listener: socket.socket) -> None:
 def prepare() -> None:
     logging.basicConfig(level=logging.INFO, format="polyrhythm coordinator: %(message)s")
     torch.set_num_threads(1)
+    allow_descriptors()
+
+
+def allow_descriptors() -> None:
+    """As many as the system lets a process have: each worker takes some, and here nothing is asked by `select`."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: RecoveryMemory | None = None) -> int:

@@ -21,7 +21,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
-from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, log_end, open_store
+from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, LastWord, end_unbegun, open_store
 from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
@@ -58,6 +58,7 @@ from polyrhythm.runtime.wire.protocol import (
     ToWorker,
 )
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.wire.recovery.removed import check_not_removed
 from polyrhythm.runtime.wire.recovery.standby_protocol import FromStandby
 from polyrhythm.runtime.wire.shard_protocol import (
     Add,
@@ -115,7 +116,7 @@ class CoordinatorServer:
         self.again: set[int] = set()
         """Workers whose scripts have finished a training, and begin another one."""
         self.monitor = JobMonitor(self.elapsed, self._recovery.first_event)
-        self._controllers = Controllers(self)
+        self._controllers, self._last_word = Controllers(self), LastWord()
         self.channels: dict[int, Channel] = {}
         self._completion = Completion(config, log.warning)
         self.checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
@@ -268,10 +269,10 @@ class CoordinatorServer:
         self.shards.forget(worker)
         self.end_if_empty()
 
-    def absent(self, worker: int) -> None:
+    def absent(self, worker: int, said: bool = False) -> None:
         if not self.there(worker) and self._recovery.lost(worker):
             return
-        self.act(self.coordinator.absent, worker)
+        self.act(self.coordinator.absent, worker, said)
         self.end_if_empty()
 
     def _answered(self, worker: int, message: Confirmed | Heartbeat | Saved) -> None:
@@ -287,7 +288,8 @@ class CoordinatorServer:
     def _open_acceptors(self, listeners: Sequence[socket.socket]) -> None:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Heard)
         for sock in listeners:
-            Acceptor(self.loop, sock, self.config.job, self.config.token, decoder, self._admit)
+            whose = self.config.job, self.config.token, decoder
+            Acceptor(self.loop, sock, *whose, self._admit, partial(end_unbegun, self))
 
     def _admit(
         self, channel: Channel, hello: Hello
@@ -310,6 +312,7 @@ class CoordinatorServer:
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         self._recovery.check_training(hello.trainings)
+        check_not_removed(hello.rank)
         said = epochs_of_job(hello.arguments, self.checkpoints.counted_from)
         if not self._recovery.goes_on and self._completion.heed(hello.rank, said):
             self._adopt(self._completion.config)
@@ -355,11 +358,8 @@ class CoordinatorServer:
             self._fail(Broken(reason))
 
     def _fail(self, message: Broken | Rejected) -> None:
-        log_end(message.reason)
-        self._ended = message.reason
+        self._ended = self._last_word.say(message, self.channels.values())
         self.again.clear()
-        for channel in self.channels.values():
-            channel.send(message)
         self.loop.stop()
 
     def remove(self, worker: int, why: str, reason: LeftReason, hint: str = "") -> None:

@@ -90,6 +90,8 @@ class StateHolders:
         """Newcomers after the last step of an epoch."""
         self._over = False
         """Whether somebody has come to the end of the script."""
+        self._named: Ranks = ()
+        """Of the early ones, whose state was said to be the job's: each newcomer asks for it anew."""
 
     @property
     def record(self) -> HoldersRecord:
@@ -175,7 +177,8 @@ class StateHolders:
     def _of_early(self) -> Ranks:
         """Whoever left last, if all who went on without it are gone."""
         left = self._alive(self._early)[-1:]
-        if left:
+        if left and left != self._named:
+            self._named = left
             log.warning(
                 "all workers that went on are gone; the job goes on from what rank %d had when it left an epoch early, "
                 "without what was made after that",
@@ -190,7 +193,7 @@ class StateHolders:
 
     def left_early(self, worker: int) -> None:
         """It has left the epoch, and keeps what it has until it enters another phase."""
-        self._early = (*without(worker, self._early), worker)
+        self._early, self._named = (*without(worker, self._early), worker), ()
 
     def give(self, workers: Ranks) -> None:
         """These are told of a phase, with which they get the state."""

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from polyrhythm.core import LeftReason
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.lines import reason_of
 from polyrhythm.runtime.checkpoint.returned import AskState, Returned
 from polyrhythm.runtime.coordinator.checks import check_upload
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
@@ -47,7 +48,7 @@ class WorkerAcceptor:
     def received(self, message: Any) -> None:
         try:
             self._sort(message)
-        except PolyrhythmError as error:
+        except (PolyrhythmError, OSError) as error:
             self._refuse(error)
             raise
 
@@ -65,13 +66,14 @@ class WorkerAcceptor:
     def destination(self, message: Any, payload: Payload) -> memoryview:
         try:
             return self._server.shards.service.destination(self._worker, message, payload)
-        except PolyrhythmError as error:
+        except (PolyrhythmError, OSError) as error:
             self._refuse(error)
             raise
 
-    def _refuse(self, error: PolyrhythmError) -> None:
-        log.warning("%s; it is out of the job", error)
-        self._channel.send(Rejected(str(error)))
+    def _refuse(self, error: PolyrhythmError | OSError) -> None:
+        why = f"rank {self._worker} cannot be served: {reason_of(error)}" if isinstance(error, OSError) else str(error)
+        log.warning("%s; it is out of the job", why)
+        self._channel.send(Rejected(why))
 
     def lost(self, reason: str) -> None:
         # End of file is a death; one that has said goodbye is not known to the coordinator any more.

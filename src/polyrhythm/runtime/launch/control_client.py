@@ -66,13 +66,13 @@ def status(address: Address, patience_s: float = PATIENCE_S) -> Status:
     return ask(address, AskStatus(), patience_s)
 
 
-def absent(address: Address, rank: int, patience_s: float = PATIENCE_S) -> Status:
-    """Tell a job that the process of a rank has ended, in case it never joined.
+def absent(address: Address, rank: int, patience_s: float = PATIENCE_S, said: bool = False) -> Status:
+    """Tell a job that the process of a rank has ended, in case it never joined, and whether it was said why.
 
     Raises:
         UnreachableError: if the job does not answer.
     """
-    return ask(address, Absent(rank), patience_s)
+    return ask(address, Absent(rank, said), patience_s)
 
 
 def take_checkpoint(address: Address, patience_s: float, by: str = "", last: bool = False) -> Status:

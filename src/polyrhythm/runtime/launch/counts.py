@@ -1,11 +1,15 @@
 """How many hosts, workers and shards the command line asks for; read without torch, so that an answer is quick."""
 
 import os
+import resource
 
 from polyrhythm.errors import UsageError
 
 MOST_A_CORE = 32
 """Workers, or shards, for each core of a host; more are a mistake."""
+
+FILES, FILES_A_WORKER = 26, 2
+"""What a coordinator has open at least before its first worker comes, and for each of them, of sockets and memory."""
 
 BY_HOST = ("auto", "cpu", "gpu")
 """Values of --nproc-per-node that the host decides, for which torch has to be asked."""
@@ -44,3 +48,17 @@ def check_room(processes: int, shards: int, places: tuple[str, str] = ("--nproc-
             raise UsageError(
                 f"{flag} {count} is more than {MOST_A_CORE} processes for each of {cores} cores; use fewer"
             )
+
+
+def check_open_files(workers: int) -> None:
+    """Whether a coordinator may open what so many workers need at least.
+
+    Raises:
+        UsageError: if it may not. torch tries for minutes to get a socket, and prints its own frames.
+    """
+    needed, most = FILES + FILES_A_WORKER * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise UsageError(
+            f"too many open files: a job of {workers} workers needs at least {needed} in one process, and {most} are "
+            "allowed; raise ulimit -n"
+        )

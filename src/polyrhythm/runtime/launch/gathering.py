@@ -57,9 +57,9 @@ class LastCall(threading.Thread):
             self._tell_of(missing)
             return False
         for host in missing:
-            self._say(f"host {host} is not there; the job begins without it, and it may come at any time")
             for rank in range(host * self._workers, (host + 1) * self._workers):
-                steer.absent(self._address, rank)
+                steer.absent(self._address, rank, said=True)
+            self._say(f"host {host} is not there; the job begins without it, and it may come at any time")
         return True
 
     def _tell_of(self, missing: list[int]) -> None:

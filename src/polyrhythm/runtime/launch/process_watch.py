@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError
@@ -16,6 +17,7 @@ from polyrhythm.runtime.launch.preemption import LEFT, tell_ending
 from polyrhythm.runtime.launch.rendezvous import CoordinatorStart
 from polyrhythm.runtime.launch.restarts import Restarts
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.recovery.removed import is_removed
 
 LAST_S = 5.0
 """How long the coordinator, and the process that follows the job, may take to end after the last worker."""
@@ -69,7 +71,7 @@ class ProcessWatch:
         self._watcher = watcher
         self._hang_after, self._grace_s, self._elsewhere = hang_after, grace_s, elsewhere
         self._silence, self._ending = "", False
-        self._late, self._unheard, self._ended = set[int](), set[int](), set[int]()
+        self._late, self._ended, self._unheard = set[int](), set[int](), dict[int, bool]()
         self._lock, self._telling = threading.Lock(), list[threading.Thread]()
         for number in STOP_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
@@ -91,7 +93,8 @@ class ProcessWatch:
                 codes[rank] = self._restarts.first_code(rank, code)
                 self._tell(rank, code, shown, self._left(codes))
                 if not self._end_group(rank, code, codes):
-                    self._excuse(rank // self._group_size)
+                    said = self._restarts.is_ours(self._local(rank), rank, code)
+                    self._excuse(rank // self._group_size, said)
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator.returncode = os.waitstatus_to_exitcode(status)
                 if not self._follow_coordinator(self._coordinator.returncode):
@@ -144,11 +147,11 @@ class ProcessWatch:
             return False
         with self._lock:
             self._coordinator, self._silence = following, ""
-            unheard, self._unheard = self._unheard, set()
+            unheard, self._unheard = self._unheard, {}
         who = "the standby" if start.waits else "the coordinator"
         say(f"{who} {ending(code)}; it is started again ({start.made} of {start.most})")
-        for rank in unheard:
-            self._excuse(rank)
+        for rank, said in unheard.items():
+            self._excuse(rank, said)
         return True
 
     def _close(self) -> None:
@@ -158,7 +161,8 @@ class ProcessWatch:
     def _start_again(self, rank: int, code: int, left: int) -> bool:
         """Whether a worker that has died gets a new process, while others hold the job's state."""
         gone = self._coordinator is not None and self._coordinator.returncode is not None
-        if self._ending or gone or not (left or self._elsewhere) or not self._restarts.allow(rank, code):
+        needed = not (self._ending or gone or is_removed(rank)) and bool(left or self._elsewhere)
+        if not (needed and self._restarts.allow(rank, code)):
             return False
         self._workers[rank] = self._restarts.again(rank, code)
         say(f"rank {rank} {ending(code)}; it is started again ({self._restarts.made} of {self._restarts.most})")
@@ -198,24 +202,24 @@ class ProcessWatch:
             pass
         return True
 
-    def _excuse(self, rank: int) -> None:
-        """Nobody need wait for a worker that has ended, in case it never joined the job.
+    def _excuse(self, rank: int, said: bool) -> None:
+        """Nobody need wait for a worker that has ended, and may have said why, in case it never joined the job.
 
         Told in a thread: while the coordinator is silent the ends of others are awaited.
         """
         if self._coordinator is None or self._coordinator.returncode is None:
-            self._telling.append(threading.Thread(target=self._tell_absent, args=(rank,), daemon=True))
+            self._telling.append(threading.Thread(target=self._tell_absent, args=(rank, said), daemon=True))
             self._telling[-1].start()
 
-    def _tell_absent(self, rank: int) -> None:
-        asked = self._coordinator
-        if not self._silence and self._ask(lambda: steer.absent(self._address, rank, self._hang_after), asked):
+    def _tell_absent(self, rank: int, said: bool) -> None:
+        asked, told = self._coordinator, partial(steer.absent, self._address, rank, self._hang_after, said)
+        if not self._silence and self._ask(told, asked):
             return
         with self._lock:
             if self._coordinator is asked:
-                self._unheard.add(rank)
+                self._unheard[rank] = said
                 return
-        self._excuse(rank)
+        self._excuse(rank, said)
 
     def _local(self, rank: int) -> int:
         return rank - min(self._workers)

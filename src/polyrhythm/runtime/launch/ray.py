@@ -21,7 +21,7 @@ from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
 from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
-from polyrhythm.runtime.launch.torchrun import launch, read_command
+from polyrhythm.runtime.launch.torchrun import job_status, launch, read_command
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.parent_death import dies_with_us
 
@@ -175,7 +175,7 @@ def run_on(ray: Any, group: Any, order: RayOrder, token: str) -> int:
         for reference in running:
             ray.cancel(reference, force=True)
         raise
-    return max(abs(int(code)) for code in codes)
+    return job_status([abs(int(code)) for code in codes])
 
 
 class Endpoint:

@@ -22,7 +22,7 @@ from polyrhythm.errors import REFUSED, PolicyError, UnreachableError, UsageError
 from polyrhythm.lines import SAID, say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
-from polyrhythm.runtime.launch.counts import check_room, read_processes
+from polyrhythm.runtime.launch.counts import check_open_files, check_room, read_processes
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
@@ -47,9 +47,11 @@ from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
+from polyrhythm.runtime.wire.recovery.removed import REMOVED
 from polyrhythm.runtime.wire.setting_values import check_job_name
 from polyrhythm.runtime.wire.tls.cover import UNCOVERED, check_cover, covered, take_up
 from polyrhythm.runtime.wire.tls.files import TlsFiles, check_files
+from polyrhythm.telemetry.folders import remove_left
 from polyrhythm.training.divergence import DIVERGED
 
 PATIENCE_S = 7 * 86400.0
@@ -187,10 +189,13 @@ def launch(arguments: Sequence[str], fork: WorkerFork | None = None) -> int:
     if shown.watched:
         check_watch(shown)
     if not plan.node.rank:
+        check_open_files(shown.workers)
         check_outputs(shown)
+    remove_left()
     ports = store_ports(plan.node, plan.processes, plan.config.group_size)
     with ports as kept, ExitStack() as files:
-        for variable in (SAID, JOINED, STATUSES, ENDING):
+        files.callback(remove_left)  # those of workers that were killed
+        for variable in (SAID, JOINED, STATUSES, ENDING, REMOVED):
             files.enter_context(file_in_memory(variable))
         codes = run_workers(plan, kept, fork)
     return job_status(list(codes.values()))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.lines import reason_of
 from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode
 from polyrhythm.runtime.wire.rate_limit import pace_own
 from polyrhythm.runtime.wire.tls.sockets import TlsSocket
@@ -226,11 +227,13 @@ class Channel:
             return 0
         except OSError as error:
             self.cut = error.errno in CUT
-            self._reason = self._reason or f"{self.peer} is gone ({error.strerror or error})"
+            self._reason = self._reason or f"{self.peer} is gone ({reason_of(error)})"
             return 0
 
     def _receive_with_fds(self) -> int:
-        count, ancillary, _, _ = self.socket.recvmsg_into([self.parser.buffer()], FDS_ROOM, socket.MSG_CMSG_CLOEXEC)
+        count, ancillary, flags, _ = self.socket.recvmsg_into([self.parser.buffer()], FDS_ROOM, socket.MSG_CMSG_CLOEXEC)
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _, _, data in ancillary:
             self.fds.extend(array.array("i", data))
         return count
@@ -254,10 +257,8 @@ class Channel:
         return self.handler.destination(message, payload)
 
     def _end_reason(self) -> str:
-        if self._reason:
-            return self._reason
         cut = "" if self.parser.between_messages else " in the middle of a message"
-        return f"{self.peer} closed the connection{cut}"
+        return self._reason or f"{self.peer} closed the connection{cut}"
 
 
 def unsent(parts: list[memoryview], sent: int) -> list[memoryview]:

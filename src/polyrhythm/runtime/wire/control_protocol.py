@@ -19,9 +19,12 @@ class AskStatus(ControlMessage):
 
 
 class Absent(ControlMessage):
-    """The process of this rank has ended; if it never joined, nobody need wait for it."""
+    """The process of this rank has ended; if it never joined, nobody need wait for it. `said` says that it is known
+    why.
+    """
 
     rank: Rank
+    said: bool = False
 
 
 class RemoveWorker(ControlMessage):

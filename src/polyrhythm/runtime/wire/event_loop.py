@@ -19,6 +19,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias, TypeVar
 
+from polyrhythm.lines import TOO_MANY, reason_of
 from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler
 from polyrhythm.runtime.wire.frames import encode
 
@@ -137,6 +138,7 @@ class Loop:
         self._numbers = count()
         self._channels: dict[int, Channel] = {}
         self._listeners: set[socket.socket] = set()
+        self._spares: list[int] = []
         self._stopped = False
         self._handed_over: deque[Callable[[], None]] = deque()
         self._wakeup, self._waker = socket.socketpair()
@@ -144,13 +146,24 @@ class Loop:
         self._waker.setblocking(False)
         self._call_when_readable(self._wakeup, self._woken)
 
-    def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
+    def listen(
+        self,
+        listener: socket.socket,
+        accepted: Callable[[socket.socket], None],
+        crowded: Callable[[socket.socket, str], None] | None = None,
+    ) -> None:
+        """Have connections accepted; `crowded` gets one that cannot stay, as no descriptor is left, and says why."""
+
         def accept() -> None:
             try:
                 sock, _address = listener.accept()
-            except OSError:  # it was gone again, or no descriptor is left for it
-                return
+            except OSError as error:
+                if error.errno in TOO_MANY:
+                    self._turn_away(listener, crowded or ignore_all, reason_of(error))
+                return  # otherwise it was gone again
             accepted(sock)
+
+        self._spares.append(os.open(os.devnull, os.O_RDONLY))
 
         self._call_when_readable(listener, accept)
         self._listeners.add(listener)
@@ -237,6 +250,8 @@ class Loop:
             channel.close()
         for sock in (*self._listeners, self._wakeup, self._waker):
             sock.close()
+        while self._spares:
+            os.close(self._spares.pop())
         self._epoll.close()
 
     # -- what a channel tells (see `Watcher`) ------------------------------------------------------------------------
@@ -250,6 +265,15 @@ class Loop:
         self._epoll.unregister(number)
 
     # -- details -----------------------------------------------------------------------------------------------------
+
+    def _turn_away(self, listener: socket.socket, crowded: Callable[[socket.socket, str], None], why: str) -> None:
+        """With a descriptor that was kept for this; else who calls would wait, and never know for what."""
+        with suppress(OSError):  # another thread may be quicker
+            if self._spares:
+                os.close(self._spares.pop())
+            with listener.accept()[0] as sock:
+                crowded(sock, why)
+            self._spares.append(os.open(os.devnull, os.O_RDONLY))
 
     def _call_when_readable(self, sock: socket.socket, callback: Callable[[], None]) -> None:
         self._callbacks[sock.fileno()] = callback
@@ -302,6 +326,10 @@ class LoopThread(threading.Thread):
         if self.ident is not None:
             self.join()
         self.loop.close()
+
+
+def ignore_all(sock: socket.socket, why: str) -> None:
+    """What becomes of a connection for which no descriptor is left where nobody asks."""
 
 
 def ignore() -> None:

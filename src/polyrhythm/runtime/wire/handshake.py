@@ -10,6 +10,7 @@ Until then nothing but these is decoded, no message may be long, and few may wai
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from polyrhythm.errors import FrameError, PolyrhythmError, UnreachableError, Usa
 from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler, close_in_children, connect
 from polyrhythm.runtime.wire.credentials import check_user, make_nonce, prove, proves
 from polyrhythm.runtime.wire.event_loop import Loop, LoopTimer
-from polyrhythm.runtime.wire.frames import ENCODER, MAX_HELLO, Payload
+from polyrhythm.runtime.wire.frames import ENCODER, MAX_HELLO, Payload, encode
 from polyrhythm.runtime.wire.shard_protocol import Challenge, Hello, Proof, Rejected, Welcome
 from polyrhythm.runtime.wire.tls.sockets import TlsSocket, binding_of
 from polyrhythm.runtime.wire.tls.wrapping import accepted
@@ -50,10 +51,18 @@ class Acceptor:
         token: secret of the job; without one nobody comes in over TCP.
         decoder: of all messages that may come after the handshake.
         admit: called for each newcomer that is in order; it is `Welcome` once its handler is there.
+        crowded: called with the reason if one cannot be let in because no descriptor is left; it is told, too.
     """
 
     def __init__(
-        self, loop: Loop, listener: socket.socket, job: str, token: str, decoder: "Decoder[Any]", admit: Admit
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        job: str,
+        token: str,
+        decoder: "Decoder[Any]",
+        admit: Admit,
+        crowded: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.loop = loop
         self.token = token
@@ -61,7 +70,8 @@ class Acceptor:
         self._decoder = decoder
         self._admit = admit
         self._newcomers: dict[Channel, None] = {}
-        loop.listen(listener, self._accept)
+        self._crowded = crowded
+        loop.listen(listener, self._accept, self._turn_away)
 
     def admit(self, channel: Channel, hello: Hello, evidence: bytes) -> None:
         try:
@@ -83,6 +93,12 @@ class Acceptor:
     def forget(self, channel: Channel) -> None:
         """It is in, or gone."""
         self._newcomers.pop(channel, None)
+
+    def _turn_away(self, sock: socket.socket, why: str) -> None:
+        sock.setblocking(False)
+        with suppress(OSError):
+            sock.send(encode(Rejected(why)))
+        self._crowded(why)
 
     def _accept(self, sock: socket.socket) -> None:
         try:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import HashStore
 
+from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
 from polyrhythm.runtime.collectives.hosts import host_map
-from polyrhythm.runtime.collectives.hosts.host_map import HostMap, common_ground, find_hosts
+from polyrhythm.runtime.collectives.hosts.host_map import HostMap, common_ground
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.rate_limit import RATE
 from tests.runtime.members import together
@@ -22,7 +23,8 @@ def test_members_are_on_the_host_that_they_have_in_common() -> None:
 
 def test_everyone_finds_the_same_map() -> None:
     store = HashStore()
-    assert together(lambda rank: find_hosts(store, rank, 3), 3) == [HostMap(((0, 1, 2),))] * 3
+    found = together(lambda rank: HostMap.of(GlooSockets([]).meet(store, rank, 3, common_ground())), 3)
+    assert found == [HostMap(((0, 1, 2),))] * 3
 
 
 def test_a_job_on_several_hosts_may_have_two_launchers_on_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Hosts that do not reach each other are named, by everyone in the same words."""
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -83,6 +85,62 @@ def test_a_network_that_drops_packets_is_no_way(monkeypatch: pytest.MonkeyPatch)
 def test_who_does_not_come_is_told_by_the_store() -> None:
     with pytest.raises(RuntimeError):
         reach.check_reach(HashStore(), 0, (0, 1), "127.0.0.1", SHORT)
+
+
+def check_as_second(port: int) -> None:
+    """As the second member of a host whose first one listens at this port, and never says whom it has reached."""
+    store = HashStore()
+    store.set("place/0", f"127.0.0.1 {port}")
+    reach.check_reach(store, 1, (4, 7), "127.0.0.1", LONG)
+
+
+def test_nobody_waits_for_a_caller_that_is_gone() -> None:
+    with reach.open_listener("127.0.0.1", 1) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(GroupError, match=r"^rank 4 is gone, which called other hosts for 127\.0\.0\.1$"):
+        check_as_second(port)
+
+
+def test_who_waits_hears_that_a_caller_goes() -> None:
+    with ThreadPoolExecutor(1) as pool, reach.open_listener("127.0.0.1", 4) as listener:
+        waiting = pool.submit(check_as_second, listener.getsockname()[1])
+        listener.settimeout(LONG.total_seconds())
+        connection, _ = listener.accept()
+        connection.close()
+        with pytest.raises(GroupError, match="rank 4 is gone"):
+            waiting.result()
+
+
+def test_a_caller_of_which_the_network_tells_nothing_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "MOST_S", 0.2)
+    monkeypatch.setattr(reach, "LOOK_S", reach.FIRST_LOOK_S)
+    monkeypatch.setattr(reach, "begin_call", lambda _: NoWay())
+    with pytest.raises(GroupError, match=r"^rank 0 has not said within 0\.7 s which hosts 127\.0\.0\.1 reaches$"):
+        reach.gather_found(HashStore(), {0: reach.Place("127.0.0.1", 1)}, (0, 1), SHORT)
+
+
+class NoWay(socket.socket):
+    """One whose other end the network does not reach; what comes after that it takes for the end."""
+
+    told = False
+
+    def recv(self, *_: object) -> bytes:
+        if self.told:
+            return b""
+        self.told = True
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+
+def test_a_listener_is_on_the_link_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, int]] = []
+    monkeypatch.setattr(socket, "create_server", lambda address, *, family, backlog: made.append((address, family)))
+    for host in ("127.0.0.2", "::1", "fe80::1%1"):
+        reach.open_listener(host, 1)
+    assert made == [
+        (("127.0.0.2", 0), socket.AF_INET),
+        (("::1", 0, 0, 0), socket.AF_INET6),
+        (("fe80::1", 0, 0, 1), socket.AF_INET6),
+    ]
 
 
 def test_calls_end_with_the_process() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from polyrhythm.runtime.collectives.group_health import GroupHealth
-from polyrhythm.runtime.collectives.hosts.host_map import HostMap, find_hosts
+from polyrhythm.runtime.collectives.hosts.host_map import HostMap
 from polyrhythm.runtime.collectives.hosts.leaders import Leaders
 from polyrhythm.runtime.collectives.shared.buffers import Meanwhile, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import Kind
@@ -118,16 +118,15 @@ class Hierarchy:
 
 
 def form_exchanges(
-    store: Store, rank: int, size: int, connect_timeout: timedelta, timeout: timedelta, health: GroupHealth
+    store: Store, rank: int, hosts: HostMap, connect_timeout: timedelta, timeout: timedelta, health: GroupHealth
 ) -> SharedBuffers | Hierarchy | None:
     """How the members that meet at this store sum up in memory; None if none of them shares any with another one.
 
     Raises:
         RuntimeError, OSError: if they do not meet.
     """
-    hosts = find_hosts(store, rank, size)
     if hosts.all_alone:
         return None
     if hosts.all_together:
-        return SharedBuffers(PrefixStore("buffers", store), rank, size, connect_timeout, timeout)
+        return SharedBuffers(PrefixStore("buffers", store), rank, len(hosts.hosts[0]), connect_timeout, timeout)
     return Hierarchy(store, rank, hosts, connect_timeout, timeout, health)

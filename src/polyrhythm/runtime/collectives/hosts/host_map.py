@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed.distributed_c10d import Store
-
 from polyrhythm.runtime.wire.rate_limit import RATE
 from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 
@@ -49,17 +47,6 @@ class HostMap:
             (0, 1)
         """
         return next((host, ranks.index(rank)) for host, ranks in enumerate(self.hosts) if rank in ranks)
-
-
-def find_hosts(store: Store, rank: int, size: int) -> HostMap:
-    """Where the members are that meet at this store.
-
-    Raises:
-        RuntimeError: if they do not meet.
-    """
-    everyone = [f"ground/{member}" for member in range(size)]
-    store.set(everyone[rank], common_ground())
-    return HostMap.of(ground.decode() for ground in store.multi_get(everyone))
 
 
 def common_ground() -> str:

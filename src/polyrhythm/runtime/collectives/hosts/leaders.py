@@ -40,7 +40,7 @@ class Leaders:
     ) -> None:
         self._health = health
         self._group: dist.ProcessGroupGloo | None
-        self._group, self._sockets = build_gloo(store, host, hosts, connect_timeout, timeout)
+        self._group, self._sockets, _ = build_gloo(store, host, hosts, connect_timeout, timeout)
 
     def start_sum(self, vector: Tensor, kind: Kind) -> dist.Work:
         """Start to combine the leaders' vectors in the place of this one's."""

@@ -2,16 +2,18 @@
 
 One member of each host calls one of each other host before gloo connects them all. A network may be away for a short
 time, so it calls again until the limit, whether packets are lost or somebody answers that there is no way. All members
-hear what all have found, and so fail with the same words.
+hear what all have found, and so fail with the same words. If one that calls dies, the kernel of its host says so to who
+waits for it.
 """
 
+import errno
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import timedelta
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from torch.distributed.distributed_c10d import Store
 
@@ -25,6 +27,9 @@ AGAIN_S: Final = 0.2
 
 MOST_S: Final = 10.0
 """How long hosts are called at most, when all members have come."""
+
+FIRST_LOOK_S, LOOK_S = 1e-3, 0.128
+"""Pauses between two looks at what others have found: the first, from which each is twice as long, and the longest."""
 
 MOST_SHOWN: Final = 4
 
@@ -51,16 +56,16 @@ def check_reach(store: Store, rank: int, members: Sequence[int], host: str, limi
 
     Raises:
         RuntimeError: as the store does, if a member does not come.
-        GroupError: if hosts do not reach each other; it names them.
+        GroupError: if hosts do not reach each other; it names them. Also if a member that calls is gone.
     """
-    with open_listener(host, len(members)) as listener:
+    with open_listener(host, 2 * len(members)) as listener:
         store.set(f"place/{rank}", f"{host} {listener.getsockname()[1]}")
         places = [to_place(told) for told in gather(store, "place", range(len(members)), limit)]
         first = first_ranks(places)
         if rank == first[host]:
             others = [places[other] for other in first.values() if other != rank]
-            store.set(f"unreached/{rank}", " ".join(unreached(others, min(MOST_S, limit.total_seconds()))))
-        told = gather(store, "unreached", list(first.values()), limit + timedelta(seconds=MOST_S))
+            store.set(found_by(rank), " ".join(unreached(others, min(MOST_S, limit.total_seconds()))))
+        told = gather_found(store, {caller: places[caller] for caller in first.values()}, members, limit)
     found = {each: frozenset(words.split()) for each, words in zip(first, told, strict=True)}
     if any(found.values()):
         raise GroupError(describe(found, names(places, members)))
@@ -68,14 +73,75 @@ def check_reach(store: Store, rank: int, members: Sequence[int], host: str, limi
 
 def open_listener(host: str, backlog: int) -> socket.socket:
     """The kernel answers for it: nobody accepts."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family, backlog=backlog)
+    family, address = endpoint(host, 0)
+    return socket.create_server(address, family=family, backlog=backlog)
+
+
+def endpoint(host: str, port: int) -> tuple[int, Any]:
+    """Family and address as sockets take them, with the link of an address that has one.
+
+    >>> endpoint("127.0.0.1", 7)[1], endpoint("fe80::1%1", 7)[1]
+    (('127.0.0.1', 7), ('fe80::1', 7, 0, 1))
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return family, address
 
 
 def gather(store: Store, name: str, ranks: Sequence[int], limit: timedelta) -> list[str]:
     keys = [f"{name}/{rank}" for rank in ranks]
     store.wait(keys, limit)
     return [word.decode() for word in store.multi_get(keys)]
+
+
+def gather_found(store: Store, callers: Mapping[int, Place], members: Sequence[int], limit: timedelta) -> list[str]:
+    """What those members have found, by rank, that call other hosts.
+
+    Raises:
+        GroupError: if one of them is gone, or says nothing for too long.
+    """
+    keys, begun_s, limit_s = [found_by(rank) for rank in callers], time.monotonic(), limit.total_seconds() + MOST_S
+    pause_s, connections = FIRST_LOOK_S, dict[int, socket.socket]()
+    with ExitStack() as stack:
+        while not store.check(keys):
+            if not connections and pause_s == LOOK_S:
+                connections = {rank: stack.enter_context(begin_call(place)) for rank, place in callers.items()}
+            gone, late = {*ended(connections)}, time.monotonic() - begun_s > limit_s
+            for rank, place in callers.items():
+                if (late or rank in gone) and not store.check([found_by(rank)]):
+                    raise GroupError(
+                        f"rank {members[rank]} is gone, which called other hosts for {place.host}"
+                        if rank in gone
+                        else f"rank {members[rank]} has not said within {limit_s:g} s which hosts {place.host} reaches"
+                    )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S)
+    return [word.decode() for word in store.multi_get(keys)]
+
+
+def found_by(rank: int) -> str:
+    return f"unreached/{rank}"
+
+
+def begin_call(place: Place) -> socket.socket:
+    family, address = endpoint(*place)
+    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    connection.connect_ex(address)
+    return connection
+
+
+def ended(connections: dict[int, socket.socket]) -> Iterator[int]:
+    """Whose connections have been ended by those whom they lead to; one that the network ends is forgotten."""
+    for rank, connection in list(connections.items()):
+        try:
+            if not connection.recv(1):
+                yield rank
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+                yield rank
+            else:
+                del connections[rank]
 
 
 def to_place(told: str) -> Place:

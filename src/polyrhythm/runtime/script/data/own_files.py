@@ -5,12 +5,13 @@ import fcntl
 import functools
 import os
 import shutil
-import tempfile
 import weakref
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
+
+from polyrhythm.telemetry.folders import OwnFolder
 
 AnyPath = str | bytes | os.PathLike[Any]
 
@@ -151,8 +152,8 @@ class OwnFiles:
     # -- where they are ------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:  # a rank that is killed leaves it behind
-        folder = tempfile.TemporaryDirectory(prefix="polyrhythm-")
+    def _folder(self) -> OwnFolder:
+        folder = OwnFolder()
         self.leave(folder.name)
         return folder
 

@@ -1,0 +1,46 @@
+"""Processes that joblib has started for a call end with the process that calls, however that ends.
+
+They wait for more, and nothing tells them that nobody is left who could give it to them.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from multiprocessing import current_process
+from typing import Final, TypeVar
+
+CallResult = TypeVar("CallResult")
+
+LOOK_S: Final = 0.5
+
+OF_JOBLIB: Final = "LokyProcess"
+"""How the names of such processes begin; who computes on a cluster is not ours to end."""
+
+
+def tied(function: Callable[..., CallResult]) -> Callable[..., CallResult]:
+    """The function as `joblib.delayed` is to have it.
+
+    >>> tied(max)(3, 4)
+    4
+    """
+    return partial(call, os.getpid(), function)
+
+
+def call(caller: int, function: Callable[..., CallResult], *args: object, **kwargs: object) -> CallResult:
+    if current_process().name.startswith(OF_JOBLIB):
+        follow(caller)
+    return function(*args, **kwargs)
+
+
+@cache
+def follow(caller: int) -> None:
+    # Not by the parent-death signal: it comes when the thread ends that has started the process.
+    threading.Thread(target=end_after, args=(caller,), daemon=True, name="polyrhythm-tied").start()
+
+
+def end_after(caller: int) -> None:
+    while os.getppid() == caller:
+        time.sleep(LOOK_S)
+    os._exit(1)

@@ -1,0 +1,53 @@
+"""Processes of joblib's end with the one that has called them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALLS = """
+import os, sys
+import joblib
+from polyrhythm.sim.tied import tied
+
+def stay(number):
+    with open(sys.argv[1], "w") as told:
+        told.write(f"{os.getpid()}\\\\n")
+    os.read(os.open(sys.argv[2], os.O_RDWR), 1)
+
+joblib.Parallel(n_jobs=2)(joblib.delayed(tied(stay))(number) for number in range(2))
+"""
+
+LIMIT_S = 60.0
+
+
+def ends(process: int) -> bool:
+    """Whether it ends; Linux tells of it."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], LIMIT_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_they_end_with_the_one_that_has_called_them(tmp_path: Path, number: signal.Signals) -> None:
+    """Each stands in a call for ever."""
+    told, never = tmp_path / "told", tmp_path / "never"
+    os.mkfifo(told)
+    os.mkfifo(never)
+    (tmp_path / "calls.py").write_text(CALLS.replace("\\\\", "\\"))
+    with subprocess.Popen([sys.executable, str(tmp_path / "calls.py"), str(told), str(never)]) as caller:
+        descriptor = os.open(told, os.O_RDWR)  # so that it has no end
+        with open(descriptor, encoding="ascii", buffering=1) as lines:
+            processes = {int(lines.readline()) for _ in range(2)}
+        caller.send_signal(number)
+    assert caller.pid not in processes
+    assert [process for process in processes if not ends(process)] == []
