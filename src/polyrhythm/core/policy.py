@@ -196,7 +196,10 @@ class Supervisor(Policy[State]):
 
     @abstractmethod
     def observe(self, state: State, policy: Policy[Any], event: Event, decisions: Decisions) -> State:
-        """What is known after an event, and after what `policy`, which is in force, has decided about it."""
+        """What is known after an event, and after what `policy`, which is in force, has decided about it.
+
+        Each policy that comes into force is told of everyone as `Joined`, and nobody of those whom the one before had.
+        """
 
     def keeps(self, state: State) -> bool:
         """Whether what the job has learned is to be kept as the policy that is wanted comes into force, or just has."""

@@ -152,9 +152,10 @@ class Balanced(Policy[BalancedState]):
             case Report():
                 return self._release_if_complete(measured(state, event), event.time_s)
             case Joined(workers=workers, time_s=time_s):
+                state = replace(state, times=still_known(state.times, event, state.barrier.live))
                 return self._welcome(state, workers, time_s)
             case Left(worker=worker):
-                times = still_known(state.times, event)
+                times = still_known(state.times, event, state.barrier.live)
                 barrier, samples = state.barrier.leave(worker), state.samples.remove(worker)
                 steps, begun = state.steps.remove(worker), state.begun.remove(worker)
                 left = replace(state, barrier=barrier, times=times, samples=samples, begun=begun, steps=steps)
