@@ -118,7 +118,8 @@ def checked(check: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def check_types(policy: Any) -> None:
     """Refuse values that are not of the types that a policy's fields declare."""
-    for name, (kinds, wanted) in kinds_of(type(policy)).items():
+    cls: Any = type(policy)
+    for name, (kinds, wanted) in kinds_of(cls).items():
         value = getattr(policy, name)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise SpecError(f"{name} must be {wanted} but got {value!r}")
