@@ -304,13 +304,13 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
 
 
 def guarded_step(report: Report, time: StepTime | None, batch_size: int) -> GuardedStep:
-    """A step, and how long it would have been with B samples: at least, where it had more."""
-    whole_s = report.step_s
+    """A step with its transfers, and how long it would have been with B samples: at least, where it had more."""
+    whole_s, transfer_s = report.step_s, report.transfer_s
     if report.samples > batch_size:  # of a step that was late nobody knows which part of it depends on its samples
         whole_s *= batch_size / report.samples
     elif time is not None:
-        whole_s *= time.expected_s(batch_size) / max(time.expected_s(report.samples), 1e-12)
-    return GuardedStep(report.step_s, whole_s)
+        whole_s *= time.computing_s(batch_size) / max(time.computing_s(report.samples), 1e-12)
+    return GuardedStep(report.step_s + transfer_s, whole_s + transfer_s)
 
 
 def exchanged(state: BalancedState) -> BalancedState:
