@@ -48,7 +48,22 @@ class UsageError(PolyrhythmError, ValueError):
 
 
 class SpecError(UsageError):
-    """A policy spec that cannot be read, such as ``ssp:-1`` or an unknown name."""
+    """A policy spec that cannot be read, such as ``ssp:-1`` or an unknown name, or a parameter that makes no sense."""
+
+    wrong: str = ""
+    """What is wrong, where the line begins with the policy of which it is."""
+
+    @classmethod
+    def of(cls, policy: str, error: Exception) -> "SpecError":
+        """The line about a policy, or the one about the policy in which that is an argument.
+
+        >>> str(SpecError.of("policy 'local:0'", SpecError.of("policy local", SpecError("h must be above 0"))))
+        "policy 'local:0': h must be above 0"
+        """
+        wrong = getattr(error, "wrong", "") or str(error)
+        named = cls(f"{policy}: {wrong}")
+        named.wrong = wrong
+        return named
 
 
 class PolicyError(UsageError):

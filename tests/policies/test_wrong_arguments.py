@@ -1,5 +1,7 @@
 """Arguments of every built-in policy that make no sense: one line that names the policy, the argument and the value."""
 
+import pickle
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -7,7 +9,18 @@ import pytest
 
 from polyrhythm.core import Policy
 from polyrhythm.errors import PolicyError, SpecError
-from polyrhythm.policies import BUILT_IN, parse_policy
+from polyrhythm.policies import (
+    BSP,
+    BUILT_IN,
+    SSP,
+    Elastic,
+    LocalSGD,
+    PostLocalSGD,
+    Ringmaster,
+    Switch,
+    Tuned,
+    parse_policy,
+)
 from polyrhythm.sim import simulate
 from tests.sim.clusters import cluster
 
@@ -27,6 +40,38 @@ WRONG = [
 def test_a_refused_argument_is_named_with_its_policy(spec: str, line: str) -> None:
     with pytest.raises(SpecError, match=f"^policy '{spec}': {line}$"):
         parse_policy(spec)
+
+
+IN_PYTHON: list[tuple[Callable[[], Policy[Any]], str]] = [
+    (lambda: LocalSGD(0), "policy local: h must be a whole number of at least 1 but got 0"),
+    (lambda: LocalSGD("8"), "policy local: h must be a whole number but got '8'"),  # type: ignore[arg-type]
+    (lambda: LocalSGD(last=True), "policy local: last must be a whole number or None but got True"),
+    (lambda: PostLocalSGD(0), "policy post-local: h must be a whole number of at least 1 but got 0"),
+    (lambda: SSP("3"), "policy ssp: s must be a number but got '3'"),  # type: ignore[arg-type]
+    (lambda: Ringmaster(1, "no"), "policy ringmaster: stop must be True or False but got 'no'"),  # type: ignore[arg-type]
+    (lambda: Elastic("bsp"), "policy elastic: policy must be a Policy but got 'bsp'"),  # type: ignore[arg-type]
+    (lambda: Switch("bsp"), "policy switch: parts must be a tuple but got 'bsp'"),  # type: ignore[arg-type]
+    (
+        lambda: Switch((BSP(), BSP())),  # type: ignore[arg-type]
+        "policy switch: parts must be Parts, as in (Part(BSP(), 0.5), Part(ASP())), but got BSP()",
+    ),
+    (lambda: Tuned(momentum=0.5), "policy tuned: momentum must be text but got 0.5"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("make", "line"), IN_PYTHON, ids=[line for _, line in IN_PYTHON])
+def test_an_argument_in_python_is_refused_in_a_line_that_names_its_policy(
+    make: Callable[[], Policy[Any]], line: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        make()
+    assert str(caught.value) == line
+
+
+def test_the_line_survives_a_process_boundary() -> None:
+    with pytest.raises(SpecError) as caught:
+        LocalSGD(0)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301
 
 
 ODD = ("nan", "inf", "-inf", "-1", "0", "1e400", "", "0.5", "x", "1", "9" * 5000, "nan/nan", "bsp", "spp", "1,{}=1")

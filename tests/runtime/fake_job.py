@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, LeftReason, Policy, Ticket, Trace
+from polyrhythm.core import Cluster, Decisions, Entry, Event, Header, Joined, LeftReason, Policy, Ticket, Trace
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
@@ -167,6 +167,9 @@ class FakeJob:
         self.states.append(state)
 
     def record(self, event: Event, decisions: Decisions) -> None:
+        job = self.coordinator.job
+        if isinstance(event, Joined) and set(event.workers) == set(job.ledger.accounts):
+            assert set(event.workers) == set(job.present), f"all who are there come together: {self.describe()}"
         self.traces[-1][2].append(Entry(event, decisions))
 
     def remark(self, text: str) -> None:

@@ -151,7 +151,9 @@ class WaitsForTheDead(BSP):
 
 class IgnoresNewcomers(BSP):
     def decide(self, state: Barrier, event: Event) -> tuple[Barrier, Decisions]:
-        return (state, ()) if isinstance(event, Joined) and event.time_s else super().decide(state, event)
+        return (
+            (state, ()) if isinstance(event, Joined) and event.time_s and state.live else super().decide(state, event)
+        )
 
 
 class ChangesBetweenRuns(Plain):
@@ -254,3 +256,18 @@ def test_the_smallest_example_is_shown() -> None:
 def test_everyone_may_leave() -> None:
     nobody = ClusterScript(workers=1, faults=(Fault(worker=0, step=2),))
     assert [sample_range.samples for sample_range in check(BSP(), nobody).left] == [1, 17]
+
+
+@pytest.mark.parametrize(("arrivals", "alone"), [((), []), ((LateJoin(7.0),), [(0,)])])
+def test_who_has_finished_comes_back_in_one_event_and_who_has_died_since_alone(
+    arrivals: tuple[LateJoin, ...], alone: list[tuple[int, ...]]
+) -> None:
+    """Worker 0 is through with its epoch at 3 s and dies at 4.5 s, of which nobody is told; worker 2 needs 9 s."""
+    script = ClusterScript(
+        3, ((1.0,), (2.0,), (9.0,)), 18, 6, faults=(Fault(0, 2, 2.5),), arrivals=arrivals, meets=True
+    )
+    stage = check(ASP(), script)
+    joined = [event.workers for event, _ in stage.entries if isinstance(event, Joined)]
+    back = (0, 1, 2) if alone else (1, 2)
+    assert (joined, stage.deaths) == ([(0, 1, 2), *alone, back, back], 1)
+    assert not any(isinstance(event, Left) and event.reason != "finished" for event, _ in stage.entries)

@@ -1,15 +1,30 @@
 """Checks of what the caller of a public function has given: one line with the argument, the value and the remedy."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import lru_cache, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import SpecError, UsageError
 
 MOST_SEED = 2**32 - 1
 """What the generators of NumPy and torch take, also times a million, as some seeds are made."""
+
+TakenKinds: TypeAlias = tuple[tuple[type, ...], str]
+"""Types that an argument may have, and how a line says so."""
+
+KINDS: dict[Any, TakenKinds] = {
+    Any: ((object,), "anything"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "True or False"),
+    str: ((str,), "text"),
+}
+"""Of types that an argument may be declared with."""
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -80,3 +95,59 @@ def check_function(name: str, value: Any) -> None:
     """
     if value is not None and not callable(value):
         raise UsageError(f"{name} must be a function but got {value!r}")
+
+
+def checked(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A policy's `__post_init__`, for values of the types that its fields declare; what it refuses names the policy.
+
+    >>> from polyrhythm.policies import LocalSGD
+    >>> LocalSGD(0)
+    Traceback (most recent call last):
+        ...
+    polyrhythm.errors.SpecError: policy local: h must be a whole number of at least 1 but got 0
+    """
+
+    @wraps(check)
+    def post_init(policy: Any) -> None:
+        try:
+            check_types(policy)
+            check(policy)
+        except SpecError as error:
+            raise SpecError.of(f"policy {policy.name}", error) from error.__cause__
+
+    return post_init
+
+
+def check_types(policy: Any) -> None:
+    """Refuse values that are not of the types that a policy's fields declare."""
+    cls: Any = type(policy)
+    for name, (kinds, wanted) in kinds_of(cls).items():
+        value = getattr(policy, name)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise SpecError(f"{name} must be {wanted} but got {value!r}")
+
+
+@lru_cache(maxsize=256)
+def kinds_of(cls: Any) -> dict[str, TakenKinds]:
+    """What each field takes; without those of which it is not known here."""
+    try:
+        hints = get_type_hints(cls)
+    except Exception:  # of a class of the user's own
+        return {}
+    found = {field.name: kinds_of_hint(hints[field.name]) for field in fields(cls)}
+    return {name: kinds for name, kinds in found.items() if kinds is not None}
+
+
+def kinds_of_hint(hint: Any) -> TakenKinds | None:
+    """What a field takes that declares this.
+
+    >>> kinds_of_hint(int | None), kinds_of_hint(int | str)
+    (((<class 'int'>, <class 'NoneType'>), 'a whole number or None'), None)
+    """
+    if hint in KINDS:
+        return KINDS[hint]
+    options, kind = get_args(hint), get_origin(hint) or hint
+    if NoneType in options and len(options) == 2:
+        inner = kinds_of_hint(next(option for option in options if option is not NoneType))
+        return None if inner is None else ((*inner[0], NoneType), f"{inner[1]} or None")
+    return ((kind,), f"a {kind.__name__}") if isinstance(kind, type) and kind is not UnionType else None

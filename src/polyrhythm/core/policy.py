@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
+from polyrhythm.core.arguments import checked
 from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
 
 State = TypeVar("State")
@@ -89,8 +90,8 @@ class Policy(ABC, Generic[State]):
     """Base of all policies: a frozen dataclass whose fields are its parameters.
 
     A subclass sets `name` (its spec is ``name:field=value,...``), `summary` (one line for ``polyrhythm policies``) and
-    `traits`, checks its fields in ``__post_init__`` and implements `init` and `decide`. A policy that wraps others
-    overrides `traits` with a property, and `stages` or `in_force` where they say more.
+    `traits`, checks its fields in ``__post_init__``, after their types have been, and implements `init` and `decide`. A
+    policy that wraps others overrides `traits` with a property, and `stages` or `in_force` where they say more.
 
     >>> from polyrhythm.core import Joined, Proceed, Report, Sync
     >>> @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Policy(ABC, Generic[State]):
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that extends a steady policy may decide otherwise: it is steady only if it says so itself."""
         super().__init_subclass__(**options)
+        if "__post_init__" in vars(cls):
+            cls.__post_init__ = checked(vars(cls)["__post_init__"])  # type: ignore[attr-defined]
         inherited: Any = cls.traits
         if "traits" not in vars(cls) and isinstance(inherited, Traits) and inherited.steady:
             cls.traits = replace(inherited, steady=False)  # type: ignore[method-assign, assignment]
@@ -196,7 +199,10 @@ class Supervisor(Policy[State]):
 
     @abstractmethod
     def observe(self, state: State, policy: Policy[Any], event: Event, decisions: Decisions) -> State:
-        """What is known after an event, and after what `policy`, which is in force, has decided about it."""
+        """What is known after an event, and after what `policy`, which is in force, has decided about it.
+
+        Each policy that comes into force is told of everyone as `Joined`, and nobody of those whom the one before had.
+        """
 
     def keeps(self, state: State) -> bool:
         """Whether what the job has learned is to be kept as the policy that is wanted comes into force, or just has."""

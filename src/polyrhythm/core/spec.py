@@ -67,7 +67,7 @@ def parse_spec(spec: str, registry: Registry, place: str = "") -> Policy[Any]:
     try:
         return cls(**values)
     except ValueError as error:
-        raise SpecError(f"policy {spec!r}: {error}") from error
+        raise SpecError.of(f"policy {spec!r}", error) from error
     except (Exception, SystemExit) as error:  # a policy of the user's own may do anything
         raise SpecError(f"policy {spec!r} cannot be made: {error!r}") from error
 

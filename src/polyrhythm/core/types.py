@@ -63,6 +63,12 @@ class Cluster:
 class Joined:
     """Workers are ready for their first step; a job starts with all of its first workers in one event.
 
+    Where an epoch ends for each worker as "finished", all who are still there come back in one event, with the next
+    epoch or for mini-batches that somebody has left behind, while nobody is live; newcomers may be among them. Of
+    those that had finished and are not named nobody tells more: they are gone. While others are live only newcomers
+    come. One that has the number of a worker that had finished is another one: that one has died since, of which
+    nobody has told, as it was not live.
+
     `clock` is where their clocks start: 0 at the start of the job, later the smallest clock of the live workers (the
     largest so far if nobody is live), so that nobody waits for a newcomer to catch up.
 
@@ -111,7 +117,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A worker is gone; a policy forgets it, waiting or running.
+    """A live worker is gone; a policy forgets it, waiting or running. Who has finished may come back; see `Joined`.
 
     Before a worker leaves as "finished" (no mini-batch is left for it) the driver applies what it has pending, as one
     update with the mean; for any other reason its contributions that nobody combined are dropped and counted.

@@ -152,9 +152,10 @@ class Balanced(Policy[BalancedState]):
             case Report():
                 return self._release_if_complete(measured(state, event), event.time_s)
             case Joined(workers=workers, time_s=time_s):
+                state = replace(state, times=still_known(state.times, event, state.barrier.live))
                 return self._welcome(state, workers, time_s)
             case Left(worker=worker):
-                times = still_known(state.times, event)
+                times = still_known(state.times, event, state.barrier.live)
                 barrier, samples = state.barrier.leave(worker), state.samples.remove(worker)
                 steps, begun = state.steps.remove(worker), state.begun.remove(worker)
                 left = replace(state, barrier=barrier, times=times, samples=samples, begun=begun, steps=steps)
@@ -303,13 +304,13 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
 
 
 def guarded_step(report: Report, time: StepTime | None, batch_size: int) -> GuardedStep:
-    """A step, and how long it would have been with B samples: at least, where it had more."""
-    whole_s = report.step_s
+    """A step with its transfers, and how long it would have been with B samples: at least, where it had more."""
+    whole_s, transfer_s = report.step_s, report.transfer_s
     if report.samples > batch_size:  # of a step that was late nobody knows which part of it depends on its samples
         whole_s *= batch_size / report.samples
     elif time is not None:
-        whole_s *= time.expected_s(batch_size) / max(time.expected_s(report.samples), 1e-12)
-    return GuardedStep(report.step_s, whole_s)
+        whole_s *= time.computing_s(batch_size) / max(time.computing_s(report.samples), 1e-12)
+    return GuardedStep(report.step_s + transfer_s, whole_s + transfer_s)
 
 
 def exchanged(state: BalancedState) -> BalancedState:

@@ -97,8 +97,7 @@ class DSSP(Policy[DSSPState]):
 
     def after_joined(self, state: DSSPState, joined: Joined) -> DSSPState:
         """Who is back for the next epoch is as fast as it was; that it starts stands for its last push."""
-        # Where others are live, one that had finished has died since, and comes back alone.
-        paces, time_s = state.paces if state.clocks.groups else still_known(state.paces, joined), joined.time_s
+        paces, time_s = still_known(state.paces, joined, len(state.clocks.groups)), joined.time_s
         for worker in joined.workers:
             if pace := paces.get(worker):
                 paces = paces.set(worker, PushPace(time_s, pace.interval_s, time_s))
@@ -106,7 +105,7 @@ class DSSP(Policy[DSSPState]):
 
     def after_left(self, state: DSSPState, left: Left) -> tuple[DSSPState, Decisions]:
         """Without the worker; if it was the last of the slowest, others may go on."""
-        worker, clock, paces = left.worker, left.clock, still_known(state.paces, left)
+        worker, clock, paces = left.worker, left.clock, still_known(state.paces, left, len(state.clocks.groups))
         clocks, parked = state.clocks.remove(clock, worker), state.parked.remove(clock, worker)
         after, released = self.release(DSSPState(clocks, parked, paces), left.time_s)
         return after, (Proceed(tuple(sorted(released))),) if released else ()

@@ -21,6 +21,7 @@ from polyrhythm.core import (
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.detector import Detector, DetectorState
+from polyrhythm.policies._lib.epochs import still_known
 from polyrhythm.policies._lib.roll import Roll
 from polyrhythm.policies._lib.wrapping import ClockView, joint_traits, require_waiting
 from polyrhythm.policies.switch import Switch
@@ -173,7 +174,7 @@ class Turn:
         if isinstance(event, Left):
             ending = self.state.ending or is_end(event)
             self.state = replace(self.state, out=self.state.out.remove(worker), ending=ending)
-            self._forget(event)
+            self._forget(event, len(self.state.roll.live_workers))
             return
         if not self._takes_late:
             self._do(Cancel((worker,)))
@@ -183,10 +184,11 @@ class Turn:
         """Let the wrapped policy decide, but for starting stragglers."""
         view, ending = self.state.view, self.state.ending or is_end(event)
         if isinstance(event, Left):
-            self._forget(event)
+            self._forget(event, len(before.live_workers))
         if isinstance(event, Joined):
             insiders = replace(before, live_workers=without(before.live_workers, self.state.out))
             view, ending = view.follow(event, insiders), False
+            self._forget(event, len(before.live_workers))
         self.state = replace(self.state, view=view, ending=ending)
         inner, decisions = self.policy.policy.decide(self.state.inner, self.state.view.seen(event))
         self.state = replace(self.state, inner=inner)
@@ -196,10 +198,9 @@ class Turn:
             else:
                 self._do(self._with_late(decision))
 
-    def _forget(self, event: Left) -> None:
+    def _forget(self, event: Joined | Left, live: int) -> None:
         """Who has only found no mini-batch in this epoch is the same worker in the next one."""
-        if event.reason != "finished":
-            self.state = replace(self.state, named=self.state.named.remove(event.worker))
+        self.state = replace(self.state, named=still_known(self.state.named, event, live))
 
     def _with_late(self, decision: Decision) -> Decision:
         """An update takes what outsiders have ready too."""

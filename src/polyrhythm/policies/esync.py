@@ -169,7 +169,7 @@ class ESync(Policy[ESyncState]):
             case Report(worker=worker, time_s=time_s):
                 return self.answer(self.after_report(state, event), time_s, worker)
             case Joined(workers=workers, time_s=time_s):
-                state = state._replace(known=still_known(state.known, event))
+                state = state._replace(known=still_known(state.known, event, len(state.devices)))
                 return started(state, workers, time_s), (Proceed(workers, "replicas"),)
             case Left(time_s=time_s):
                 return self.answer(without(state, event), time_s)
@@ -182,7 +182,8 @@ class ESync(Policy[ESyncState]):
             case Report(worker=worker):
                 return self.after_report(state, event), (Proceed((worker,), "replicas"),)
             case Joined(workers=workers):
-                return state._replace(newcomers=(*state.newcomers, *workers)), ()
+                known = still_known(state.known, event, len(state.devices))
+                return state._replace(newcomers=(*state.newcomers, *workers), known=known), ()
             case Left(worker=worker) if worker in state.newcomers:
                 return state._replace(newcomers=tuple(other for other in state.newcomers if other != worker)), ()
             case Left(worker=worker, time_s=time_s):
@@ -367,7 +368,7 @@ def slowest_of(devices: WorkerMap[DevicePace]) -> int | None:
 
 
 def without(state: ESyncState, left: Left) -> ESyncState:
-    worker, known = left.worker, still_known(state.known, left)
+    worker, known = left.worker, still_known(state.known, left, len(state.devices))
     device, devices = device_of(state, worker), state.devices.remove(worker)
     return ESyncState(
         devices,

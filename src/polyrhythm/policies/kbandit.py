@@ -98,7 +98,7 @@ class KBandit(Policy[KBanditState]):
         return (self.listed() or (GROUP,))[0]
 
     def fresh(self, cluster: Cluster, charge: Charge) -> KBanditState:
-        size = self.window * max(1, len(charge.roll.live_workers))
+        size = self.window * max(1, len(charge.roll.present))
         arms = self.listed()
         return KBanditState(cluster, charge, LossWindow(size), arms=arms, match=Match.of(len(arms)))
 
@@ -109,7 +109,7 @@ class KBandit(Policy[KBanditState]):
             case Left(reason="finished") | Alarm():
                 charge, decisions = state.charge.decide(event)
                 return replace(state, charge=charge), decisions
-            case Joined(workers=workers) if set(workers) == set(state.charge.roll.away):
+            case Joined() if state.charge.roll.is_back(event, state.charge.roll.present):
                 charge, decisions = state.charge.decide(event)
                 return replace(state, charge=charge, window=LossWindow(state.window.size)), decisions
             case Joined() | Left():
@@ -127,7 +127,7 @@ class KBandit(Policy[KBanditState]):
         if window.full and arms:
             match = match.next(window.rate, self.every, self.z)
         elif window.full:
-            arms = arms_for(steps, len(state.charge.roll.live_workers))
+            arms = arms_for(steps, len(state.charge.roll.present))
             match = Match.of(len(arms))
         window = LossWindow(window.size) if window.full else window
         policy = arms[match.playing] if arms else state.charge.policy
@@ -135,10 +135,10 @@ class KBandit(Policy[KBanditState]):
         return replace(state, charge=charge, window=window, steps=steps, arms=arms, match=match), decisions
 
 
-def arms_for(steps: WorkerMap[float], live: int) -> tuple[Policy[Any], ...]:
-    """K-groups for `live` workers, the number of healthy ones first; who has not reported yet is not healthy."""
+def arms_for(steps: WorkerMap[float], workers: int) -> tuple[Policy[Any], ...]:
+    """K-groups for so many workers, the number of healthy ones first; who has not reported yet is not healthy."""
     durations = [duration for _, duration in steps.items()]
-    h = healthy(durations + [float("inf")] * (live - len(durations)))
+    h = healthy(durations + [float("inf")] * (workers - len(durations)))
     sizes = dict.fromkeys((max(1, h), max(1, round(0.75 * h)), max(1, round(0.5 * h)), 1))
     return tuple(KGroup(size) for size in sizes)
 

@@ -191,10 +191,12 @@ class SelSync(Policy[SelSyncState]):
             case Report():
                 return self.end_step(self.after_report(state, event))
             case Joined(workers=workers):
-                barrier, signals = state.barrier.join(len(workers)), still_known(state.signals, event)
+                signals = still_known(state.signals, event, state.barrier.live)
+                barrier = state.barrier.join(len(workers))
                 return replace(state, barrier=barrier, signals=signals), (Proceed(workers, "replicas"),)
             case Left(worker=worker):
-                barrier, signals = state.barrier.leave(worker), still_known(state.signals, event)
+                signals = still_known(state.signals, event, state.barrier.live)
+                barrier = state.barrier.leave(worker)
                 return self.end_step(replace(state, barrier=barrier, signals=signals))
             case Alarm():
                 return state, ()

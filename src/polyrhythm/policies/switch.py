@@ -124,6 +124,9 @@ def check_shares(parts: tuple[Part, ...]) -> None:
     """Shares are in [0, 1] and cover the workload; only the last part may go without one."""
     if not parts:
         raise SpecError("switch needs at least one policy, as in 'switch:bsp@0.5,asp'")
+    for part in parts:
+        if not isinstance(part, Part):
+            raise SpecError(f"parts must be Parts, as in (Part(BSP(), 0.5), Part(ASP())), but got {part!r}")
     for part in parts[:-1]:
         if part.share is None:
             raise SpecError(f"part {part.policy.spec!r} of a switch needs a share, as in '{part.policy.spec}@0.5'")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from polyrhythm.core import Bounds, Cluster, Decisions, Event, Left, Policy, Proceed, Report, Settings, Stage, Traits
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
+from polyrhythm.policies._lib.checks import require_at_least
 from polyrhythm.policies.asp import ASP
 
 MOMENTA = ("same", "zero", "1/n", "2^i/n", "i/n")
@@ -62,8 +63,7 @@ class Tuned(Policy[TunedState]):
     def __post_init__(self) -> None:
         if not 0 < self.lr < float("inf"):
             raise SpecError(f"lr must be a positive factor but got {self.lr}")
-        if not isinstance(self.batch, int) or self.batch < 0:
-            raise SpecError(f"batch must be a whole number of at least 0 but got {self.batch}")
+        require_at_least(0, batch=self.batch)
         if not 0 <= self.full < 1:
             raise SpecError(f"full must be in [0, 1) but got {self.full}")
         if self.momentum not in MOMENTA and not is_momentum(self.momentum):

@@ -66,6 +66,7 @@ def scripts(
         arrivals=draw(arrivals(most_arrivals)),
         alarm_delay_s=draw(st.sampled_from([0.0, 0.7])),
         latency_s=draw(st.sampled_from([0.0, 0.4, 2.5])),
+        meets=draw(st.booleans()),
     )
 
 
@@ -73,6 +74,12 @@ def single_deaths() -> Iterator[ClusterScript]:
     """Each death that a small uneven cluster can meet; chance seldom hits the slowest while the others wait for it."""
     for worker, step, at in product(range(3), range(4), (0.5, 1.0, 1.2)):
         yield ClusterScript(3, ((1.0,), (2.0,), (5.0,)), 24, 24, faults=(Fault(worker, step, at),))
+
+
+def returns() -> Iterator[ClusterScript]:
+    """Epochs after which all come back, and one that has died at the end of its own and comes back alone, or not."""
+    for fault, arrivals in product((Fault(0, 2, 2.5), Fault(1, 1, 2.0), Fault(2, 0, 1.0)), ((), (LateJoin(7.0),))):
+        yield ClusterScript(3, ((1.0,), (2.0,), (9.0,)), 24, 6, faults=(fault,), arrivals=arrivals, meets=True)
 
 
 def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
@@ -83,8 +90,8 @@ def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
         from polyrhythm.testing import conformance
         test_mine = conformance(Mine(k=3))
 
-    First come `single_deaths`, then random `scripts`, the same in every run. A failure shows the smallest script that
-    was found, and the last events.
+    First come `single_deaths`, then random `scripts`, the same in every run, and then `returns`. A failure shows the
+    smallest script that was found, and the last events.
 
     Args:
         policy: the policy, with parameters.
@@ -100,5 +107,7 @@ def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
         for script in single_deaths():
             check(policy, script)
         on_random_clusters()
+        for script in returns():
+            check(policy, script)
 
     return test

@@ -7,7 +7,7 @@ from polyrhythm.core import LeftReason
 
 @dataclass(frozen=True)
 class Fault:
-    """A worker leaves at a step.
+    """A worker leaves at a step, or later, when it stands at the end of its epoch.
 
     Args:
         worker: who.
@@ -24,7 +24,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class LateJoin:
-    """Workers that join later; they take the smallest numbers that are free."""
+    """Workers that join later; they take the smallest numbers that are free, also of those that have died."""
 
     time_s: float
     workers: int = 1
@@ -44,6 +44,7 @@ class ClusterScript:
         arrivals: who joins later.
         alarm_delay_s: how late every alarm is.
         latency_s: how long reports and words travel between the coordinator and workers that do not wait for answers.
+        meets: whether all workers end an epoch before any begins the next, as on real workers.
     """
 
     workers: int = 2
@@ -55,6 +56,7 @@ class ClusterScript:
     arrivals: tuple[LateJoin, ...] = ()
     alarm_delay_s: float = 0.0
     latency_s: float = 0.0
+    meets: bool = False
 
     def duration_s(self, worker: int, step: int) -> float:
         """Seconds of a step."""

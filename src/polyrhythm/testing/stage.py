@@ -88,6 +88,12 @@ class ScriptPlayer:
         self._gradients: dict[Ticket, SampleRange] = {}
         self._replicas: dict[int, list[SampleRange]] = {}
         self._batch_sizes: dict[int, int] = {}
+        self._accounts: dict[int, object] = {}
+        """The account under which each worker has begun its latest step."""
+        self._away: dict[int, object] = {}
+        """The same of those that stand at the end of their epoch."""
+        self._opened = 1
+        """Epochs of which mini-batches are handed out, where all meet at the end of each."""
         self._calendar: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
@@ -119,7 +125,16 @@ class ScriptPlayer:
         while self._calendar:
             self.now_s, _, action = heapq.heappop(self._calendar)
             action()
+            self._meet()
         return self
+
+    def _meet(self) -> None:
+        """All stand at the end of an epoch: they make what somebody has left behind, or begin the next one."""
+        while self._away and not self.ledger.accounts and self.workload.left:
+            if not self.workload.returned:
+                self._opened += 1
+            workers, self._away = tuple(sorted(self._away)), {}
+            self.driver.join(workers, self.now_s)
 
     def _at(self, time_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._calendar, (time_s, next(self._order), action))
@@ -185,6 +200,8 @@ class ScriptPlayer:
         steps = self._replicas.pop(worker, [])
         if reason == "finished":
             self.processed += steps
+            if self.script.meets:
+                self._away[worker] = self._accounts.get(worker)
         else:
             self.lost += steps
         self.cancel((worker,), tickets)
@@ -197,17 +214,23 @@ class ScriptPlayer:
         self.driver.tell(LossMeasured(self.now_s, 1 / self._version) if measured else Alarm(self.now_s))
 
     def _begin(self, worker: int, share: int | None = None) -> ScriptedStep | None:
-        sample_range = self.workload.hand_out(share or self._batch_sizes.get(worker, self.script.batch_size))
+        sample_range = self._hand_out(share or self._batch_sizes.get(worker, self.script.batch_size))
         if sample_range is None:
             return None
         number, self._begun[worker] = self._begun[worker], self._begun[worker] + 1
         step = ScriptedStep(worker, sample_range, self.script.duration_s(worker, number), self._version)
         self._at(self.now_s + step.duration_s, partial(self._complete, step))
-        account = self.ledger.accounts[worker]
+        account = self._accounts[worker] = self.ledger.accounts[worker]
         for fault in self.script.faults:
             if (fault.worker, fault.step) == (worker, number):
                 self._at(self.now_s + fault.at * step.duration_s, partial(self._fail, worker, account, fault.reason))
         return step
+
+    def _hand_out(self, samples: int) -> SampleRange | None:
+        epoch_is_over = self.workload.handed_out >= self._opened * self.script.dataset_samples
+        if self.script.meets and epoch_is_over and not self.workload.returned:
+            return None
+        return self.workload.hand_out(samples)
 
     def _complete(self, step: ScriptedStep) -> None:
         """Report at once, or send the report and go on."""
@@ -241,6 +264,9 @@ class ScriptPlayer:
         if self.ledger.accounts.get(worker) is account:
             self.deaths += 1
             self.driver.leave(worker, self.now_s, reason)
+        elif worker not in self.ledger.accounts and self._away.get(worker) is account:
+            del self._away[worker]  # nobody is told
+            self.deaths += 1
 
     def _told_to_stop(self, account: object, worker: int) -> None:
         """The newest step is abandoned; its samples come back with the answer, after all reports."""
@@ -265,5 +291,5 @@ class ScriptPlayer:
             self._abandon(self._steps.pop(ticket.worker))
 
     def _arrive(self, workers: int) -> None:
-        free = (worker for worker in count() if worker not in self.ledger.accounts)
+        free = (worker for worker in count() if worker not in self.ledger.accounts and worker not in self._away)
         self.driver.join(tuple(next(free) for _ in range(workers)), self.now_s)

@@ -188,6 +188,15 @@ def test_one_that_has_died_comes_back(
     processed_once(job)
 
 
+@pytest.mark.parametrize("policy", ["asp", "ssp:1", "dssp:0,2", "k-sync:1"])
+def test_who_comes_when_all_others_are_through_with_the_epoch_goes_on_with_them(policy: str) -> None:
+    """Its Joined names all who are there, so that none of them is taken to be gone; `FakeJob` looks at each."""
+    for seed in range(40):
+        job = FakeJob(policy, 3, 12 + seed % 5, 3, EPOCHS, seed)
+        job.run({12 + seed % 9: "kill 1", 20 + seed % 17: "join 4", 28 + seed % 23: "join 1"})
+        processed_once(job)
+
+
 @pytest.mark.parametrize("policy", ["asp", "ssp:2", "k-sync:1"])
 def test_who_comes_back_alone_makes_the_rest_from_what_the_servers_have(policy: str) -> None:
     for seed, kill in itertools.product(range(3), range(8, 60, 4)):

@@ -119,11 +119,11 @@ class Detector:
             raise SpecError(f"deviations must be at least 0 but got {self.deviations}")
 
     def after(self, watch: DetectorState, event: Event, live: int) -> DetectorState:
-        """What is known after an event; `live` workers are compared."""
+        """What is known after an event; `live` workers were compared before it."""
         match event:
             case Report(worker=worker, samples=samples):
                 step_s = event.step_s + event.transfer_s
-                if step_s <= watch.limits.slow_s:  # who is late with less work is late
+                if step_s <= watch.limits.slow_s or worker not in watch.sizes:  # who is late with less work is late
                     watch = self.sized(watch, worker, samples)
                     if worker in watch.smaller:
                         return watch
@@ -134,7 +134,7 @@ class Detector:
                 watch = replace(watch, windows=watch.windows.set(worker, kept))
                 return self.judge(watch, worker, sum(window) / self.window, live)
             case Joined() | Left():
-                for other in gone(watch.streaks, event):
+                for other in gone(watch.sizes, event, live):
                     watch = watch.forget(other)
                 return watch
             case _:

@@ -80,7 +80,7 @@ class Relay:
             return self, decisions
         settled = (*held_updates(self.roll), *closing_average(self.roll))
         roll, policy = self.roll.carry_out(settled), self.following
-        workers = max(1, len(roll.live_workers) + len(roll.away))
+        workers = max(1, len(roll.present))
         cluster = replace(self.cluster, workers=workers, processed_samples=roll.processed)
         inner = policy.init(cluster)
         start: Decisions = ()

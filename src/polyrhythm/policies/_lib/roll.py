@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from polyrhythm.core import Cancel, Decisions, Event, Exchange, Joined, Left, Proceed, Report, Stopped, Sync
 from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.policies._lib.epochs import still_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class LiveWorker:
 class Roll:
     """All live workers, and `processed`, the samples whose gradients have been applied, to a replica or for all.
 
-    `away` has those that have finished their epoch, and come back with the next one.
+    `away` has those that have finished their epoch, and come back with the next one; see `epochs`.
 
     >>> roll = Roll().after(Joined((0, 1), 0.0)).carry_out((Proceed((0, 1)),))
     >>> roll = roll.after(Report(1, clock=1, time_s=1.0, samples=8))
@@ -57,13 +58,24 @@ class Roll:
         return tuple(self.live_workers)
 
     @property
+    def present(self) -> frozenset[int]:
+        """Who is live, or comes back with the next epoch."""
+        return frozenset((*self.live_workers, *self.away))
+
+    def is_back(self, joined: Joined, workers: frozenset[int]) -> bool:
+        """Whether these workers and no others, of whom all had finished, begin another epoch."""
+        return not self.live_workers and workers == frozenset(joined.workers)
+
+    @property
     def clock(self) -> int:
         return max((live_worker.clock for _, live_worker in self.live_workers.items()), default=0)
 
     def after(self, event: Event) -> "Roll":
         match event:
             case Joined(workers=workers, clock=clock):
-                away = WorkerMap() if any(worker in self.away for worker in workers) else self.away
+                away = still_known(self.away, event, len(self.live_workers))
+                for worker in workers:
+                    away = away.remove(worker)
                 return replace(self, live_workers=self.live_workers.set_all(workers, LiveWorker(clock)), away=away)
             case Report():
                 return self._reported(event)

@@ -51,9 +51,9 @@ class JobTimes:
         round_s: when that was; None if nothing follows from it.
         exchanges: seconds of the latest exchanges of all.
         message_s: of the transfers of a step that meets nobody, mean of the latest; 0 before there is one.
-        live: how many workers there are.
         reports: since the job began.
         least: smallest share that balanced BSP may deal.
+        live: who is.
     """
 
     batch_size: int
@@ -65,28 +65,36 @@ class JobTimes:
     message_s: float = 0.0
     reports: int = 0
     least: int = 1
+    live: WorkerMap[bool] = field(default_factory=WorkerMap)
 
     def resumed(self) -> "JobTimes":
         """Nobody is there yet; who comes is known by what was measured of it before."""
         workers = self.workers
         for worker, seen in self.workers.items():
             workers = workers.set(worker, replace(seen, begun=0, since_s=None))
-        return replace(self, workers=workers, slowest_s=0.0, round_s=None)
+        return replace(self, workers=workers, slowest_s=0.0, round_s=None, live=WorkerMap())
 
     def after(self, event: Event, alone: bool) -> "JobTimes":
         """What an event tells; `alone` says that a worker's transfers are its own, and no part of a round."""
         match event:
             case Report():
                 return self._reported(event, alone)
-            case Joined(workers=workers):
-                joined = still_known(self.workers, event)
-                for worker in workers:
-                    joined = joined.set(worker, replace(joined.get(worker) or WorkerTimes(), begun=0, since_s=None))
-                return replace(self, workers=joined, round_s=None)
-            case Left():
-                return replace(self, workers=still_known(self.workers, event), round_s=None)
+            case Joined():
+                return self._joined(event)
+            case Left(worker=worker):
+                known = still_known(self.workers, event, len(self.live))
+                return replace(self, workers=known, round_s=None, live=self.live.remove(worker))
             case _:
                 return self
+
+    def _joined(self, joined: Joined) -> "JobTimes":
+        """Where another policy comes into force all who are there join once more."""
+        anew = any(worker in self.live for worker in joined.workers)
+        live: WorkerMap[bool] = WorkerMap() if anew else self.live
+        known = still_known(self.workers, joined, len(live))
+        for worker in joined.workers:
+            known = known.set(worker, replace(known.get(worker) or WorkerTimes(), begun=0, since_s=None))
+        return replace(self, workers=known, round_s=None, live=live.set_all(joined.workers, True))
 
     def _reported(self, report: Report, alone: bool) -> "JobTimes":
         worker, samples = report.worker, report.samples
@@ -112,6 +120,7 @@ class JobTimes:
             message_s,
             self.reports + 1,
             self.least,
+            self.live,
         )
 
     def decided(self, decisions: Decisions, time_s: float) -> "JobTimes":

@@ -212,8 +212,8 @@ class RLP(Policy[RLPState]):
         charge, decisions = state.charge.decide(event)
         window, plan = state.window, state.plan
         if not isinstance(event, Alarm):
-            window = LossWindow(self.learned.window * max(1, len(charge.roll.live_workers)))
-            plan = plan if self.holds(plan, event, charge.roll) else self.blind(plan)
+            window = LossWindow(self.learned.window * max(1, len(charge.roll.present)))
+            plan = plan if self.holds(plan, event, state.charge.roll) else self.blind(plan)
         return replace(state, charge=charge, plan=plan, window=window, signals=signals), decisions
 
     def after_report(self, state: RLPState, signals: Any, report: Report) -> tuple[RLPState, Decisions]:
@@ -232,11 +232,11 @@ class RLP(Policy[RLPState]):
         """There is nothing to choose by: a report without a loss, or other workers than the choice was made for."""
         return plan if self.only else ChosenPolicy(None, plan.inside)
 
-    def holds(self, plan: ChosenPolicy, event: Event, roll: Roll) -> bool:
+    def holds(self, plan: ChosenPolicy, event: Event, before: Roll) -> bool:
         """Whether a choice that is kept is still that for these workers, who end and begin an epoch together."""
         if not self.learned.keep or (isinstance(event, Left) and event.reason == "finished"):
             return True
-        return isinstance(event, Joined) and plan.crew.issuperset(roll.live_workers)
+        return isinstance(event, Joined) and before.is_back(event, plan.crew)
 
     def measured(self, state: RLPState, time_s: float, loss: float) -> tuple[LossWindow, Match, LossWindow | None]:
         """The window with one more loss, the match, and the window that is complete with it."""
@@ -258,7 +258,7 @@ class RLP(Policy[RLPState]):
         else:
             return signals, ChosenPolicy(state.plan.policy, inside=False)
         signals, policy = self.view.choose(signals, action)
-        return signals, ChosenPolicy(policy, crew=frozenset(state.charge.roll.live_workers))
+        return signals, ChosenPolicy(policy, crew=state.charge.roll.present)
 
     def choose(self, observation: Observation) -> int:
         return self.learned.network.best(observation)

@@ -159,7 +159,9 @@ class PhaseSignals:
     """What a phase is described by.
 
     Args:
-        steps: duration of each worker's latest step, also of who has finished its epoch; live: how many are live.
+        steps: duration of each worker's latest step, also of who has finished its epoch; infinite where none has ended
+            yet.
+        live: how many are live.
         staleness: sum over the window; reports: their number.
         past: the windows before.
     """
@@ -172,9 +174,8 @@ class PhaseSignals:
 
     @property
     def durations(self) -> list[float]:
-        """Latest steps of all who are live or have finished their epoch; infinite where none has ended yet."""
-        known = [duration for _, duration in self.steps.items()]
-        return known + [float("inf")] * (self.live - len(known))
+        """Latest steps of all who are live or have finished their epoch."""
+        return [duration for _, duration in self.steps.items()]
 
 
 class PhaseView(View[PhaseSignals]):
@@ -200,9 +201,13 @@ class PhaseView(View[PhaseSignals]):
                 staleness, reports = signals.staleness + event.staleness, signals.reports + 1
                 return PhaseSignals(steps, signals.live, staleness, reports, signals.past)
             case Joined(workers=workers):
-                return replace(signals, live=signals.live + len(workers), steps=still_known(signals.steps, event))
+                steps = still_known(signals.steps, event, signals.live)
+                for worker in workers:
+                    steps = steps.set(worker, steps.get(worker) or float("inf"))
+                return replace(signals, live=signals.live + len(workers), steps=steps)
             case Left():
-                return replace(signals, live=signals.live - 1, steps=still_known(signals.steps, event))
+                steps = still_known(signals.steps, event, signals.live)
+                return replace(signals, live=signals.live - 1, steps=steps)
         return signals
 
     def observe(self, signals: PhaseSignals, closed: LossWindow | None) -> tuple[PhaseSignals, Observation | None]:

@@ -36,7 +36,7 @@ BEYOND_ROUNDS = 8
 
 
 class GuardedStep(NamedTuple):
-    """Seconds of a worker's step of this round, and what it would have taken with B samples."""
+    """Seconds of a worker's step of this round, its transfers included, and what it would have taken with B samples."""
 
     step_s: float
     whole_s: float

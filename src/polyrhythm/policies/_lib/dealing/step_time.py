@@ -109,7 +109,11 @@ class StepTime:
 
     def expected_s(self, samples: float) -> float:
         """Time of a step with so many samples, with its transfers."""
-        return self.transfer_s + self.fixed_s + self.sample_s * samples
+        return self.transfer_s + self.computing_s(samples)
+
+    def computing_s(self, samples: float) -> float:
+        """The same without its transfers, which no share makes shorter."""
+        return self.fixed_s + self.sample_s * samples
 
     def after(self, samples: int, step_s: float, transfer_s: float = 0.0) -> "StepTime":
         """With a further step."""

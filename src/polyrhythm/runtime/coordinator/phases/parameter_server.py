@@ -61,8 +61,12 @@ class ParameterServerPhase(PhaseKind):
         self._driver.join(self._job.present, self._job.clock())
 
     def join(self, worker: int) -> None:
+        """A newcomer; where all others are through with the epoch, it goes on with them (see `Joined`)."""
         self._job.workload.join((worker,))
-        self._driver.join((worker,), self._job.clock())
+        if self._job.ledger.accounts or self._job.present == (worker,):
+            self._driver.join((worker,), self._job.clock())
+        elif not self._stopping:
+            self._job.effects.send(worker, Over(self._job.epoch))
 
     def pushed(self, worker: int, message: Pushed) -> None:
         member = self._job.members[worker]
