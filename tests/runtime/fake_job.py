@@ -167,9 +167,8 @@ class FakeJob:
         self.states.append(state)
 
     def record(self, event: Event, decisions: Decisions) -> None:
-        job = self.coordinator.job
-        if isinstance(event, Joined) and set(event.workers) == set(job.ledger.accounts):
-            assert set(event.workers) == set(job.present), f"all who are there come together: {self.describe()}"
+        if isinstance(event, Joined) and {*event.workers} == {*self.coordinator.job.ledger.accounts}:
+            assert {*event.workers} == {*self.coordinator.job.present}, f"all come together: {self.describe()}"
         self.traces[-1][2].append(Entry(event, decisions))
 
     def remark(self, text: str) -> None:
@@ -386,11 +385,8 @@ class FakeJob:
         settled.offers[member.rank] = offer
         if contributes:
             # What was given to others when this worker left its loop counts as theirs.
-            given = [
-                sample_range
-                for sample_range in offer
-                if sample_range in member.stale and self.applied[sample_range.epoch, sample_range.start]
-            ]
+            stale = [sample_range for sample_range in offer if sample_range in member.stale]
+            given = [sample_range for sample_range in stale if self.applied[sample_range.epoch, sample_range.start]]
             counts = [sample_range for sample_range in offer if sample_range not in given]
             settled.counted += counts
             self._count(counts)
