@@ -150,4 +150,17 @@ def kinds_of_hint(hint: Any) -> TakenKinds | None:
     if NoneType in options and len(options) == 2:
         inner = kinds_of_hint(next(option for option in options if option is not NoneType))
         return None if inner is None else ((*inner[0], NoneType), f"{inner[1]} or None")
-    return ((kind,), f"a {kind.__name__}") if isinstance(kind, type) and kind is not UnionType else None
+    return ((kind,), f"a {kind.__name__}") if is_class(kind) and kind is not UnionType else None
+
+
+def is_class(kind: Any) -> bool:
+    """Whether `isinstance` can be asked about it, as it cannot about most protocols.
+
+    >>> is_class(int), is_class(Any)
+    (True, False)
+    """
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        return False
+    return isinstance(kind, type)
