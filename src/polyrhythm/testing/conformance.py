@@ -45,7 +45,11 @@ def arrivals(most: int) -> st.SearchStrategy[tuple[LateJoin, ...]]:
 
 @st.composite
 def scripts(
-    draw: st.DrawFn, workers: st.SearchStrategy[int] | None = None, most_faults: int = 4, most_arrivals: int = 2
+    draw: st.DrawFn,
+    workers: st.SearchStrategy[int] | None = None,
+    most_faults: int = 4,
+    most_arrivals: int = 2,
+    meets: st.SearchStrategy[bool] | None = None,
 ) -> ClusterScript:
     """Random clusters: equal, uneven and heavy-tailed durations, ends of epochs, deaths and newcomers.
 
@@ -54,6 +58,7 @@ def scripts(
         workers: how many start; 1 to `MOST_WORKERS` by default.
         most_faults: how many may leave; 0 for a cluster that nobody leaves before the end.
         most_arrivals: how often others may join.
+        meets: whether all workers end an epoch before any begins the next; never by default.
     """
     count = draw(st.integers(1, MOST_WORKERS) if workers is None else workers)
     return ClusterScript(
@@ -66,7 +71,7 @@ def scripts(
         arrivals=draw(arrivals(most_arrivals)),
         alarm_delay_s=draw(st.sampled_from([0.0, 0.7])),
         latency_s=draw(st.sampled_from([0.0, 0.4, 2.5])),
-        meets=draw(st.booleans()),
+        meets=meets is not None and draw(meets),
     )
 
 
@@ -99,7 +104,7 @@ def conformance(policy: Policy[Any], examples: int = 100) -> Callable[[], None]:
     """
 
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
-    @given(script=scripts())
+    @given(script=scripts(meets=st.booleans()))
     def on_random_clusters(script: ClusterScript) -> None:
         check(policy, script)
 
