@@ -7,7 +7,7 @@ import pytest
 from polyrhythm.report.document import DocumentSection
 from polyrhythm_experiments.reproduce import Lab, claims
 from polyrhythm_experiments.reproduce.sync_switch.resnet import (
-    NAMES,
+    COMPARED,
     RATE,
     SEEDS,
     SHARES,
@@ -25,11 +25,12 @@ def section(quick: Lab) -> DocumentSection:
 
 def test_every_switch_point_stands_beside_bsp_and_asp(section: DocumentSection) -> None:
     table, policies = section.grids[1:]
-    assert len(table.rows) == len(SHARES)
-    assert [row[0] for row in policies.rows] == ["BSP", "ASP", *(f"{100 * share:g} %" for share in SHARES)]
+    switches = [*(f"{100 * share:g} %" for share in SHARES), "6.25 %, half the rate"]
+    assert [row[0] for row in table.rows] == switches
+    assert [row[0] for row in policies.rows] == ["BSP", "ASP", *switches]
     assert [len(row) for grid in section.grids for row in grid.rows if len(row) != len(grid.headings)] == []
     (chart,) = section.charts
-    assert len(chart.figure.data) == len(NAMES)
+    assert len(chart.figure.data) == len(COMPARED)
     whys = [row.why for row in claims(section) if row.why]
     assert all(why.startswith("Not known.") and "6.25 %" in why for why in whys)
 
