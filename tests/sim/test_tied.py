@@ -5,9 +5,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import joblib
 import pytest
+
+from polyrhythm.sim.tied import LOOK_S, tied
 
 CALLS = """
 import os, sys
@@ -51,3 +55,14 @@ def test_they_end_with_the_one_that_has_called_them(tmp_path: Path, number: sign
         caller.send_signal(number)
     assert caller.pid not in processes
     assert [process for process in processes if not ends(process)] == []
+
+
+def inner(number: int) -> int:
+    """A call within a process of joblib's, of which that process is the caller; it outlives some looks."""
+    found = tied(abs)(-number)
+    time.sleep(2 * LOOK_S)
+    return found
+
+
+def test_a_call_within_such_a_process_leaves_it_alive() -> None:
+    assert joblib.Parallel(n_jobs=2)(joblib.delayed(inner)(number) for number in range(2)) == [0, 1]

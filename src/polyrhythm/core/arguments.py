@@ -4,10 +4,11 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import lru_cache, wraps
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints, is_typeddict
 
 from polyrhythm.errors import SpecError, UsageError
 
@@ -17,10 +18,11 @@ MOST_SEED = 2**32 - 1
 TakenKinds: TypeAlias = tuple[tuple[type, ...], str]
 """Types that an argument may have, and how a line says so."""
 
-KINDS: dict[Any, TakenKinds] = {
-    Any: ((object,), "anything"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
+KINDS: dict[Any, TakenKinds | None] = {
+    Any: None,
+    object: None,
+    int: ((Integral,), "a whole number"),
+    float: ((Real,), "a number"),
     bool: ((bool,), "True or False"),
     str: ((str,), "text"),
 }
@@ -97,7 +99,7 @@ def check_function(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a function but got {value!r}")
 
 
-def checked(check: Callable[[Any], None]) -> Callable[[Any], None]:
+def checked(check: Callable[..., None]) -> Callable[..., None]:
     """A policy's `__post_init__`, for values of the types that its fields declare; what it refuses names the policy.
 
     >>> from polyrhythm.policies import LocalSGD
@@ -108,10 +110,10 @@ def checked(check: Callable[[Any], None]) -> Callable[[Any], None]:
     """
 
     @wraps(check)
-    def post_init(policy: Any) -> None:
+    def post_init(policy: Any, *given: Any) -> None:
         try:
             check_types(policy)
-            check(policy)
+            check(policy, *given)
         except SpecError as error:
             raise SpecError.of(f"policy {policy.name}", error) from error.__cause__
 
@@ -150,17 +152,11 @@ def kinds_of_hint(hint: Any) -> TakenKinds | None:
     if NoneType in options and len(options) == 2:
         inner = kinds_of_hint(next(option for option in options if option is not NoneType))
         return None if inner is None else ((*inner[0], NoneType), f"{inner[1]} or None")
-    return ((kind,), f"a {kind.__name__}") if is_class(kind) and kind is not UnionType else None
+    if not isinstance(kind, type) or kind is UnionType or is_protocol(kind) or is_typeddict(kind):
+        return None
+    return (kind,), f"a {kind.__name__}"
 
 
-def is_class(kind: Any) -> bool:
-    """Whether `isinstance` can be asked about it, as it cannot about most protocols.
-
-    >>> is_class(int), is_class(Any)
-    (True, False)
-    """
-    try:
-        isinstance(None, kind)
-    except TypeError:
-        return False
-    return isinstance(kind, type)
+def is_protocol(kind: type) -> bool:
+    """What `isinstance` may refuse to look at."""
+    return bool(getattr(kind, "_is_protocol", False))

@@ -29,7 +29,7 @@ def tied(function: Callable[..., CallResult]) -> Callable[..., CallResult]:
 
 
 def call(caller: int, function: Callable[..., CallResult], *args: object, **kwargs: object) -> CallResult:
-    if current_process().name.startswith(OF_JOBLIB):
+    if os.getpid() != caller and current_process().name.startswith(OF_JOBLIB):  # not a call within such a process
         follow(caller)
     return function(*args, **kwargs)
 

@@ -356,7 +356,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
         ours = BACKEND in names and not asked_by_us()
         made = new_original(ranks, timeout, None if ours else backend, *args, **kwargs)
         if ours and isinstance(made, ScriptGroup):
-            made.asked_backend = backend
+            made.asked_backend = backend and backend.lower()
         return made
 
     replaced = {"init_process_group": init, "destroy_process_group": destroy}

@@ -2,7 +2,8 @@
 
 The first waits until all come to the epoch, the second until all come to its collective, or the first to a message
 between the two. Where all have the same collectives, the first comes to no later one before the second comes to the
-epoch. What other threads of a script exchange meanwhile is not looked at.
+epoch. Collectives and waits of a script's other threads are not looked at, and messages that they are yet to send not
+foreseen.
 """
 
 import functools

@@ -94,7 +94,8 @@ def check_as_second(port: int) -> None:
     reach.check_reach(store, 1, (4, 7), "127.0.0.1", LONG)
 
 
-def test_nobody_waits_for_a_caller_that_is_gone() -> None:
+def test_nobody_waits_for_a_caller_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "MOST_S", 0.2)
     with reach.open_listener("127.0.0.1", 1) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(GroupError, match=r"^rank 4 is gone, which called other hosts for 127\.0\.0\.1$"):
@@ -117,6 +118,26 @@ def test_a_caller_of_which_the_network_tells_nothing_is_awaited(monkeypatch: pyt
     monkeypatch.setattr(reach, "begin_call", lambda _: NoWay())
     with pytest.raises(GroupError, match=r"^rank 0 has not said within 0\.7 s which hosts 127\.0\.0\.1 reaches$"):
         reach.gather_found(HashStore(), {0: reach.Place("127.0.0.1", 1)}, (0, 1), SHORT)
+
+
+def test_a_caller_by_whom_one_is_refused_is_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall says so, too, for a time, or between these two only."""
+    monkeypatch.setattr(reach, "LOOK_S", reach.FIRST_LOOK_S)
+    store, called = HashStore(), list[reach.Place]()
+
+    def call(place: reach.Place) -> socket.socket:
+        called.append(place)
+        if len(called) == 3:
+            store.set("unreached/0", "10.0.0.2")
+        return Refused()
+
+    monkeypatch.setattr(reach, "begin_call", call)
+    assert reach.gather_found(store, {0: reach.Place("127.0.0.1", 1)}, (0, 1), SHORT) == ["10.0.0.2"]
+
+
+class Refused(socket.socket):
+    def recv(self, *_: object) -> bytes:
+        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 class NoWay(socket.socket):

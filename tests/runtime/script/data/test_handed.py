@@ -41,8 +41,8 @@ def test_ranks_that_begin_late_are_waited_for_and_named(
     monkeypatch.setattr(handed, "PATIENCE_S", -1.0)
     assert all_told(group(Later(after=9), timedelta(hours=1)), KEYS)
     said = capsys.readouterr().err
-    assert said.endswith("rank 0 waits until all have made their first step; [1] have not\n")
-    assert said.count("waits until") == 1
+    assert said.endswith("rank 0 waits up to 300 s until all have made their first step; [1] have not\n")
+    assert said.count("waits up to") == 1
 
 
 def test_the_limit_is_that_of_a_collective() -> None:

@@ -25,3 +25,57 @@ def test_what_several_ranks_read_alike_is_not_dealt_out(
     monkeypatch.setattr(dist, "get_rank", lambda: 3)
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=part[0], rank=part[1])
     assert deals_out(DataLoader(DATA, 4, sampler=sampler), distributed=True) == deals
+
+
+class Ranked(DistributedSampler[Any]):
+    """Each rank has a block, not every nth sample."""
+
+    def __iter__(self) -> Any:
+        return iter(range(self.rank * self.num_samples, (self.rank + 1) * self.num_samples))
+
+
+class OwnShuffle(DistributedSampler[Any]):
+    """Each rank shuffles what it has by a seed of its own."""
+
+    def __iter__(self) -> Any:
+        indices = list(range(self.rank, len(DATA), self.num_replicas))
+        order = torch.randperm(len(indices), generator=torch.Generator().manual_seed(self.rank))
+        return iter(indices[place] for place in order.tolist())
+
+
+class DrawnOrder(DistributedSampler[Any]):
+    """All ranks draw the same order from torch's generator."""
+
+    def __iter__(self) -> Any:
+        return iter(torch.randperm(len(DATA)).tolist()[self.rank :: self.num_replicas])
+
+
+class Nameless(DistributedSampler[Any]):
+    """It has names of its own for its rank."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.part = slice(rank, None, ranks)
+
+    def __iter__(self) -> Any:
+        return iter(range(16)[self.part])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "deals"),
+    [
+        (Ranked(DATA, 4, 3), False),
+        (OwnShuffle(DATA, 4, 3), False),
+        (DrawnOrder(DATA, 4, 3), True),
+        (Nameless(3, 4), False),
+    ],
+    ids=["a block", "a shuffle of its own", "taking turns", "nameless"],
+)
+def test_a_sampler_of_the_scripts_own_is_dealt_out_if_ranks_take_turns(
+    monkeypatch: pytest.MonkeyPatch, sampler: Any, deals: bool
+) -> None:
+    """Whichever it is, the script's random numbers stay those of torchrun."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    before = torch.get_rng_state()
+    assert deals_out(DataLoader(DATA, 4, sampler=sampler), distributed=True) == deals
+    assert torch.equal(torch.get_rng_state(), before)

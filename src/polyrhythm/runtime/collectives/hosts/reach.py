@@ -100,12 +100,14 @@ def gather_found(store: Store, callers: Mapping[int, Place], members: Sequence[i
         GroupError: if one of them is gone, or says nothing for too long.
     """
     keys, begun_s, limit_s = [found_by(rank) for rank in callers], time.monotonic(), limit.total_seconds() + MOST_S
-    pause_s, connections = FIRST_LOOK_S, dict[int, socket.socket]()
+    pause_s, connections, silent = FIRST_LOOK_S, dict[int, socket.socket](), set[int]()
     with ExitStack() as stack:
         while not store.check(keys):
-            if not connections and pause_s == LOOK_S:
-                connections = {rank: stack.enter_context(begin_call(place)) for rank, place in callers.items()}
-            gone, late = {*ended(connections)}, time.monotonic() - begun_s > limit_s
+            waited_s = time.monotonic() - begun_s
+            if pause_s == LOOK_S:
+                for rank in (callers.keys() - connections.keys()) - silent:
+                    connections[rank] = stack.enter_context(begin_call(callers[rank]))
+            gone, late = {*ended(connections, silent, waited_s > MOST_S + 1)}, waited_s > limit_s
             for rank, place in callers.items():
                 if (late or rank in gone) and not store.check([found_by(rank)]):
                     raise GroupError(
@@ -129,8 +131,11 @@ def begin_call(place: Place) -> socket.socket:
     return connection
 
 
-def ended(connections: dict[int, socket.socket]) -> Iterator[int]:
-    """Whose connections have been ended by those whom they lead to; one that the network ends is forgotten."""
+def ended(connections: dict[int, socket.socket], silent: set[int], refused_is_gone: bool) -> Iterator[int]:
+    """Whose connections have been ended by those whom they lead to; one that the network ends is forgotten.
+
+    Who is refused calls again: a firewall may say so, too, as long as those who call have not said what they found.
+    """
     for rank, connection in list(connections.items()):
         try:
             if not connection.recv(1):
@@ -138,10 +143,12 @@ def ended(connections: dict[int, socket.socket]) -> Iterator[int]:
         except BlockingIOError:
             continue
         except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+            if error.errno == errno.ECONNRESET or (refused_is_gone and error.errno == errno.ECONNREFUSED):
                 yield rank
-            else:
-                del connections[rank]
+                continue
+            if error.errno != errno.ECONNREFUSED:
+                silent.add(rank)
+            del connections[rank]
 
 
 def to_place(told: str) -> Place:

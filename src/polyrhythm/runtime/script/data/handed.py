@@ -21,6 +21,9 @@ READS_NOT = "reads not"
 PATIENCE_S = 30.0
 """After which it is said for whom a rank waits; ranks without DistributedDataParallel may begin at different times."""
 
+LIMIT_S = 300.0
+"""After which nobody waits any more: those that are late may wait for this rank, and never make a step."""
+
 SHORTEST_S, LONGEST_S = 0.001, 0.1
 """Pauses between two looks whether all have told; each is twice as long as that before."""
 
@@ -99,8 +102,9 @@ class HandedData:
 
 
 def all_told(group: ScriptGroup, keys: list[str]) -> bool:
-    """Whether all ranks say so, as long as none is lost, and within the limit of a collective."""
-    begun_s, pause_s, said, limit_s = time.monotonic(), SHORTEST_S, False, group.timeout.total_seconds()
+    """Whether all ranks say so, as long as none is lost, and within some minutes or the limit of a collective."""
+    begun_s, pause_s, said = time.monotonic(), SHORTEST_S, False
+    limit_s = min(LIMIT_S, group.timeout.total_seconds())
     while not group.store.check(keys):
         if group.failure is not None:
             return False
@@ -109,17 +113,18 @@ def all_told(group: ScriptGroup, keys: list[str]) -> bool:
             raise GroupError(f"not all ranks have ended the first step within {limit_s:g} s of this one")
         if waited_s > PATIENCE_S and not said:
             said = True
-            tell_late(group, keys)
+            tell_late(group, keys, limit_s)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_S)
     return True
 
 
-def tell_late(group: ScriptGroup, keys: list[str]) -> None:
+def tell_late(group: ScriptGroup, keys: list[str], limit_s: float) -> None:
     """Say for whom all others wait, as the first of these."""
     late = [rank for rank, key in enumerate(keys) if not group.store.check([key])]
     if group.rank() == min(set(range(len(keys))) - {*late}, default=0):
-        say(f"{script_line()}: rank {group.rank()} waits until all have made their first step; {late} have not")
+        waits = f"rank {group.rank()} waits up to {limit_s:g} s until all have made their first step"
+        say(f"{script_line()}: {waits}; {late} have not")
 
 
 def within_wrapper(frame: FrameType) -> bool:

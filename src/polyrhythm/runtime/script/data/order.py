@@ -3,7 +3,9 @@ deal out.
 """
 
 import copy
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,13 +54,46 @@ def deals_out(loader: DataLoader[Any], distributed: bool) -> bool:
         whole = not getattr(sampler, "replacement", False) and getattr(sampler, "_num_samples", None) is None
         return type(sampler) in (RandomSampler, SequentialSampler) and whole
     return (isinstance(sampler, DistributedSampler) and splits_among_ranks(sampler)) and (
-        type(sampler) is DistributedSampler or probed(sampler, len(loader.dataset)) is not None  # type: ignore[arg-type]
+        type(sampler) is DistributedSampler or takes_turns(sampler, len(loader.dataset))  # type: ignore[arg-type]
     )
 
 
 def splits_among_ranks(sampler: DistributedSampler[Any]) -> bool:
-    """Whether each rank has a part; else several have the same, as ranks of one model, or all have everything."""
-    return (sampler.num_replicas, sampler.rank) == (dist.get_world_size(), dist.get_rank())
+    """Whether each rank has a part; else several have the same, as ranks of one model, or all have everything.
+
+    One that does not say, as a subclass may, has this rank's part.
+    """
+    world = dist.get_world_size(), dist.get_rank()
+    return (getattr(sampler, "num_replicas", world[0]), getattr(sampler, "rank", world[1])) == world
+
+
+def takes_turns(sampler: DistributedSampler[Any], samples: int) -> bool:
+    """Whether this rank has its turns of an order that has every sample once; asking draws no random numbers."""
+    with numbers_kept(sampler):
+        order = probed(sampler, samples)
+    if order is None:
+        return False
+    with numbers_kept(sampler):
+        own = list(copy.copy(sampler))
+    world, rank = dist.get_world_size(), dist.get_rank()
+    turns = samples // world if getattr(sampler, "drop_last", False) else -(-samples // world)
+    return own == [order[(rank + turn * world) % samples] for turn in range(turns)]
+
+
+@contextmanager
+def numbers_kept(sampler: Sampler[Any]) -> Iterator[None]:
+    """A block after which all random numbers come that would have come without it."""
+    generators = [value for value in vars(sampler).values() if isinstance(value, torch.Generator)]
+    of_torch, of_numpy, of_python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(of_torch)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def probed(sampler: DistributedSampler[Any], samples: int) -> list[int] | None:

@@ -116,7 +116,7 @@ class ScriptLoader(SessionLoader[Any]):
         super().__init__(
             loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
-        self.loader = loader
+        self.loader, self._length = loader, len(loader.dataset)  # type: ignore[arg-type]
         self._workers, self._ranks, self._parts = workers, ranks, parts
         self._counted_from = counted_from
         self._first_epoch = first_epoch
@@ -133,7 +133,11 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws_seed = False
         """Whether torch would make an iterator for what comes next, and so draw a seed for its workers."""
         self._terms = terms_of(loader.dataset, dealt)
-        if dealt is None and isinstance(loader.sampler, DistributedSampler) and loader.sampler.drop_last:
+        if (
+            dealt is None
+            and isinstance(loader.sampler, DistributedSampler)
+            and getattr(loader.sampler, "drop_last", False)
+        ):
             self._samples = loader.sampler.total_size
         if loader.drop_last:
             width = workers * loader.batch_size
@@ -157,7 +161,8 @@ class ScriptLoader(SessionLoader[Any]):
         self._ended = self._left = False
         self.epoch += 1
         self._accumulation.start()
-        self._terms |= sampler_terms(self.loader)  # the script may have made it anew
+        self._terms |= sampler_terms(self.loader)  # the script may have made it anew, or changed it
+        self._options |= options_of(self.loader)
         processed, self._processed = self._processed, ()
         ready = self._ready(processed)
         self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
@@ -165,6 +170,11 @@ class ScriptLoader(SessionLoader[Any]):
 
     def renew(self, loader: DataLoader[Any]) -> None:
         """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
+        if (length := len(loader.dataset)) != self._length:  # type: ignore[arg-type]
+            raise refuse(
+                f"the training data had {self._length} samples as the job began, and have {length} now; a job's epochs "
+                "are equally long. Keep its length"
+            )
         if loader.dataset is not self.dataset:
             if self._sharded and isinstance(parse_partition(str(self._terms["partition"])), BY_LABEL):
                 raise refuse("the shards are cut by the labels of the first epoch's data set; keep one data set")
