@@ -16,6 +16,7 @@ from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.epochs import Planned, loop_number, planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.training.dealt_steps import DealtSteps
+from polyrhythm.runtime.script.training.equal_start import check_equal
 from polyrhythm.runtime.script.training.own_steps import OwnSteps
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.session import ScriptSession
@@ -97,6 +98,8 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
     warm_up.optimizers = dict.fromkeys(optimizers)
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     script.lanes[:] = lanes_of(optimizer, script.lanes)
+    if script.distributed and not script.lanes:
+        check_equal(optimizers, script.trainings, seen.stepped_at)
     session = entered(script, optimizer, model_of(optimizer, script.lanes, seen, called), seen)
     names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
     tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", seen.stepped_at)
