@@ -59,7 +59,7 @@ def test_they_end_with_the_one_that_has_called_them(tmp_path: Path, number: sign
 
 def inner(number: int) -> int:
     """A call within a process of joblib's, of which that process is the caller; it outlives some looks."""
-    found = tied(abs)(-number)
+    found: int = tied(abs)(-number)
     time.sleep(2 * LOOK_S)
     return found
 

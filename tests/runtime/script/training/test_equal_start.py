@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.training import equal_start
@@ -22,7 +22,7 @@ class Group:
     timeout = timedelta(seconds=0)
 
     def __init__(self) -> None:
-        self.store: Any = dist.HashStore()
+        self.store: Any = HashStore()
 
     def size(self) -> int:
         return 2
